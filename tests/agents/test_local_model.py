@@ -43,11 +43,11 @@ def test_it_writes_what_the_model_finds_likeliest(provider):
         {"role": "user", "content": "Turn 1"},
     ]
     text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
-    requested = tokenizer(text, add_special_tokens=False, return_tensors="pt")
-    out = model.generate(**requested, max_new_tokens=6, do_sample=False, pad_token_id=tokenizer.eos_token_id)
-    written = out[0, requested["input_ids"].shape[1] :]
+    encoded = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+    out = model.generate(**encoded, max_new_tokens=6, do_sample=False, pad_token_id=tokenizer.eos_token_id)
+    written = out[0, encoded["input_ids"].shape[1] :]
     assert reply.content == tokenizer.decode(written, skip_special_tokens=True)
-    assert (reply.tokens.prompt, reply.tokens.completion) == (requested["input_ids"].shape[1], len(written))
+    assert (reply.tokens.prompt, reply.tokens.completion) == (encoded["input_ids"].shape[1], len(written))
 
 
 def test_episodes_that_wait_together_reply_as_each_alone(provider):

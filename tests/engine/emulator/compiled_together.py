@@ -13,7 +13,7 @@ from pathlib import Path
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import compile_emulated
 from pkb_gym.engine.records.artifact import Artifact
-from tests.engine.emulator.joined import EXPORT, INCLUDE
+from tests.engine.emulator.joined import INCLUDE, in_namespace
 
 TIMEOUT_S = 600.0
 CHOICE = "kernel number {:03d}"
@@ -47,8 +47,8 @@ def joined(kernels: Sequence[Kernel], number: int) -> str:
     parts = []
     for at, kernel in enumerate(kernels):
         parts += INCLUDE.findall(kernel.source)
-        parts += [f"namespace kernel_{at} {{", f'#line 1 "{kernel.name.replace(" ", "_")}.cu"']
-        parts += [EXPORT.sub("", INCLUDE.sub("", kernel.source)), "}", f'#line {at + 1} "joined.cu"']
+        parts += in_namespace(f"kernel_{at}", f"{kernel.name.replace(' ', '_')}.cu", kernel.source)
+        parts.append(f'#line {at + 1} "joined.cu"')
         parts.append(f"TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution_{at}, kernel_{at}::solution);")
     call = "    case {0}: return __tvm_ffi_solution_{0}(self, args, count, result);"
     cases = "\n".join(call.format(at) for at in range(len(kernels)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pkb_gym.engine
@@ -32,22 +32,23 @@ def lacking(source: str) -> set[str]:
     return {name for name in CALL.findall(source) if not {name, f"{name}C"} & known}  # templates call the name with C
 
 
-def in_namespaces(sources: Mapping[str, str]) -> list[str]:
-    """Lines of one translation unit without `solution` of its own, each source in a namespace: candidate_1, ...
+def in_namespace(namespace: str, name: str, source: str) -> list[str]:
+    """Lines of a source without its includes and its export.
 
     Args:
-        sources: by the name that messages are to give.
+        namespace: that they stand in.
+        name: of the file that messages are to give.
+        source: its text.
     """
-    parts = [*sorted({line for source in sources.values() for line in INCLUDE.findall(source)}), ""]
-    for number, (name, source) in enumerate(sources.items(), 1):
-        body = EXPORT.sub("", INCLUDE.sub("", source))
-        parts += [f"namespace candidate_{number} {{", f'#line 1 "{name}"', body, "}"]
-    return [*parts, '#line 1 "joined.cu"']
+    return [f"namespace {namespace} {{", f'#line 1 "{name}"', EXPORT.sub("", INCLUDE.sub("", source)), "}"]
 
 
 def joined_source(candidates: Sequence[Candidate]) -> str:
     """One translation unit. Messages name lines of the candidates' own files."""
-    parts = in_namespaces({candidate.path.name: candidate.source for candidate in candidates})
+    parts = [*sorted({line for candidate in candidates for line in INCLUDE.findall(candidate.source)}), ""]
+    for number, candidate in enumerate(candidates, 1):
+        parts += in_namespace(f"candidate_{number}", candidate.path.name, candidate.source)
+    parts.append('#line 1 "joined.cu"')
     parts.append("void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {")
     parts.append("  switch (tensor.size(0)) {")
     for number in range(1, len(candidates) + 1):

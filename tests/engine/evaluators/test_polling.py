@@ -23,14 +23,14 @@ class Elsewhere:
     def __init__(self, *states: str | Exception) -> None:
         self._states = iter(states)
         self.submitted_s: list[float] = []
-        self.requested: list[tuple[str, float]] = []
+        self.polls: list[tuple[str, float]] = []
 
     def submit(self, wait_s: float) -> Found:
         self.submitted_s.append(wait_s)
         return self._next()
 
     def poll(self, last: Found, wait_s: float) -> Found:
-        self.requested.append((last.state, wait_s))
+        self.polls.append((last.state, wait_s))
         return self._next()
 
     def _next(self) -> Found:
@@ -47,8 +47,8 @@ def polling_now() -> Polling:
 def test_an_answer_is_waited_for():
     there = Elsewhere("queued", "compile", "finished")
     assert polling_now().wait(there.submit, there.poll).feedback == "right"
-    assert there.submitted_s == [30.0] and [requested for requested, _ in there.requested] == ["queued", "compile"]
-    assert all(wait_s == 30.0 for _, wait_s in there.requested)
+    assert there.submitted_s == [30.0] and [state for state, _ in there.polls] == ["queued", "compile"]
+    assert all(wait_s == 30.0 for _, wait_s in there.polls)
 
 
 def test_each_new_state_is_reported_once():
@@ -56,7 +56,7 @@ def test_each_new_state_is_reported_once():
     reported: list[str] = []
     polling_now().wait(there.submit, there.poll, reported.append)
     assert reported == ["queued", "compile"] and there.submitted_s == [0.0]
-    assert all(wait_s == PROGRESS_S for _, wait_s in there.requested)
+    assert all(wait_s == PROGRESS_S for _, wait_s in there.polls)
 
 
 def test_an_evaluation_that_is_not_known_is_submitted_again():
@@ -70,7 +70,7 @@ def test_the_time_is_over():
     late = Polling("http://node", time.monotonic() - 1, timeout_s=60.0, call_s=30.0)
     with pytest.raises(InfrastructureError, match="http://node has not judged it within 60 s; its state is: queued"):
         late.wait(there.submit, there.poll)
-    assert there.requested == []
+    assert there.polls == []
 
 
 def test_a_full_queue_is_tried_again_up_to_the_deadline():

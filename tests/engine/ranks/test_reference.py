@@ -40,39 +40,39 @@ SCRATCH_BYTES = 8192
 
 
 class Machine:
-    """Wire, device and conditioner of a rank; keeps what is asked of them, in order."""
+    """Wire, device and conditioner of a rank; logs their calls, in order."""
 
     name, torch_device, server_processor = "cpu", "cpu", 0
 
     def __init__(self) -> None:
-        self.requested: list[str] = []
+        self.log: list[str] = []
         self.heaps: list[Heap] = []
 
     def send(self, message: WireMessage) -> None:
-        self.requested.append(f"send {type(message).__name__}")
+        self.log.append(f"send {type(message).__name__}")
 
     def receive(self, kind: type[WireMessage]) -> None:
-        self.requested.append(f"receive {kind.__name__}")
+        self.log.append(f"receive {kind.__name__}")
 
     def heap(self, fds: Sequence[int], segment_bytes: int) -> Heap:
         self.heaps.append(Heap(fds[0], segment_bytes, 1, 0))
         return self.heaps[-1]
 
     def synchronize(self) -> None:
-        self.requested.append("synchronize")
+        self.log.append("synchronize")
 
     def release(self) -> None:
-        self.requested.append("release")
+        self.log.append("release")
 
     def answer_us(self) -> float:
-        self.requested.append("answer")
+        self.log.append("answer")
         return 20.0
 
     def flush_cache(self) -> None:
-        self.requested.append("flush cache")
+        self.log.append("flush cache")
 
     def choose_processors(self) -> tuple[int, ...]:
-        self.requested.append("choose processors")
+        self.log.append("choose processors")
         return (3,)
 
 
@@ -80,7 +80,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine()
     monkeypatch.setattr(reference, "make_conditioner", lambda *_: machine)
-    monkeypatch.setattr(torch.distributed, "barrier", lambda: machine.requested.append("barrier"))
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: machine.log.append("barrier"))
     return machine
 
 
@@ -112,19 +112,19 @@ def take(rank: ReferenceRank, calls: int) -> BlockPlan:
 
 def test_processors_are_chosen_last_of_all_before_the_gate(machine: Machine, rank: ReferenceRank) -> None:
     take(rank, 1)
-    machine.requested.clear()
+    machine.log.clear()
     settled, _ = rank.carry_out(RunNullBlock(0, "none", 0), [])
     assert isinstance(settled, BlockSettled) and settled.idle_us == 20.0 and settled.host_ns > 0
     before = ["barrier", "answer", "flush cache", "synchronize", "choose processors"]
     gate = [f"send {Armed.__name__}", f"receive {Go.__name__}"]
-    assert machine.requested == [*before, *gate, "synchronize", f"send {BlockFinished.__name__}"]
+    assert machine.log == [*before, *gate, "synchronize", f"send {BlockFinished.__name__}"]
 
 
 def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine: Machine, rank: ReferenceRank) -> None:
     plan = take(rank, 3)
-    machine.requested.clear()
+    machine.log.clear()
     assert rank.carry_out(StageInputs(), []) == (Staged(20.0, (3,)), ())
-    assert (machine.requested[0], machine.requested[-1]) == ("answer", "choose processors")
+    assert (machine.log[0], machine.log[-1]) == ("answer", "choose processors")
     mine, theirs = machine.heaps
     seen = []
     for planned in plan.sets:

@@ -167,10 +167,10 @@ def test_results_are_there_after_wait_and_copied_once() -> None:
 
 
 def test_a_rank_with_a_gpu_of_its_own_joins_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    requested = []
-    monkeypatch.setattr(devices, "_init_process_group", lambda backend, *_, **__: requested.append(backend))
+    backends = []
+    monkeypatch.setattr(devices, "_init_process_group", lambda backend, *_, **__: backends.append(backend))
     monkeypatch.setattr(dist, "all_reduce", lambda _: None)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     CudaDevice(1, 2, 1).join()
-    assert requested == ["nccl"]
+    assert backends == ["nccl"]

@@ -320,8 +320,8 @@ def test_on_gpus_the_baseline_is_warmed_up_on_other_inputs() -> None:
     bench = Bench(gpus=2)
     with bench.run() as run:
         assert baseline_alone_us(run) == 100.0
-    requested = bench.logged("make", "warm", "baseline")
-    assert requested == ["make 2 timed", "warm up 2", "make 2 timed", "baseline 2 native"]
+    order = bench.logged("make", "warm", "baseline")
+    assert order == ["make 2 timed", "warm up 2", "make 2 timed", "baseline 2 native"]
 
 
 def test_the_overhead_is_measured_for_each_case_while_nothing_else_runs() -> None:
