@@ -36,8 +36,8 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.engine.candidates import candidates
 
 COMPILE_TIMEOUT_S = 600.0
-OF_KERNEL = ("problem", "kernel", "expected", "world_size", "digest")
-"""The columns of a row that all seeds share; a result holds them once."""
+SHARED = ("problem", "kernel", "expected", "world_size", "digest", "commit")
+"""The columns that evaluations of several seeds share; a result holds them once."""
 
 
 @dataclass(frozen=True)
@@ -199,22 +199,18 @@ def _order(row: dict[str, Any]) -> tuple[bool, str, int]:
     return row["kernel"] != "expert", row["problem"], row["world_size"]
 
 
-def packed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The kernels of a result: what the seeds of each share, and `evaluations` with the rest."""
-    kernels: dict[tuple[object, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        own = {name: value for name, value in row.items() if name not in OF_KERNEL and value not in ("", [])}
-        kernels.setdefault(tuple(row[name] for name in OF_KERNEL), []).append(own)
-    return [dict(zip(OF_KERNEL, key, strict=True)) | {"evaluations": of} for key, of in kernels.items()]
+def packed(evaluations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a result: the columns that evaluations share, and `evaluations` with the rest."""
+    rows: dict[tuple[object, ...], list[dict[str, Any]]] = {}
+    for each in evaluations:
+        own = {name: value for name, value in each.items() if name not in SHARED and value not in ("", [])}
+        rows.setdefault(tuple(each[name] for name in SHARED), []).append(own)
+    return [dict(zip(SHARED, key, strict=True)) | {"evaluations": of} for key, of in rows.items()]
 
 
-def unpacked(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a result, each with the commit that it was run on."""
-    return [
-        {"commit": result["commit"], **{name: kernel[name] for name in OF_KERNEL}, **evaluation}
-        for kernel in result["kernels"]
-        for evaluation in kernel["evaluations"]
-    ]
+def unpacked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The evaluations in the rows of a result."""
+    return [{name: row[name] for name in SHARED} | each for row in rows for each in row["evaluations"]]
 
 
 def continued(path: Path, now: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -227,8 +223,7 @@ def continued(path: Path, now: dict[str, Any]) -> tuple[dict[str, Any], list[dic
     if not path.exists():
         return now, []
     result = json.loads(path.read_text(encoding="utf-8"))
-    rows = unpacked(result)
-    del result["kernels"]
+    rows = unpacked(result.pop("rows"))
     if result["commit"] == now["commit"]:
         return result | now, rows
     others = [run for run in result.get("later_runs", []) if run["commit"] != now["commit"]]
@@ -251,7 +246,7 @@ def main() -> None:
     parser.add_argument("--render", type=Path, metavar="FILE", help="print the tables of a result")
     args = parser.parse_args()
     if args.render is not None:
-        print(markdown(unpacked(json.loads(args.render.read_text()))))
+        print(markdown(unpacked(json.loads(args.render.read_text())["rows"])))
         return
     until_s = time.monotonic() + args.budget_s
     planned = in_order(
@@ -278,7 +273,7 @@ def main() -> None:
     for _, row in found:
         rows.append(row | {"commit": here})
         print(*(row[name] for name in ("problem", "kernel", "world_size", "seed", "verdict", "seconds")), flush=True)
-        write_atomically(path, json.dumps(head | {"planned": len(planned), "kernels": packed(rows)}, indent=1) + "\n")
+        write_atomically(path, json.dumps(head | {"planned": len(planned), "rows": packed(rows)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,9 @@ RENAMED: dict[str, dict[str, str]] = {
     "pkb_gym/engine/compile/nvcc.py": {"said": "printed"},
     "pkb_gym/engine/compile/source_lines.py": {"known": "lines_of"},
     "pkb_gym/engine/emulator/src/detector.cpp": {"tell": "on_finding"},
-    "pkb_gym/engine/emulator/src/detector_[!c]*": {"Known": "Past", "known": "past", "knows": "in_past"},
+    "pkb_gym/engine/emulator/src/detector_[!c]*.h": {"Known": "Past", "known": "past", "knows": "in_past"},
+    "pkb_gym/engine/emulator/src/detector_[!ac]*.cpp": {"known": "past", "knows": "in_past", "Known": "Past"},
+    "pkb_gym/engine/emulator/src/detector_async.cpp": {"known": "past", "Known": "Past"},
     "pkb_gym/engine/evaluators/*.py": {
         "Patience": "Polling",
         "patience": "polling",

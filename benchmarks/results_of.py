@@ -169,6 +169,11 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("emulated_experts", f"pkb_gym/engine/emulator/src/{name}"): "21d2b37d4a61"
         for name in ("findings.cpp", "findings.h")
     },
+    # Names alone, of which one is still that of something else.
+    **{
+        (result, "pkb_gym/engine/emulator/src/detector_agents.cpp"): "41044f03298f"
+        for result in ("emulated_experts", "emulated_mutants")
+    },
     # A look at a gang's connections a few times a second, a call that sets an option of each socket, an option of the
     # interpreter, and limits of a request that take microseconds: below what these figures resolve.
     **{

@@ -134,7 +134,7 @@ def experts(folder: Path) -> str:
     result = _load(path)
     if result is None:
         return ""
-    rows = unpacked(result)
+    rows = unpacked(result["rows"])
     kernels = [row for row in rows if not row["kernel"].endswith(".cu")]
     right = sum(row["verdict"] == "passed" for row in kernels)
     findings = sum(len(row.get("findings", ())) for row in kernels)

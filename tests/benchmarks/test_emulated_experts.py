@@ -52,20 +52,20 @@ def evaluated(seed: int, **more: object) -> dict[str, object]:
 
 
 def test_a_result_holds_once_what_the_seeds_of_a_kernel_share() -> None:
-    rows = [evaluated(0, commit="a"), evaluated(1, commit="b", verdict="race"), evaluated(0, commit="a", world_size=4)]
-    kernels = packed([rows[0] | {"message": "", "findings": []}, *rows[1:]])
-    assert [len(kernel["evaluations"]) for kernel in kernels] == [2, 1]
-    assert kernels[0]["evaluations"][0] == {"seed": 0, "commit": "a", "verdict": "passed"}
-    assert unpacked({"commit": "c", "kernels": kernels}) == rows
+    rows = [evaluated(0, commit="a"), evaluated(1, commit="a", verdict="race"), evaluated(0, commit="b")]
+    found = packed([rows[0] | {"message": "", "findings": []}, *rows[1:]])
+    assert [len(row["evaluations"]) for row in found] == [2, 1]
+    assert found[0]["evaluations"][0] == {"seed": 0, "verdict": "passed"}
+    assert unpacked(found) == rows
 
 
 def test_a_run_that_goes_on_keeps_the_header_and_the_commits_of_earlier_ones(tmp_path: Path) -> None:
     path, first, second = tmp_path / "emulated_experts.json", {"commit": "a", "machine": "m"}, {"commit": "b"}
     assert continued(path, first) == (first, [])
-    path.write_text(json.dumps(first | {"kernels": packed([evaluated(0)])}))
+    path.write_text(json.dumps(first | {"rows": packed([evaluated(0, commit="a")])}))
     assert continued(path, first) == (first, [evaluated(0, commit="a")])
     head, rows = continued(path, second)
     assert (head, rows) == (first | {"later_runs": [second]}, [evaluated(0, commit="a")])
-    path.write_text(json.dumps(head | {"kernels": packed([*rows, evaluated(1, commit="b")])}))
+    path.write_text(json.dumps(head | {"rows": packed([*rows, evaluated(1, commit="b")])}))
     head, rows = continued(path, second)
     assert head == first | {"later_runs": [second]} and [row["commit"] for row in rows] == ["a", "b"]

@@ -64,7 +64,7 @@ def test_ranks_that_share_a_gpu_are_named(mutants: Path) -> None:
 
 def row(kernel: str, ranks: int, verdict: str = "passed", **more: object) -> dict[str, object]:
     what = {"problem": "Gather", "kernel": kernel, "world_size": ranks, "seed": 0, "expected": "passed"}
-    what |= {"digest": "0" * 16}
+    what |= {"digest": "0" * 16, "commit": "c" * 12}
     return what | {"verdict": verdict, "compile_s": 1.0, "check_s": 2.0, "warp_instructions": 3_000_000} | more
 
 
@@ -76,7 +76,7 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
         row("good/updates_its_graph.cu", 2, "load_error"),
         row("good/new.cu", 2, "race"),
     ]
-    write(tmp_path, "emulated_experts", kernels=packed(rows))
+    write(tmp_path, "emulated_experts", rows=packed(rows))
     text = " ".join(tables.experts(tmp_path).split())
     assert "2 evaluations of experts and of variants" in text and "1 are right, with 1 finding" in text
     assert "with 14 evaluations side by side on a machine" in text
@@ -85,7 +85,7 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
     assert "Of 3 candidates in `tests/candidates/cuda`, 1 have the verdict of 2 H200; 2 have another" in text
     assert text.endswith("Not explained: `good/new.cu`.")
     rows[0]["commit"] = "d" * 12
-    write(tmp_path, "emulated_experts", kernels=packed(rows))
+    write(tmp_path, "emulated_experts", rows=packed(rows))
     others = len(rows) - 1
     assert f"Commits {'d' * 12} (1 evaluation) and {'c' * 12} ({others} evaluations)" in tables.experts(tmp_path)
 
