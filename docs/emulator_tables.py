@@ -152,19 +152,42 @@ def experts(folder: Path) -> str:
     findings = sum(len(row.get("findings", ())) for row in kernels)
     command = result["command"].split()
     jobs = command[command.index("--jobs") + 1] if "--jobs" in command else "1"
-    timed = [row for row in kernels if row["commit"] == result["commit"]]
+    timed = _timed(kernels, result["commit"])
+    variants = [row for row in kernels if row["kernel"] != "expert"]
+    of_families = len({(row["problem"], row["kernel"]) for row in variants}), len({row["problem"] for row in variants})
     text = [
         "### Experts and variants\n",
-        f"{len(kernels)} evaluations of experts and of variants of the corpus at size `tiny` with the detector, seeds "
-        f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest of the "
-        f"first commit, with {jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an "
-        "evaluation. "
+        f"{len(kernels)} evaluations of experts and of variants of the corpus ({of_families[0]} from its "
+        f"{of_families[1]} CUDA families, drawn at random) at size `tiny` with the detector, seeds 0, 1, 2 ...: "
+        f"{right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest of the "
+        f"first commit, with {jobs} evaluations side by side on {result['machine']}{_timed_later(result, timed)}; the "
+        "emulator is one thread of an evaluation. "
         f"{_commits(rows)} (`benchmarks/results/{path.name}`).\n",
         _experts_table(kernels, timed),
         _beyond(timed),
         _candidates([row for row in rows if row["kernel"].endswith(".cu")]),
     ]
     return "\n".join(part for part in text if part)
+
+
+def _timed(rows: Sequence[dict[str, Any]], commit: str) -> list[dict[str, Any]]:
+    """Of each kernel and number of ranks the rows of a commit, or of the earliest later one where that has none."""
+    timed: list[dict[str, Any]] = []
+    for group in _grouped(rows).values():
+        first = commit if any(row["commit"] == commit for row in group) else group[0]["commit"]
+        timed += [row for row in group if row["commit"] == first]
+    return timed
+
+
+def _timed_later(result: dict[str, Any], timed: Sequence[dict[str, Any]]) -> str:
+    """The kernels whose seconds are of later runs, with their machines."""
+    machines = {run["commit"]: run["machine"] for run in result.get("later_runs", ())}
+    later = [row for row in timed if row["commit"] != result["commit"]]
+    named = dict.fromkeys((_label(row), row["world_size"], row["commit"]) for row in later)
+    return "".join(
+        f" (of {label} on {parts.count(ranks, 'rank')}: of commit {commit}, on {machines.get(commit, 'another')})"
+        for label, ranks, commit in named
+    )
 
 
 def _commits(rows: Sequence[dict[str, Any]]) -> str:
