@@ -7,9 +7,9 @@ the GPU's memory bit for bit, these causes explain all of the difference.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations
+from itertools import chain, combinations, permutations
 
 from benchmarks.random_ptx.comparison import digest
 from benchmarks.random_ptx.program import Program, Slot
@@ -20,7 +20,7 @@ MOST_USES = 4
 MOST_RUNS = 600
 """Of one program."""
 
-REGISTERS = ".reg .pred %vp<2>;\n.reg .f64 %vq<3>;\n.reg .b64 %vd<2>;\n.reg .b32 %vr<2>;\n.reg .b16 %vh<2>;\n"
+REGISTERS = ".reg .pred %vp<2>;\n.reg .f64 %vq<3>;\n.reg .b64 %vd<2>;\n.reg .b32 %vr<3>;\n.reg .b16 %vh<2>;\n"
 _BOTH = "setp.nan.f64 %vp0, %vq{0}, %vq{0};\nsetp.nan.and.f64 %vp0, %vq{1}, %vq{1}, %vp0;"
 _USE = re.compile(r"(?:@(!?%\w+) )?([\w.]+) ([^\n]*);\s*")
 _F64 = re.compile(r"(add|sub|mul|fma|div|min|max)(\.\w+)*\.f64")
@@ -28,6 +28,7 @@ _GUARDED = re.compile(r"testp\.|set\.\w+(\.\w+)*\.f32\.")
 _TO_INTEGER = re.compile(r"cvt\.rzi\.\w+\.f16")
 _SHIFT = re.compile(r"shl\.b16")
 _EXTREME = re.compile(r"(min|max)(\.\w+)*\.f(16|32|64)")
+_SIGN = re.compile(r"(neg|abs)(\.ftz)?\.f32")
 _FLUSHES = re.compile(r"(add|sub|mul|fma|div|rcp)(\.\w+)*\.ftz(\.\w+)*\.f32")
 
 
@@ -39,11 +40,13 @@ class Variant:
         slot: the use.
         cause: name in `known_differences`.
         text: in place of the slot's.
+        earlier: another use that it needs something of, with the text in its place.
     """
 
     slot: Slot
     cause: str
     text: str
+    earlier: tuple[tuple[Slot, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,9 @@ def _nan_orders(use: _Use) -> Iterator[Variant]:
         pairs = list(combinations(order, 2))[::-1]
         yield use.variant("NaN of f64", *begin, *(line for pair in pairs for line in take(*pair)))
     if use.opcode.startswith("sub"):
-        yield use.variant("NaN of f64", *begin, *take(1, 1, "xor.b64 %vd0, %vd0, 0x8000000000000000;"))
+        flipped = take(1, 1, "xor.b64 %vd0, %vd0, 0x8000000000000000;")
+        yield use.variant("NaN of f64", *begin, *flipped)
+        yield use.variant("NaN of f64", *begin, *flipped, *take(0, 1))
 
 
 def _last_step(use: _Use) -> Variant:
@@ -130,6 +135,36 @@ def _move(use: _Use) -> Variant:
     lines = (*kept, use.slot.text, f"setp.eq.b{bits} %vp0, {left}, {right};", *use.where_it_ran())
     cause = "NaN of f64" if bits == "64" else "NaN of copies"
     return use.variant(cause, *lines, f"@%vp0 mov.b{bits} {to}, {left};")
+
+
+def kept_signs(slots: Sequence[Slot]) -> Iterator[Variant]:
+    """Of f32 instructions with a guard, behind a `neg` or `abs`: where the guard is false, its NaN with all other bits.
+
+    Args:
+        slots: of a program, in its order.
+    """
+    signs: dict[str, _Use] = {}
+    for use in filter(None, map(_read, slots)):
+        to = use.operands[0]
+        if to in signs and use.guard and use.opcode.endswith(".f32"):
+            source = signs[to]
+            change = "xor.b32 %vr2, %vr2, 0x80000000;"
+            if source.opcode.startswith("abs"):
+                change = "and.b32 %vr2, %vr2, 0x7fffffff;"
+            bits = "\n".join((f"mov.b32 %vr2, {source.operands[1]};", change, source.slot.text))
+            is_false = "mov.pred" if use.guard.startswith("!") else "not.pred"
+            lines = (
+                f"setp.nan.f32 %vp0, {to}, {to};",
+                f"{is_false} %vp1, {use.guard.lstrip('!')};",
+                "and.pred %vp0, %vp0, %vp1;",
+                f"@%vp0 mov.b32 {to}, %vr2;",
+                use.slot.text,
+            )
+            text = "\n".join(lines)
+            yield Variant(use.slot, "NaN that a guard keeps", text, ((source.slot, bits),))
+        signs.pop(to, None)
+        if _SIGN.fullmatch(use.opcode) and not use.guard:
+            signs[to] = use
 
 
 def _flush(use: _Use) -> Variant:
@@ -155,13 +190,12 @@ def attribute(program: Program, expected: str, emulator: EmulatedSide) -> tuple[
     if plain == expected:
         return ()
     effective: list[Variant] = []
-    for slot in program.slots:
-        for variant in variants(slot):
-            found = _digest_with(program, [variant], emulator)
-            if found == expected:
-                return (variant.cause,)
-            if found not in ("", plain):
-                effective.append(variant)
+    for variant in chain(*map(variants, program.slots), kept_signs(program.slots)):
+        found = _digest_with(program, [variant], emulator)
+        if found == expected:
+            return (variant.cause,)
+        if found not in ("", plain):
+            effective.append(variant)
     runs = 0
     for count in range(2, MOST_USES + 1):
         for chosen in combinations(effective, count):
@@ -177,9 +211,10 @@ def attribute(program: Program, expected: str, emulator: EmulatedSide) -> tuple[
 def _digest_with(program: Program, chosen: list[Variant] | tuple[Variant, ...], emulator: EmulatedSide) -> str:
     """The digest with these; "" where the emulator does not take the text, such as a literal of another width."""
     text = program.ptx
-    for variant in chosen:
-        begin = text.index(f"\n{variant.slot.text}\n")
-        text = f"{text[:begin]}\n{variant.text}{text[begin + 1 + len(variant.slot.text) :]}"
+    changes = [change for variant in chosen for change in ((variant.slot, variant.text), *variant.earlier)]
+    for slot, changed in changes:
+        begin = text.index(f"\n{slot.text}\n")
+        text = f"{text[:begin]}\n{changed}{text[begin + 1 + len(slot.text) :]}"
     declarations = text.index(".reg", text.index(".entry"))
     try:
         return digest(program, emulator.run_text(program, text[:declarations] + REGISTERS + text[declarations:]))
