@@ -65,6 +65,9 @@ def random_programs(folder: Path) -> str:
             f"(`python -m benchmarks.emulated_random_causes`, commit {causes['commit']}, "
             "`benchmarks/results/emulated_random_causes.json`)."
         )
+        left = causes["unexplained"]
+        if left:
+            text[-1] += f" Not explained: {', '.join(f'program {seed}' for seed in left)}."
     text.append("Known differences, where the emulator keeps to the manual or where PTX leaves the choice:\n")
     rows = [(known.instruction, known.on_gpus) for known in KNOWN]
     return "\n".join([*text, parts.table(("instruction", "on the GPU"), rows)])
