@@ -47,7 +47,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "gpu_experts*": (*GPU_KERNELS, *REFERENCES, *TIMING),
     "mutants": CPU_KERNELS,
     "wrong_solutions": ("problems/*/{folder}/problem.py", *REFERENCES),
-    "mutants_*_gpus": GPU_KERNELS,
+    "mutants_*_gpus*": GPU_KERNELS,
     "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),
     "command_times": (
         "pkb_gym/serve/background.py",
