@@ -5,7 +5,7 @@ of its own, with a time limit: one that fails leaves its error in the result.
 
     python -m benchmarks.rollout_speed [--ways eager graph ...] [--batches 16 64 128] [--new-tokens 512] [--out FOLDER]
 
-`graph_sdpa` is `graph` with the model's own attention in place of `grouped_attention`. The first generation of a way
+`plain_graph` is `graph` without shortcuts (`graph_decoder.Shortcuts`). The first generation of a way
 includes compiling and capturing, and is reported apart.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.common import RESULTS, make_parser, save
 
 NAME = "rollout_speed"
-WAYS = ("eager", "graph", "graph_sdpa", "graph_autocast", "static", "continuous")
+WAYS = ("eager", "graph", "plain_graph", "graph_autocast", "static", "continuous")
 SHAPE: dict[str, Any] = {
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -80,10 +80,9 @@ def generator_of(way: str, new_tokens: int, prompt: int, *, tiny: bool) -> Gener
             return min(len(one.generated_tokens) for one in found.values())
 
         return continuous
-    from pkb_gym.training.rollout.graph_decoder import GraphDecoder, TokenChoice
-    from pkb_gym.training.rollout.grouped_attention import BY_GROUPS
+    from pkb_gym.training.rollout.graph_decoder import EVERY_SHORTCUT, NO_SHORTCUT, GraphDecoder, TokenChoice
 
-    decoder = GraphDecoder(model, "sdpa" if way == "graph_sdpa" else BY_GROUPS)
+    decoder = GraphDecoder(model, NO_SHORTCUT if way == "plain_graph" else EVERY_SHORTCUT)
 
     def graph(batch: int) -> int:
         found = decoder.decode(inputs(batch).tolist(), [new_tokens] * batch, TokenChoice(), (), 0)
