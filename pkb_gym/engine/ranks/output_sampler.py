@@ -156,7 +156,7 @@ class GpuCopyEngine:
         driver = ctypes.CDLL("libcuda.so.1")
         context = ctypes.c_void_p()
         status = driver.cuCtxGetCurrent(ctypes.byref(context))
-        if status or not context:
+        if status or context.value is None:
             raise RuntimeError(f"outputs cannot be sampled: no CUDA context is current (error {status})")
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
         self._pinned = torch.empty(MOST_CALLS * CALL_BYTES, dtype=torch.uint8, pin_memory=True)
@@ -242,8 +242,8 @@ class OutputSamples:
         status = self._library.pkb_finish_sampling(self._handle)
         if status:
             raise RuntimeError(f"outputs could not be sampled: CUDA error {status}")
-        taken = np.flatnonzero(self._taken)
-        if not len(taken):
+        taken: list[int] = np.flatnonzero(self._taken).tolist()
+        if not taken:
             return ()
         segment, parts = self._heap.bytes(), self._parts
         ranges = [(int(parts.offsets[part]), int(parts.nbytes[part])) for part in taken]
