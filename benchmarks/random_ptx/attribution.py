@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations, permutations
+from itertools import chain, combinations, islice, permutations, product
 
 from benchmarks.random_ptx.comparison import digest
 from benchmarks.random_ptx.program import Program, Slot
@@ -17,7 +17,7 @@ from benchmarks.random_ptx.sides import EmulatedSide, SideError
 
 MOST_USES = 4
 """That are changed together."""
-MOST_RUNS = 600
+MOST_RUNS = 2000
 """Of one program."""
 
 REGISTERS = ".reg .pred %vp<2>;\n.reg .f64 %vq<3>;\n.reg .b64 %vd<2>;\n.reg .b32 %vr<3>;\n.reg .b16 %vh<2>;\n"
@@ -167,6 +167,23 @@ def kept_signs(slots: Sequence[Slot]) -> Iterator[Variant]:
             signs[to] = use
 
 
+def unconverted(slots: Sequence[Slot]) -> Iterator[Variant]:
+    """Of an f16 made of a bf16 and then rounded to an integer: the bits of the bf16 taken as an f16.
+
+    Args:
+        slots: of a program, in its order.
+    """
+    sources: dict[str, str] = {}
+    for use in filter(None, map(_read, slots)):
+        to, *operands = use.operands
+        if _TO_INTEGER.fullmatch(use.opcode) and operands[0] in sources and not use.guard:
+            opcode = use.opcode.replace(".rzi.", ".rni.")
+            yield use.variant("f16 to integers", f"mov.b16 %vh0, {sources[operands[0]]};", f"{opcode} {to}, %vh0;")
+        sources = {name: source for name, source in sources.items() if to not in (name, source)}
+        if use.opcode.startswith("cvt.rn.f16.bf16") and not use.guard:
+            sources[to] = operands[0]
+
+
 def _flush(use: _Use) -> Variant:
     """Zero in place of the least normal number."""
     to = use.operands[0]
@@ -189,26 +206,24 @@ def attribute(program: Program, expected: str, emulator: EmulatedSide) -> tuple[
     plain = digest(program, emulator.run(program))
     if plain == expected:
         return ()
+    everything = [*chain(*map(variants, program.slots)), *kept_signs(program.slots), *unconverted(program.slots)]
     effective: list[Variant] = []
-    for variant in chain(*map(variants, program.slots), kept_signs(program.slots)):
+    for variant in everything:
         found = _digest_with(program, [variant], emulator)
         if found == expected:
             return (variant.cause,)
         if found not in ("", plain):
             effective.append(variant)
-    runs = 0
-    for count in range(2, MOST_USES + 1):
-        for chosen in combinations(effective, count):
-            if len({variant.slot.cell for variant in chosen}) < count:
-                continue
-            if (runs := runs + 1) > MOST_RUNS:
-                return None
-            if _digest_with(program, chosen, emulator) == expected:
-                return tuple(sorted({variant.cause for variant in chosen}))
+    pairs = product(effective, everything)  # the second may make a difference with the first alone
+    more = chain.from_iterable(combinations(effective, count) for count in range(3, MOST_USES + 1))
+    several = (chosen for chosen in chain(pairs, more) if len({one.slot.cell for one in chosen}) == len(chosen))
+    for chosen in islice(several, MOST_RUNS):
+        if _digest_with(program, chosen, emulator) == expected:
+            return tuple(sorted({variant.cause for variant in chosen}))
     return None
 
 
-def _digest_with(program: Program, chosen: list[Variant] | tuple[Variant, ...], emulator: EmulatedSide) -> str:
+def _digest_with(program: Program, chosen: Sequence[Variant], emulator: EmulatedSide) -> str:
     """The digest with these; "" where the emulator does not take the text, such as a literal of another width."""
     text = program.ptx
     changes = [change for variant in chosen for change in ((variant.slot, variant.text), *variant.earlier)]
