@@ -17,7 +17,7 @@ from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.candidate_block import CandidateHandovers, Sampling, ServedBlock, stage_inputs
 from pkb_gym.engine.ranks.handover_script import write_script
 from pkb_gym.engine.ranks.handover_server import HandoverLibraries, HandoverLibrary
-from pkb_gym.engine.ranks.heaps import memory_file, sealed_memory
+from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.ranks.output_sampler import (
     CALL_BYTES,
     FEW_CALLS,
@@ -42,10 +42,11 @@ PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
-def sampler() -> Iterator[OutputSampler]:
-    fd = memory_file("sampler", build_sampler(CompileCache.in_folder(None)))
-    yield OutputSampler(f"/proc/self/fd/{fd}")
-    os.close(fd)
+def sampler(tmp_path_factory: pytest.TempPathFactory) -> OutputSampler:
+    # Not by its descriptor: the loader knows libraries by their paths, and numbers of descriptors come again.
+    library = tmp_path_factory.mktemp("sampler") / "sampler.so"
+    library.write_bytes(build_sampler(CompileCache.in_folder(None)))
+    return OutputSampler(str(library))
 
 
 @pytest.fixture(scope="module")
