@@ -47,7 +47,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "gpu_experts*": (*GPU_KERNELS, *REFERENCES, *TIMING),
     "mutants": CPU_KERNELS,
     "wrong_solutions": ("problems/*/{folder}/problem.py", *REFERENCES),
-    "mutants_*_gpus": GPU_KERNELS,
+    "mutants_*_gpus*": GPU_KERNELS,
     "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),
     "command_times": (
         "pkb_gym/serve/background.py",
@@ -106,6 +106,10 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
         *("problems/*/{folder}/problem.py", "problems/*/{folder}/expert.c*", *REFERENCES, HEADERS, *TIMING),
         *(*RULES, "pkb_gym/engine/compare/*"),
         *(f"pkb_gym/engine/stages/{name}.py" for name in ("check", "block_staging", "integrity", "mismatch")),
+    ),
+    "handover_requests": (
+        *(f"pkb_gym/engine/ranks/{name}" for name in ("output_sampler*", "gpu_pulses.py", "candidate_block.py")),
+        *TIMING,
     ),
     # The hardware and its driver: only the program that measures can make them stale.
     "gpu_ceilings": ("benchmarks/gpu_ceilings.cu", "benchmarks/gpu_ceilings.cuh"),
@@ -189,8 +193,10 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         )
     },
     ("fault_drill", "pkb_gym/engine/compile/python.py"): "f168961cce2c",
-    # A further finding, of segments sent for frozen ranks: the tests' honest candidates with connections have none.
-    ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f168961cce2c",
+    # Further findings. Of segments sent for frozen ranks the tests' honest candidates with connections have none.
+    # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
+    ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f26a8538",
+    ("fault_drill", "pkb_gym/engine/compile/handover.py"): "f26a8538",
     **{
         ("service_load", f"pkb_gym/serve/{name}.py"): "f9034cf161cd"
         for name in ("limits", "request_resolver", "service")

@@ -72,7 +72,7 @@ def random_programs(folder: Path) -> str:
 
 def mutants(folder: Path) -> str:
     """Experts without one of their synchronisations, or with a weak one."""
-    from benchmarks import emulated_mutants
+    from benchmarks import emulated_mutants, emulated_mutants_on_gpus
 
     path = folder / "emulated_mutants.json"
     result = _load(path)
@@ -105,25 +105,37 @@ def mutants(folder: Path) -> str:
         text.append("\nNot found:\n")
         names = [(row.problem, row.kind, f"`{row.mutant}`") for row in missed]
         text.append(parts.table(("kernel", "kind", "mutant"), names))
-    keys = {row.key for row in wrong}
-    text += [f"\n{_on_gpus(each, keys)}" for each in sorted(folder.glob("emulated_mutants_*.json"))]
+    operations = {emulated_mutants_on_gpus.operation_of(row) for row in wrong}
+    text += [f"\n{_on_gpus(each, operations)}" for each in sorted(folder.glob("emulated_mutants_*.json"))]
     return "\n".join(text)
 
 
-def _on_gpus(path: Path, keys: set[tuple[str, str, str]]) -> str:
-    """The same mutants on GPUs, in a sentence."""
-    from benchmarks import emulated_mutants
+def _on_gpus(path: Path, operations: set[tuple[str, str, str]]) -> str:
+    """The same mutants on GPUs: counts by kind."""
+    from benchmarks import emulated_mutants, emulated_mutants_on_gpus
 
     result = _load(path) or {}
-    rows = [row for row in emulated_mutants.load(path) if row.key in keys and row.evaluations]
-    shown = sum(row.seed is not None for row in rows)
+    judged = [row for row in emulated_mutants.load(path) if row.evaluations]
+    rows = [row for row in judged if emulated_mutants_on_gpus.operation_of(row) in operations]
+    shown = [row for row in rows if row.seed is not None]
     ranks, shared = result["world_size"], result["ranks_per_gpu"] > 1
     where = f"{ranks} ranks that share {ranks // result['ranks_per_gpu']} GPU" if shared else f"{ranks} GPUs"
     caches = ", with its caches and so without what system scope is for" if shared else ""
-    return (
-        f"{len(rows)} of these mutants ran on {where}{caches}, {result['calls']} calls each: {shown} were refused. "
-        f"Commit {result['commit']} (`benchmarks/results/{path.name}`).\n"
+    failures = ", ".join(f"{name} {count}" for name, count in Counter(row.failure for row in shown).most_common())
+    why = f" ({failures})" if shown else ""
+    unchanged = [row for row in judged if not row.mutant]
+    passed = sum(row.seed is None for row in unchanged)
+    control = f"{passed} of {parts.count(len(unchanged), 'unchanged expert')} passed under the same conditions. "
+    text = (
+        f"{len(rows)} of these mutants ran on {where}{caches}, {result['calls']} calls each: {len(shown)} were refused"
+        f"{why}. {control if unchanged else ''}Commit {result['commit']} (`benchmarks/results/{path.name}`).\n"
     )
+    kinds = sorted({row.kind for row in rows})
+    of_kinds = [
+        (kind, str(sum(row.kind == kind for row in rows)), str(sum(row.kind == kind for row in shown)))
+        for kind in kinds
+    ]
+    return text + "\n" + str(parts.table(("kind", "mutants", "refused on the GPU"), of_kinds))
 
 
 def experts(folder: Path) -> str:

@@ -56,10 +56,24 @@ def test_mutants_that_are_not_done_or_not_reached_do_not_count(mutants: Path) ->
 
 
 def test_ranks_that_share_a_gpu_are_named(mutants: Path) -> None:
-    rows = [mutant("first", evaluations=1), mutant("later", evaluations=1, seed=0, failure="timeout")]
+    rows = [
+        mutant("first", evaluations=1),
+        mutant("later", evaluations=1, seed=0, failure="timeout"),
+        mutant("elsewhere", evaluations=1, seed=0, failure="race"),
+        asdict(Row("Gather", "", "", None, evaluations=2)),
+    ]
     write(mutants, "emulated_mutants_1_gpus_of_2_ranks", world_size=2, ranks_per_gpu=2, calls=100, rows=rows)
     text = tables.mutants(mutants)
-    assert "2 of these mutants ran on 2 ranks that share 1 GPU" in text and "100 calls each: 1 were refused" in text
+    assert "2 of these mutants ran on 2 ranks that share 1 GPU" in text
+    assert "100 calls each: 1 were refused (timeout 1). 1 of 1 unchanged expert passed under the same" in text
+    assert "| no wait | 2 | 1 |" in text
+
+
+def test_mutants_of_an_older_result_are_found_by_the_present_names(mutants: Path) -> None:
+    write(mutants, "emulated_mutants", world_size=2, seeds=20, rows=[mutant("a:1: tell_begun()", evaluations=20)])
+    rows = [mutant("a:1: signal_begun()", evaluations=1)]
+    write(mutants, "emulated_mutants_2_gpus", world_size=2, ranks_per_gpu=1, calls=100, rows=rows)
+    assert "1 of these mutants ran on 2 GPUs, 100 calls each: 0 were refused." in tables.mutants(mutants)
 
 
 def row(kernel: str, ranks: int, verdict: str = "passed", **more: object) -> dict[str, object]:
