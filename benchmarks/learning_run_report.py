@@ -274,7 +274,7 @@ def take_pretrained(archive: Path, run: Path) -> dict[str, Any]:
         raise ConfigError("the run has judged the pretrained model itself; leave out --pretrained")
     with tarfile.open(archive) as opened:
         names = [name for name in opened.getnames() if name.startswith(f"{POLICIES['base']}/")]
-        opened.extractall(run, names, filter="data")
+        opened.extractall(run, [opened.getmember(name) for name in names], filter="data")
         file = opened.extractfile("about.json")
         about: dict[str, Any] = json.loads(file.read()) if file is not None else {}
     return {name: about[name] for name in ("date", "machine", "commit", "gpus") if name in about}
