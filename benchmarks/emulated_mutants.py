@@ -396,8 +396,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for row in judge_emulated(args, mutants, rows, until_s):
         rows[row.key] = row
         save(path, row, header() | about, list(rows.values()))
-    print(markdown(list(rows.values()), args.seeds))
-    unexpected = [row for row in rows.values() if row.is_settled(args.seeds) and not row.is_as_expected]
+    judged = load(path)
+    print(markdown(judged, args.seeds))
+    unexpected = [row for row in judged if row.is_settled(args.seeds) and not row.is_as_expected]
     for row in unexpected:
         print(f"{row.problem}, {row.kind}, {row.mutant or 'expert'}: {row.message or 'passed'}")
     return 1 if unexpected else 0
