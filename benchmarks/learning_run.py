@@ -158,6 +158,8 @@ class Run:
         write_rings(Path(self.args.prompts) / "prompts.jsonl", self.folder / RINGS)
         times = self.folder / "spent.json"
         self.spent = json.loads(times.read_bytes()) if times.exists() else {}
+        figures = self.folder / "kept.json"
+        self.kept = json.loads(figures.read_bytes()) if figures.exists() else {}
         for name in [stage.name for stage in self.stages()]:
             if self.args.resume_from is not None and name in LEARNED:
                 restore_kept(name, self.args.resume_from, self.folder)
@@ -179,6 +181,7 @@ class Run:
             is_over = self._is_over(stage, status)
             if stage.name in LEARNED:
                 self.kept |= keep_weights(stage.name, self.folder, Path(self.args.out), is_over=is_over)
+                write_atomically(figures, json.dumps(self.kept))
             if is_over:
                 (self.folder / f"{stage.name}.finished").touch()
             elif stage.name in ("model", "sft", "grpo"):

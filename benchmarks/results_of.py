@@ -198,7 +198,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
         )
     },
-    ("fault_drill", "pkb_gym/engine/compile/python.py"): "f168961cce2c",
+    ("fault_drill", "pkb_gym/engine/compile/python.py"): "031ee00cc661",
+    # Memory of samples is taken before the candidate runs, and each is compared by itself: the same copies.
+    **{
+        ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): "3437b049"
+        for name in ("candidate_block", "output_sampler")
+    },
     # Further findings. Of segments sent for frozen ranks the tests' honest candidates with connections have none.
     # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
     ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f26a8538",

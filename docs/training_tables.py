@@ -35,7 +35,7 @@ def read() -> dict[str, Any]:
 
 def sections(found: Found) -> str:
     """All tables, with what is needed to read them."""
-    texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found))
+    texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found), _nearest(found))
     more = (_second_turns(found), _second_turn(found), _study(found), _time(found))
     return "\n\n".join(text.strip() for text in (*texts, *more) if text)
 
@@ -92,7 +92,7 @@ def _about(found: Found) -> str:
         f"`benchmarks/results/learning_run.json` ({found['date']}, commit {found['commit']}): {gpu}, "
         f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs, {spent.get('sft', 0.0):.0f} s. "
         f"GRPO: {grpo['steps']} steps, {grpo['evaluations']} evaluations, {spent.get('grpo', 0.0):.0f} s."
-        f"{_not_judged(found)}"
+        f"{_not_judged(found)}{_pretrained(found)}"
     )
 
 
@@ -100,6 +100,12 @@ def _not_judged(found: Found) -> str:
     """The policies that were trained and that no ring has judged; empty where there is none."""
     missing = [POLICIES[name] for name in ("sft", "grpo") if not found["policies"].get(name)]
     return f" No ring has judged the policy after {' and '.join(missing)}." if missing else ""
+
+
+def _pretrained(found: Found) -> str:
+    """The run that judged the pretrained model, where that is another one; else empty."""
+    of = found.get("pretrained")
+    return "" if of is None else f" The pretrained model was judged by a run of {of['date']}, commit {of['commit']}."
 
 
 def _rings(found: Found) -> str:
@@ -177,6 +183,23 @@ def _verdicts(found: Found) -> str:
                 rows.append((ring, POLICIES[policy], str(total), *shares))
     heads = [f"`{name}`" for name in names]
     return f"Verdicts of first turns:\n\n{parts.table(('ring', 'policy', 'episodes', *heads), rows)}"
+
+
+def _nearest(found: Found) -> str:
+    if not (policies := found.get("nearest")):
+        return ""
+    names = [*next(of for rings in policies.values() for of in rings.values())]
+    rows = [
+        (ring, POLICIES[policy], *(f"{of[name]['submissions']} ({of[name]['right']})" for name in names))
+        for ring in RINGS
+        for policy, rings in policies.items()
+        if (of := rings.get(ring)) is not None
+    ]
+    return (
+        "First submissions, and in brackets the right ones of them, by their distance to the nearest kernel of the "
+        "corpus: words that were inserted, left out or replaced. The last column counts those whose nearest kernel "
+        f"solves another problem:\n\n{parts.table(('ring', 'policy', *names), rows)}"
+    )
 
 
 def _second_turns(found: Found) -> str:

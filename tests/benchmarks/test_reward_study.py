@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import reward_study
-from benchmarks.reward_study import Evaluated, study, valued
+from benchmarks.reward_study import Evaluated, arms_of, judged, judged_in_training, study, valued
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards.examples import failed, timed
@@ -30,7 +30,7 @@ def wrong(prompt: str, kernel: str, **rewards: float) -> Evaluated:
 
 EVALUATIONS = [
     right(A, "x", 10, kevin=10.3, kernelbench=1.0),
-    right(A, "x", 10, kevin=9.3, kernelbench=1.0),  # again
+    right(A, "x", 11, kevin=9.3, kernelbench=1.0),  # again
     right(A, "y", 20, kevin=5.3, kernelbench=1.0),
     wrong(A, "z"),
     right(B, "x", 10, kevin=2.0, kernelbench=1.0),
@@ -69,8 +69,32 @@ def test_the_greatest_reward_of_what_was_caught_is_listed():
 
 def test_attempts_are_valued_by_every_preset_and_what_was_not_judged_is_left_out():
     config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
-    judged = Attempt(problem="A", requested=config, source="x", feedback=timed(speedup_low=2.0), reward=1.0)
-    lost = judged.model_copy(update={"feedback": failed("infrastructure")})
-    (found,) = valued([judged, lost, judged.model_copy(update={"feedback": None})])
+    done = Attempt(problem="A", requested=config, source="x", feedback=timed(speedup_low=2.0), reward=1.0)
+    lost = done.model_copy(update={"feedback": failed("infrastructure")})
+    (found,) = valued(judged([done, lost, done.model_copy(update={"feedback": None})]))
     assert (found.rewards["kevin"], found.rewards["dr_kernel"], found.rewards["kernelbench"]) == (2.3, 3.0, 1.0)
     assert found.prompt == A
+
+
+def test_one_evaluation_that_answered_two_submissions_is_no_repetition():
+    answered_again = EVALUATIONS[0]
+    found = study([*EVALUATIONS, answered_again], group=2)
+    assert found["repeated"] == 2  # x at 11 us is another evaluation than either submission at 10 us
+    assert study([EVALUATIONS[0], answered_again], group=2)["repeated"] == 0
+    # Flat groups count submissions: of A now 1, 1, 1, 1, 0.
+    assert found["presets"]["kernelbench"]["flat"]["mean"] == pytest.approx((6 / 10 + 1 / 3) / 2)
+
+
+def test_submissions_of_rollouts_are_valued_anew():
+    feedback = timed(speedup_low=2.0)
+    line = {**row("A", 0, 0, 0.0, turn=0), "source_hash": "x", "feedback": feedback.model_dump(mode="json")}
+    rollouts = [line, {**line, "turn": 1}, {**line, "feedback": None}]
+    (found,) = valued(judged_in_training(rollouts))
+    assert (found.prompt, found.kernel, found.rewards["kevin"]) == (A, "x", 2.3)
+
+
+def test_kernels_of_a_prompt_by_hand():
+    x, y, z = arms_of([one for one in EVALUATIONS if one.prompt == A], "kevin")
+    assert (x.draws, x.values, x.right, x.time_us) == (2, [10.3, 9.3], 1.0, pytest.approx((10 * 11) ** 0.5))
+    assert (y.draws, y.values, y.right, y.time_us) == (1, [5.3], 1.0, pytest.approx(20))
+    assert (z.draws, z.values, z.right, z.time_us) == (1, [0.0], 0.0, None)

@@ -88,6 +88,10 @@ def found() -> dict[str, object]:
         "policies": {"grpo": {"sizes": ring(0.5, 0.75)}, "base": {"sizes": ring(0.0)}},
         "gains": {"grpo over sft": {"sizes": gain}},
         "verdicts": {"grpo": {"sizes": {"passed": 3, "race": 1}}},
+        "pretrained": {"date": "2026-01-01", "commit": "b" * 12},
+        "nearest": {
+            "grpo": {"sizes": {"verbatim": {"submissions": 3, "right": 2}, "more": {"submissions": 1, "right": 0}}}
+        },
         "second_turns": {"grpo": second, "base": {**second, "answered": 0}},
         "second_turn": {"grpo": {"whole": second, "verdict": {**second, "repaired": None}}, "sft": None},
         "study": [{"arm": "grpo", **arm}, {"arm": "sft", **arm, "subject_gain": one(0.2, 0.05)}],
@@ -118,6 +122,8 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "| sizes | GRPO | 4 | 75% | 25% |" in text
     assert "| GRPO | 4 | 2 | 2 | 1 | 50 % |\n| GRPO, in training | 4 | 2 | 2 | 2 | 50 % |" in text
     assert "| pretrained | 4 |" not in text
+    assert f"judged by a run of 2026-01-01, commit {'b' * 12}." in text
+    assert "| ring | policy | verbatim | more |" in text and "| sizes | GRPO | 3 (2) | 1 (0) |" in text
     assert "| GRPO | whole | 4 | 2 | 2 | 50 % | +0.25 ± 0.05 |" in text
     assert "| GRPO | only that it failed | 4 | 2 | 2 |  | +0.25 ± 0.05 |" in text
     assert "| sft | 40 | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |" in text

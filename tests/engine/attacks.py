@@ -108,7 +108,7 @@ FAMILIES = (
         "exhaust the machine",
         (
             *("fork_bomb", "bomb_of_threads", "runs_thousands_of_threads", "hoards_*", "pins_memory_*"),
-            *("takes_all_watches", "leaves_a_core"),
+            *("takes_all_*", "leaves_a_core"),
         ),
         "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
         ("engine/ranks/test_candidate_gang.py",),

@@ -96,7 +96,8 @@ class CandidateHandovers:
     def __init__(self, library: HandoverLibrary, sampler: str | None = None) -> None:
         self._library = library
         self._sampler = None if sampler is None else OutputSampler(sampler)
-        self._copy_engine: CopyEngine | None = None
+        # At once: a candidate may leave no memory for it.
+        self._copy_engine = None if sampler is None else GpuCopyEngine()
         self._served = 0
         self.fds: tuple[int, ...] = ()
 
@@ -131,9 +132,8 @@ class CandidateHandovers:
             block: whose outputs.
             is_disturbed: whether it decides no time.
         """
-        if self._sampler is None:
+        if self._sampler is None or self._copy_engine is None:
             return None
-        self._copy_engine = self._copy_engine or GpuCopyEngine()
         parts = draw_parts(block.problem, block.plan, block.rank, block.seed, is_disturbed=is_disturbed)
         return Sampling(self._sampler, self._copy_engine, parts)
 

@@ -237,23 +237,18 @@ class OutputSamples:
         Raises:
             RuntimeError: the copy engine failed.
         """
-        import torch
-
         status = self._library.pkb_finish_sampling(self._handle)
         if status:
             raise RuntimeError(f"outputs could not be sampled: CUDA error {status}")
-        taken: list[int] = np.flatnonzero(self._taken).tolist()
-        if not taken:
-            return ()
         segment, parts = self._heap.bytes(), self._parts
-        ranges = [(int(parts.offsets[part]), int(parts.nbytes[part])) for part in taken]
-        final = torch.cat([segment[offset : offset + nbytes] for offset, nbytes in ranges]).cpu().numpy()
-        late, begin = set(), 0
-        for part, (_, nbytes) in zip(taken, ranges, strict=True):
-            end = int(self._ends[part])
-            if not np.array_equal(self._engine.memory[end - nbytes : end], final[begin : begin + nbytes]):
+        late = set()
+        taken: list[int] = np.flatnonzero(self._taken).tolist()
+        for part in taken:
+            offset, nbytes, end = int(parts.offsets[part]), int(parts.nbytes[part]), int(self._ends[part])
+            # One by one: a candidate may have left no memory on the GPU to put them together in.
+            final = segment[offset : offset + nbytes].cpu().numpy()
+            if not np.array_equal(self._engine.memory[end - nbytes : end], final):
                 late.add(LateOutput(int(parts.calls[part]), parts.outputs[part]))
-            begin += nbytes
         return tuple(sorted(late, key=lambda one: (one.call, one.output)))
 
 

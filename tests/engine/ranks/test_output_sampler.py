@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from pkb_gym.engine.compare.layout import BlockPlan, Workload, placed_results
 from pkb_gym.engine.compile.cache import CompileCache
@@ -17,13 +21,14 @@ from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.candidate_block import CandidateHandovers, Sampling, ServedBlock, stage_inputs
 from pkb_gym.engine.ranks.handover_script import write_script
 from pkb_gym.engine.ranks.handover_server import HandoverLibraries, HandoverLibrary
-from pkb_gym.engine.ranks.heaps import memory_file, sealed_memory
+from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.ranks.output_sampler import (
     CALL_BYTES,
     FEW_CALLS,
     MOST_CALLS,
     MOST_OUTPUTS,
     EngineFunctions,
+    GpuCopyEngine,
     OutputParts,
     OutputSampler,
     draw_parts,
@@ -42,10 +47,11 @@ PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
-def sampler() -> Iterator[OutputSampler]:
-    fd = memory_file("sampler", build_sampler(CompileCache.in_folder(None)))
-    yield OutputSampler(f"/proc/self/fd/{fd}")
-    os.close(fd)
+def sampler(tmp_path_factory: pytest.TempPathFactory) -> OutputSampler:
+    # Not by its descriptor: the loader knows libraries by their paths, and numbers of descriptors come again.
+    library = tmp_path_factory.mktemp("sampler") / "sampler.so"
+    library.write_bytes(build_sampler(CompileCache.in_folder(None)))
+    return OutputSampler(str(library))
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +198,43 @@ def test_its_thread_runs_where_it_may_and_its_maker_where_it_was(sampler: Output
     (thread,) = set(os.listdir("/proc/self/task")) - tasks
     assert os.sched_getaffinity(int(thread)) == {one} and os.sched_getaffinity(0) == before
     samples.finish()
+
+
+DRIVER = """
+#include <cstring>
+extern "C" {
+unsigned long long last_context, last_stream;
+int cuCtxGetCurrent(void** context) { *context = (void*)0x1234567890; return 0; }
+int cuCtxSetCurrent(void* context) { last_context = (unsigned long long)context; return 0; }
+int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t nbytes, void* stream) {
+  last_stream = (unsigned long long)stream;
+  std::memcpy(to, (void*)from, nbytes);
+  return 0;
+}
+int cuStreamSynchronize(void* stream) { return stream == (void*)last_stream ? 0 : 400; }
+}
+"""
+
+
+def test_the_driver_is_called_with_context_and_stream_of_the_gpu(
+    sampler: OutputSampler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that has main memory for a GPU's."""
+    (tmp_path / "driver.cpp").write_text(DRIVER, encoding="utf-8")
+    library = tmp_path / "driver.so"
+    subprocess.run(["g++", "-shared", "-fPIC", str(tmp_path / "driver.cpp"), "-o", str(library)], check=True)
+    load, empty = ctypes.CDLL, torch.empty
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: load(str(library) if name == "libcuda.so.1" else name))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(cuda_stream=0x9876543210))
+    monkeypatch.setattr(torch, "empty", lambda nbytes, *, dtype, pin_memory: empty(nbytes, dtype=dtype))
+    heap, engine = MemoryHeap(), GpuCopyEngine()
+    write(heap, 0)
+    samples = sampler.start(lines([0]), engine, heap, FIRST_SEQUENCE)
+    heap.word.value = FIRST_SEQUENCE + 1
+    assert samples.finish() == () and set(engine.memory[:LINE]) == {1}
+    driver = load(str(library))
+    assert ctypes.c_uint64.in_dll(driver, "last_context").value == 0x1234567890
+    assert ctypes.c_uint64.in_dll(driver, "last_stream").value == 0x9876543210
 
 
 # ---- draws -----------------------------------------------------------------------------------------------------------
