@@ -83,6 +83,7 @@ class Row:
         message: of that evaluation; "" if none.
         seconds: that all evaluations took.
         digest: of the source.
+        commit: that it was judged with; "" for that of the result.
     """
 
     problem: str
@@ -100,6 +101,7 @@ class Row:
     message: str = ""
     seconds: float = 0.0
     digest: str = ""
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -344,7 +346,8 @@ def save(path: Path, row: Row, head: Mapping[str, object], rows: Sequence[Row]) 
         rows: all.
     """
     print(f"{row.problem}, {row.mutant or 'expert'}: {row.failure or 'passed'} {row.seconds} s", file=sys.stderr)
-    content = {**head, "rows": [asdict(each) for each in rows]}
+    saved = [{name: value for name, value in asdict(each).items() if name != "commit" or value} for each in rows]
+    content = {**head, "rows": saved}
     write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +127,12 @@ def _on_gpus(path: Path, operations: set[tuple[str, str, str]]) -> str:
     failures = ", ".join(f"{name} {count}" for name, count in Counter(row.failure for row in shown).most_common())
     why = f" ({failures})" if shown else ""
     unchanged = [row for row in judged if not row.mutant]
+    of_rows = [{"commit": row.commit or result["commit"]} for row in rows + unchanged]
     passed = sum(row.seed is None for row in unchanged)
     control = f"{passed} of {parts.count(len(unchanged), 'unchanged expert')} passed under the same conditions. "
     text = (
         f"{len(rows)} of these mutants ran on {where}{caches}, {result['calls']} calls each: {len(shown)} were refused"
-        f"{why}. {control if unchanged else ''}Commit {result['commit']} (`benchmarks/results/{path.name}`).\n"
+        f"{why}. {control if unchanged else ''}{_commits(of_rows, 'mutant')} (`benchmarks/results/{path.name}`).\n"
     )
     kinds = sorted({row.kind for row in rows})
     of_kinds = [
@@ -193,12 +194,12 @@ def _timed_later(result: dict[str, Any], timed: Sequence[dict[str, Any]]) -> str
     )
 
 
-def _commits(rows: Sequence[dict[str, Any]]) -> str:
+def _commits(rows: Sequence[Mapping[str, Any]], noun: str = "evaluation") -> str:
     """The commits that rows were run on."""
     counts = Counter(row["commit"] for row in rows)
     if len(counts) == 1:
         return f"Commit {next(iter(counts))}"
-    return "Commits " + " and ".join(f"{name} ({parts.count(count, 'evaluation')})" for name, count in counts.items())
+    return "Commits " + " and ".join(f"{name} ({parts.count(count, noun)})" for name, count in counts.items())
 
 
 def _label(row: dict[str, Any]) -> str:
