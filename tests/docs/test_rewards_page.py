@@ -111,4 +111,9 @@ def test_presets_on_the_same_evaluations_have_their_figures():
         in text
     )
     assert "| `kernelbench` |  |  |  |  |  |  |  |  |" in text and "of each of 7 prompts, after 3 groups of 8" in text
-    assert all(name in generator.preset_study.picture(study) for name in presets)
+    picture = generator.preset_study.picture(study)
+    assert all(name in picture for name in presets) and "share of noise" in picture and "*noise*" in text
+    few = study | {"repeated": 2}
+    text = generator.preset_study.section(few)
+    assert "| `default` | 25 ± 5 % | 50 % | 25 ± 5 % | +0.25 ± 0.05 | -0.50 ± 0.25 | +0.15 | 1.10 to 1.90 |" in text
+    assert "noise" not in text and "share of noise" not in generator.preset_study.picture(few)
