@@ -74,7 +74,20 @@ def section(study: Mapping[str, Any]) -> str:
     replay = next(iter(study["presets"].values()))["replay"]
     named |= {"replayed": replay["prompts"], "steps": replay["steps"], "seeds": replay["seeds"]}
     text = TEXT.format(**named, machine=study["sources"][0]["machine"])
-    return f"{text}\n{parts.table(head, rows)}"
+    return f"{text}\n{parts.table(head, rows)}\n\n{_reading(study)}"
+
+
+def _reading(study: Mapping[str, Any]) -> str:
+    """Sentences that follow from the figures."""
+    presets = study["presets"]
+    tied = [f"`{name}`" for name, found in presets.items() if found["ties"] is not None and found["ties"]["mean"] == 1]
+    sentences = [f"{study['caught']} of these submissions had an integrity finding, for which no preset pays."]
+    if len(tied) > 1:
+        names = f"{', '.join(tied[:-1])} and {tied[-1]}"
+        sentences.append(
+            f"Under {names} all right kernels have one reward: their speedups lie beyond those it tells apart."
+        )
+    return " ".join(sentences)
 
 
 def picture(study: Mapping[str, Any]) -> str:
