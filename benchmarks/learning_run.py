@@ -126,7 +126,16 @@ class Run:
         begin = sft if not (runs / BEGIN / WEIGHTS).exists() else str(runs / BEGIN)
         practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", begin]
         practise += ["--max_turns", str(args.grpo_turns), "--max_completion_length", str(args.grpo_completion)]
-        practise += ["--output_dir", grpo, *learn, *judge, "--max_steps", str(args.grpo_steps), "--beta", "0.0"]
+        practise += [
+            "--output_dir",
+            grpo,
+            *learn,
+            *judge,
+            "--max_steps",
+            str(args.grpo_steps),
+            "--beta",
+            str(args.beta),
+        ]
         practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
         practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
         practise += ["--learning_rate", str(args.learning_rate), "--lr_scheduler_type", "constant_with_warmup"]
@@ -357,6 +366,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("grpo-steps", 200),
     ):
         parser.add_argument(f"--{name}", type=int, default=number, help="(default: %(default)s)")
+    parser.add_argument(
+        "--beta", type=float, default=0.0, help="weight of GRPO's distance to SFT (default: %(default)s)"
+    )
     parser.add_argument("--learning-rate", type=float, default=4e-5, help="of GRPO (default: %(default)s)")
     parser.add_argument(
         "--grpo-s", type=float, default=560.0, help="seconds of GRPO in all calls (default: %(default)s)"
