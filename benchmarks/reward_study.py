@@ -242,8 +242,18 @@ def _dumped(found: Estimate | None) -> dict[str, Any] | None:
 
 def submissions_of(path: Path) -> Iterator[Judged]:
     """Those in a file of results, or in all that `learning_run` collected, as far as it came."""
+    yield from judged(attempts_of(path))
+    if path.suffix != ".jsonl":
+        with tarfile.open(path) as archive:
+            for member in archive.getmembers():
+                if member.name.endswith("/rollouts.jsonl"):
+                    yield from judged_in_training(json.loads(line) for line in archive.extractfile(member) or ())
+
+
+def attempts_of(path: Path) -> Iterator[Attempt]:
+    """The attempts of evaluated policies, those of a stage that was broken off included."""
     if path.suffix == ".jsonl":
-        yield from judged(read_attempts(path))
+        yield from read_attempts(path)
         return
     with tarfile.open(path) as archive:
         members = archive.getmembers()
@@ -251,12 +261,10 @@ def submissions_of(path: Path) -> Iterator[Judged]:
         for member in members:
             file = archive.extractfile(member)
             if member.name.endswith("/results.jsonl"):
-                yield from judged(Attempt.from_line(line) for line in file or ())
-            elif "/parts/" in member.name and member.name.split("/")[0] not in finished:  # it was broken off
+                yield from (Attempt.from_line(line) for line in file or ())
+            elif "/parts/" in member.name and member.name.split("/")[0] not in finished:
                 episodes = (json.loads(line) for line in file or ())
-                yield from judged(Attempt.model_validate(one) for of in episodes for one in of["attempts"])
-            elif member.name.endswith("/rollouts.jsonl"):
-                yield from judged_in_training(json.loads(line) for line in file or ())
+                yield from (Attempt.model_validate(one) for of in episodes for one in of["attempts"])
 
 
 def source_of(path: Path) -> dict[str, Any]:

@@ -307,8 +307,13 @@ def _time(found: Found) -> str:
     return (
         f"A step of GRPO took {each:.0f} s on average over {steps} steps, with {phases['evaluations_per_minute']:.0f} "
         f"evaluations a minute{f', and kept the GPU busy for {busy}' if busy else ''}:\n\n"
-        f"{parts.table(('phase', 'of a step', 'share'), rows)}"
+        f"{parts.table(('phase', 'of a step', 'share'), rows)}\n\n{_stages(found['spent_s'])}"
     )
+
+
+def _stages(spent_s: Mapping[str, float]) -> str:
+    took = ", ".join(f"`{stage}` {seconds:.0f} s" for stage, seconds in spent_s.items())
+    return f"Stages, the start of each call included: {took}; {sum(spent_s.values()) / 60:.0f} minutes in all."
 
 
 def _mean(found: Found | None) -> float:

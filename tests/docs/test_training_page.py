@@ -133,6 +133,7 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "| sft | 40 | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |" in text
     assert "A step of GRPO took 20 s on average over 2 steps, with 60 evaluations a minute" in text
     assert "| evaluation alone | 8.0 s | 40% |" in text and "offload" not in text
+    assert "Stages, the start of each call included: `sft` 80 s, `grpo` 300 s; 6 minutes in all." in text
 
 
 def test_a_policy_that_no_ring_has_judged_is_named(found):
