@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, make_parser
+from benchmarks.learning_by_problem import ring_by_problem, training_by_problem
 from benchmarks.learning_nearest import Shown, nearness, shown_kernels
 from benchmarks.learning_report import phase_figures, step_curves
 from benchmarks.learning_study import Arm, compare, rewards_by_prompt, training_evaluations
@@ -168,6 +169,7 @@ def figures(
         for name, stage in WITHOUT_TEXT.items()
         if name in rows
     }
+    found["by_problem"] = {name: ring_by_problem(of, rings, STUDY_RING) for name, of in rows.items() if name != "base"}
     if corpus:
         found["nearest"] = {name: nearness(of, rings, corpus) for name, of in rows.items() if name != "base"}
     found["sft"] = _sft(run / "sft")
@@ -230,6 +232,7 @@ def _grpo(folder: Path) -> dict[str, Any] | None:
         "steps": len(history),
         "curves": step_curves(history) | further,
         "verdicts": verdicts_by_step(rollouts),
+        "by_problem": training_by_problem(rollouts),
         "second_turn": second_turn(_of_all_steps(rollouts)).model_dump(mode="json"),
         "evaluations": training_evaluations(rollouts),
         "phases": phase_figures(phases),

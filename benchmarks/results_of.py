@@ -121,11 +121,6 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {
-    # These figures are of a step without shortcuts, as the page says; measure those on a GPU.
-    **{
-        ("rollout_speed", f"training/rollout/{name}.py"): "b9778877cec0"
-        for name in ("graph_decoder", "grouped_attention", "fused_norms", "decoding")
-    },
     # Translation units of the emulator, which the drill does not use.
     ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "9b0552456be5",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and

@@ -241,15 +241,20 @@ def _dumped(found: Estimate | None) -> dict[str, Any] | None:
 
 
 def submissions_of(path: Path) -> Iterator[Judged]:
-    """Those in a file of results, or in all that `learning_run` collected."""
+    """Those in a file of results, or in all that `learning_run` collected, as far as it came."""
     if path.suffix == ".jsonl":
         yield from judged(read_attempts(path))
         return
     with tarfile.open(path) as archive:
-        for member in archive.getmembers():
+        members = archive.getmembers()
+        finished = {member.name.split("/")[0] for member in members if member.name.endswith("/results.jsonl")}
+        for member in members:
             file = archive.extractfile(member)
             if member.name.endswith("/results.jsonl"):
                 yield from judged(Attempt.from_line(line) for line in file or ())
+            elif "/parts/" in member.name and member.name.split("/")[0] not in finished:  # it was broken off
+                episodes = (json.loads(line) for line in file or ())
+                yield from judged(Attempt.model_validate(one) for of in episodes for one in of["attempts"])
             elif member.name.endswith("/rollouts.jsonl"):
                 yield from judged_in_training(json.loads(line) for line in file or ())
 

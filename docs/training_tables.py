@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def read() -> dict[str, Any]:
 
 def sections(found: Found) -> str:
     """All tables, with what is needed to read them."""
-    texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found), _nearest(found))
+    texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found))
+    texts = (*texts, _by_problem(found), _nearest(found))
     more = (_second_turns(found), _second_turn(found), _study(found), _time(found))
     return "\n\n".join(text.strip() for text in (*texts, *more) if text)
 
@@ -183,6 +185,35 @@ def _verdicts(found: Found) -> str:
                 rows.append((ring, POLICIES[policy], str(total), *shares))
     heads = [f"`{name}`" for name in names]
     return f"Verdicts of first turns:\n\n{parts.table(('ring', 'policy', 'episodes', *heads), rows)}"
+
+
+def _by_problem(found: Found) -> str:
+    """On the ring, and in the parts of the training."""
+    policies = found["by_problem"]
+    training = found["grpo"]["by_problem"]
+    problems = sorted({problem for of in policies.values() for problem in of})
+    if not problems:
+        return ""
+    steps = found["grpo"]["steps"]
+    count = max((len(of) for of in training.values()), default=0)
+    ends = [round(steps * part / count) for part in range(count + 1)]
+    parts_of = [f"steps {first + 1} to {last}" for first, last in pairwise(ends)]
+    rows = []
+    for problem in problems:
+        of_rings = {name: of.get(problem, {}) for name, of in policies.items()}
+        shares = [_percent(of_rings[name].get("correct")) for name in policies]
+        in_training = [_percent(share) for share in training.get(problem, [None] * count)]
+        rewards = [format(of["reward"], ".2f") if of.get("reward") is not None else "" for of in of_rings.values()]
+        rows.append((problem, *shares, *rewards, *in_training))
+    heads = [f"{POLICIES[name]} {figure}" for figure in ("correct", "reward") for name in policies]
+    return (
+        "Problem by problem: episodes of `sizes`, and first submissions in GRPO:\n\n"
+        f"{parts.table(('problem', *heads, *parts_of), rows)}"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 def _nearest(found: Found) -> str:

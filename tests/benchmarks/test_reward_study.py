@@ -8,11 +8,13 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import reward_study
-from benchmarks.reward_study import Evaluated, arms_of, judged, judged_in_training, study, valued
+from benchmarks.reward_study import Evaluated, arms_of, judged, judged_in_training, study, submissions_of, valued
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.training.results.policy_summary import prompt_key
+from tests.benchmarks.test_learning_run_report import write_archive
 from tests.training.results.test_policy_summary import row
 
 A, B = (prompt_key(row(problem, 0, 0, 0.0)) for problem in "AB")
@@ -91,6 +93,25 @@ def test_submissions_of_rollouts_are_valued_anew():
     rollouts = [line, {**line, "turn": 1}, {**line, "feedback": None}]
     (found,) = valued(judged_in_training(rollouts))
     assert (found.prompt, found.kernel, found.rewards["kevin"]) == (A, "x", 2.3)
+
+
+def test_what_a_run_collected_is_read_and_a_stage_that_was_broken_off_as_far_as_it_came(tmp_path):
+    config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
+
+    def attempt(source: str) -> dict:
+        made = Attempt(problem="A", requested=config, source=source, feedback=timed(speedup_low=2.0), reward=1.0)
+        return made.model_dump(mode="json")
+
+    feedback = timed(speedup_low=2.0).model_dump(mode="json")
+    files = {
+        "rings_sft/results.jsonl": attempt("x"),
+        "rings_sft/parts/0.jsonl": {"prompt": 0, "sample": 0, "attempts": [attempt("x")]},
+        "samples/parts/0.jsonl": {"prompt": 0, "sample": 0, "attempts": [attempt("y"), attempt("z")]},
+        "grpo/rollouts.jsonl": {**row("A", 0, 0, 0.0, turn=0), "source_hash": "w", "feedback": feedback},
+    }
+    write_archive(tmp_path / "run.tar.gz", files)
+    found = [one.kernel for one in submissions_of(tmp_path / "run.tar.gz")]
+    assert found == [source_sha256("x"), source_sha256("y"), source_sha256("z"), "w"]
 
 
 def test_kernels_of_a_prompt_by_hand():

@@ -89,6 +89,7 @@ def found() -> dict[str, object]:
         "gains": {"grpo over sft": {"sizes": gain}},
         "verdicts": {"grpo": {"sizes": {"passed": 3, "race": 1}}},
         "pretrained": {"date": "2026-01-01", "commit": "b" * 12},
+        "by_problem": {"grpo": {"A": {"episodes": 2, "correct": 0.5, "reward": 1.25}}},
         "nearest": {
             "grpo": {"sizes": {"verbatim": {"submissions": 3, "right": 2}, "more": {"submissions": 1, "right": 0}}}
         },
@@ -100,6 +101,7 @@ def found() -> dict[str, object]:
             "evaluations": 40,
             "curves": {**curves, "frac_reward_zero_std": [0.5, 0.25]},
             "second_turn": {**second, "repeated": 2},
+            "by_problem": {"A": [0.25, None], "C": [0.0, 0.0]},
             "verdicts": [{"race": 3, "passed": 1}, {"passed": 4}],
             "phases": {
                 "steps": 2,
@@ -122,6 +124,8 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "| sizes | GRPO | 4 | 75% | 25% |" in text
     assert "| GRPO | 4 | 2 | 2 | 1 | 50 % |\n| GRPO, in training | 4 | 2 | 2 | 2 | 50 % |" in text
     assert "| pretrained | 4 |" not in text
+    assert "| problem | GRPO correct | GRPO reward | steps 1 to 1 | steps 2 to 2 |" in text
+    assert "| A | 50% | 1.25 | 25% |  |" in text
     assert f"judged by a run of 2026-01-01, commit {'b' * 12}." in text
     assert "| ring | policy | verbatim | more |" in text and "| sizes | GRPO | 3 (2) | 1 (0) |" in text
     assert "| GRPO | whole | 4 | 2 | 2 | 50 % | +0.25 ± 0.05 |" in text
