@@ -157,12 +157,18 @@ def experts(folder: Path) -> str:
     command = result["command"].split()
     jobs = command[command.index("--jobs") + 1] if "--jobs" in command else "1"
     timed = _timed(kernels, result["commit"])
-    variants = [row for row in kernels if row["kernel"] != "expert"]
-    of_families = len({(row["problem"], row["kernel"]) for row in variants}), len({row["problem"] for row in variants})
+    variants: dict[tuple[str, str], set[int]] = {}
+    for row in kernels:
+        if row["kernel"] != "expert":
+            variants.setdefault((row["problem"], row["kernel"]), set()).add(row["seed"])
+    families = len({problem for problem, _ in variants})
+    most = max(map(len, variants.values()), default=0)
+    whole = sum(len(seeds) == most for seeds in variants.values())
     text = [
         "### Experts and variants\n",
-        f"{len(kernels)} evaluations of experts and of variants of the corpus ({of_families[0]} from its "
-        f"{of_families[1]} CUDA families, drawn at random) at size `tiny` with the detector, seeds 0, 1, 2 ...: "
+        f"{len(kernels)} evaluations of experts and of variants of the corpus ({len(variants)} from its "
+        f"{families} CUDA families, drawn at random, {whole} of them with all seeds) at size `tiny` with the "
+        f"detector, seeds 0, 1, 2 ...: "
         f"{right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest of the "
         f"first commit, with {jobs} evaluations side by side on {result['machine']}{_timed_later(result, timed)}; the "
         "emulator is one thread of an evaluation. "

@@ -11,6 +11,7 @@ from pathlib import Path
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.pidfds import pid_of
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.support.proc_files import read_proc
 
 STOPPED, AT_WORK = set("TtZXx"), set("RD")
 """State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
@@ -31,17 +32,8 @@ def thread_states(pidfd: int) -> str:
     with contextlib.suppress(FileNotFoundError), os.scandir(f"/proc/{pid}/task") as threads:
         for thread in threads:
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                letters += _first_bytes(f"{thread.path}/stat").rpartition(b")")[2].split(None, 1)[0].decode()
+                letters += read_proc(f"{thread.path}/stat").rpartition(b")")[2].split(None, 1)[0].decode()
     return letters
-
-
-def _first_bytes(path: str) -> bytes:
-    """Of a file of proc(5). A path object and a buffer would take longer than the kernel."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, 4096)
-    finally:
-        os.close(fd)
 
 
 def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
