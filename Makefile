@@ -1,6 +1,6 @@
 # make demo     sets up .venv and evaluates four kernels of one problem on the CPU
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
-# make test     sets up .venv with the development tools, then lints and tests
+# make test     sets up .venv with the development tools, then lints and tests; WORKERS is the number of test processes
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has most; needs nvcc (docs/emulator.md)
@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 EXTRAS ?=
+WORKERS ?= 2
 
 .PHONY: install demo doors cluster emulated smoke test pytest lint format docs clean
 
@@ -41,7 +42,7 @@ test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest
 
 pytest: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

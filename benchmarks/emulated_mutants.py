@@ -83,6 +83,7 @@ class Row:
         message: of that evaluation; "" if none.
         seconds: that all evaluations took.
         digest: of the source.
+        commit: that it was judged with; "" for that of the result.
     """
 
     problem: str
@@ -100,6 +101,7 @@ class Row:
     message: str = ""
     seconds: float = 0.0
     digest: str = ""
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -344,7 +346,8 @@ def save(path: Path, row: Row, head: Mapping[str, object], rows: Sequence[Row]) 
         rows: all.
     """
     print(f"{row.problem}, {row.mutant or 'expert'}: {row.failure or 'passed'} {row.seconds} s", file=sys.stderr)
-    content = {**head, "rows": [asdict(each) for each in rows]}
+    saved = [{name: value for name, value in asdict(each).items() if name != "commit" or value} for each in rows]
+    content = {**head, "rows": saved}
     write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
@@ -396,8 +399,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for row in judge_emulated(args, mutants, rows, until_s):
         rows[row.key] = row
         save(path, row, header() | about, list(rows.values()))
-    print(markdown(list(rows.values()), args.seeds))
-    unexpected = [row for row in rows.values() if row.is_settled(args.seeds) and not row.is_as_expected]
+    judged = load(path)
+    print(markdown(judged, args.seeds))
+    unexpected = [row for row in judged if row.is_settled(args.seeds) and not row.is_as_expected]
     for row in unexpected:
         print(f"{row.problem}, {row.kind}, {row.mutant or 'expert'}: {row.message or 'passed'}")
     return 1 if unexpected else 0

@@ -8,8 +8,8 @@ and the experts, which pass, are judged under the same conditions.
 python -m benchmarks.emulated_mutants_on_gpus [--of FILE] [--ranks-per-gpu N] [--calls N ...] [--problems NAME ...]
                                               [--gangs N] [--jobs N] [--budget-s S] [--out FOLDER]
 
-A run of the same commit goes on where an earlier one ended. Exit status: 0 if every expert passed and all were judged,
-else 1.
+A run goes on where an earlier one ended: rows of the same sources stay, with the commit that they were judged with.
+Exit status: 0 if every expert passed and all were judged, else 1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import BoundedSemaphore
 
-from benchmarks.common import RESULTS, header, make_parser, unfinished
+from benchmarks.common import RESULTS, commit, header, make_parser
 from benchmarks.emulated_mutants import COMPILE_TIMEOUT_S, Judged, Row, experts, judge, load, markdown, mutants_of, save
 from benchmarks.renamed import renamed_in
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -141,6 +142,21 @@ def judge_on_gpus(
                 yield row
 
 
+def earlier_rows(path: Path, mutants: Sequence[Judged]) -> list[Row]:
+    """The rows of an earlier result that speak of the present sources.
+
+    Args:
+        path: of the result, if there is one.
+        mutants: that are to be judged.
+    """
+    if not path.exists():
+        return []
+    of = json.loads(path.read_text(encoding="utf-8"))["commit"]
+    present = {judged.row.key for judged in mutants}
+    rows = [row for row in load(path) if not row.not_judged and row.key in present]
+    return [replace(row, commit=row.commit or of) for row in rows]
+
+
 def file_name(world_size: int, ranks_per_gpu: int) -> str:
     """The name of a result."""
     shared = f"_of_{world_size}_ranks" if ranks_per_gpu > 1 else ""
@@ -170,8 +186,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     mutants = chosen(load(args.of), [problem for problem in problems if expert_source(problem, "cu")])
     path = args.out / file_name(world_size, args.ranks_per_gpu)
-    earlier = load(path) if unfinished(path) is not None else []
-    rows = {row.key: row for row in earlier if not row.not_judged}
+    rows = {row.key: row for row in earlier_rows(path, mutants)}
+    here = commit()
     about: dict[str, object] = {"gpus": list(gpus.names()), "world_size": world_size}
     about |= {"ranks_per_gpu": args.ranks_per_gpu, "gangs": args.gangs}
     about |= {"calls": sum(args.calls), "calls_of_evaluations": list(args.calls)}
@@ -184,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         until_s=until_s,
     )
     for row in found:
-        rows[row.key] = row
+        rows[row.key] = replace(row, commit=here)
         save(path, row, header() | about, list(rows.values()))
     print(markdown(list(rows.values())))
     unexpected = [row for row in rows.values() if row.not_judged or (not row.mutant and row.seed is not None)]

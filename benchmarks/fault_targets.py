@@ -20,6 +20,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.support.proc_files import read_proc
 from pkb_gym.problems.catalogue import find_problem
 
 Through = Literal["evaluator", "service"]
@@ -297,13 +298,15 @@ class _Processes:
 
 def _running() -> _Processes:
     names, parents = {}, {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
-                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
-                state, parent = rest.split()[:2]
-                if state not in "ZX":
-                    names[int(entry.name)], parents[int(entry.name)] = name, int(parent)
+    with os.scandir("/proc") as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            stat = read_proc(f"/proc/{pid}/stat").decode(errors="replace")
+            name, _, rest = stat.partition("(")[2].rpartition(")")
+            state, parent = rest.split()[:2]
+            if state not in "ZX":
+                names[pid], parents[pid] = name, int(parent)
     return _Processes(names, parents)
 
 

@@ -29,11 +29,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.common import header, make_parser
-from pkb_gym.engine.errors import ConfigError
+from benchmarks.learning_weights import (
+    BEGIN,
+    LEARNED,
+    STATE,
+    keep_weights,
+    newest_weights,
+    restore_kept,
+    step_of,
+)
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.training.inputs.rows import Row, read_jsonl
-from pkb_gym.training.learner.weight_difference import parts_of, restore_difference, store_difference
+from pkb_gym.training.learner.weight_difference import WEIGHTS
 
 NAME = "learning_run"
 RINGS = "rings.jsonl"
@@ -43,12 +51,6 @@ SPARE_S = 15.0
 """Of the time limit, what is left for collecting."""
 KEPT = ("*.log", "*.json", "results.jsonl", "parts/*.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
 """Files of a stage's folder that come into the result."""
-LEARNED = {"sft": "model", "grpo": "sft"}
-"""Stages whose weights are kept, and the stage whose weights they are kept as the difference to."""
-KEPT_WEIGHTS, BEGIN = "kept", "grpo_begin"
-"""Folders of the parts, and of the policy that GRPO goes on with in another place."""
-OUT_BYTES = 60 * 2**20
-"""Size of `--out` beyond which no parts are copied there."""
 RINGS_OF_VERDICTS = ("sizes", "left_out")
 """Rings on which the text of the feedback is left out."""
 
@@ -126,7 +128,16 @@ class Run:
         begin = sft if not (runs / BEGIN / WEIGHTS).exists() else str(runs / BEGIN)
         practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", begin]
         practise += ["--max_turns", str(args.grpo_turns), "--max_completion_length", str(args.grpo_completion)]
-        practise += ["--output_dir", grpo, *learn, *judge, "--max_steps", str(args.grpo_steps), "--beta", "0.0"]
+        practise += [
+            "--output_dir",
+            grpo,
+            *learn,
+            *judge,
+            "--max_steps",
+            str(args.grpo_steps),
+            "--beta",
+            str(args.beta),
+        ]
         practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
         practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
         practise += ["--learning_rate", str(args.learning_rate), "--lr_scheduler_type", "constant_with_warmup"]
@@ -158,6 +169,8 @@ class Run:
         write_rings(Path(self.args.prompts) / "prompts.jsonl", self.folder / RINGS)
         times = self.folder / "spent.json"
         self.spent = json.loads(times.read_bytes()) if times.exists() else {}
+        figures = self.folder / "kept.json"
+        self.kept = json.loads(figures.read_bytes()) if figures.exists() else {}
         for name in [stage.name for stage in self.stages()]:
             if self.args.resume_from is not None and name in LEARNED:
                 restore_kept(name, self.args.resume_from, self.folder)
@@ -179,6 +192,7 @@ class Run:
             is_over = self._is_over(stage, status)
             if stage.name in LEARNED:
                 self.kept |= keep_weights(stage.name, self.folder, Path(self.args.out), is_over=is_over)
+                write_atomically(figures, json.dumps(self.kept))
             if is_over:
                 (self.folder / f"{stage.name}.finished").touch()
             elif stage.name in ("model", "sft", "grpo"):
@@ -210,76 +224,6 @@ class Run:
                 ).returncode
             except subprocess.TimeoutExpired:
                 return -1
-
-
-def newest_weights(folder: Path) -> Path:
-    """Of a stage's folder and its checkpoints, the one of the most steps; the folder itself where there is none."""
-    steps = {
-        path: int(json.loads((path / STATE).read_bytes())["global_step"])
-        for path in (folder, *folder.glob("checkpoint-*"))
-        if (path / WEIGHTS).exists() and (path / STATE).exists()
-    }
-    return max(steps, key=lambda path: (steps[path], path == folder), default=folder)
-
-
-def keep_weights(name: str, runs: Path, out: Path, *, is_over: bool) -> dict[str, dict[str, float]]:
-    """Stores the weights that a stage has so far, and copies the parts to `out` where they fit.
-
-    Args:
-        name: of the stage.
-        runs: folder of all stages.
-        out: folder of what is kept.
-        is_over: whether the stage is finished; its weights then become those that the parts give.
-
-    Returns:
-        Figures by name of the stage; nothing where there are no weights, or they could not be stored.
-    """
-    base, weights = runs / LEARNED[name], newest_weights(runs / name)
-    if not (weights / WEIGHTS).exists():
-        return {}
-    began = time.monotonic()
-    try:
-        stored = store_difference(base, weights, runs / KEPT_WEIGHTS, name)
-        if is_over:
-            restore_difference(base, runs / KEPT_WEIGHTS, name, weights)
-    except (ConfigError, OSError) as error:
-        print(f"{name}: the weights are not stored: {error}", flush=True)
-        return {}
-    out.mkdir(parents=True, exist_ok=True)
-    others = sum(path.stat().st_size for path in out.iterdir() if path not in parts_of(out, name))
-    if fits := others + stored.size <= OUT_BYTES:
-        for old in parts_of(out, name):
-            old.unlink()
-        for part in stored.parts:
-            shutil.copy(part, out / part.name)
-    figures = {"bytes": stored.size, "weights": stored.weights, "relative_error": round(stored.relative_error, 4)}
-    figures |= {"seconds": round(time.monotonic() - began, 1), "step": step_of(weights)}
-    print(f"{name}: weights stored, {'copied' if fits else 'too large to be copied'}: {figures}", flush=True)
-    return {name: figures}
-
-
-def restore_kept(name: str, kept: Path, runs: Path) -> None:
-    """Restores what a stage had learned in another place: SFT is finished by it, GRPO goes on with it.
-
-    Args:
-        name: of the stage.
-        kept: folder of the parts.
-        runs: folder of all stages.
-
-    Raises:
-        ConfigError: the parts are incomplete, or of another base.
-    """
-    folder = runs / (BEGIN if name == "grpo" else name)
-    if parts_of(kept, name) and not (folder / WEIGHTS).exists():
-        restore_difference(runs / LEARNED[name], kept, name, folder)
-        if name == "sft":
-            (runs / "sft.finished").touch()
-
-
-def step_of(weights: Path) -> int:
-    """The number of steps that a policy was trained for; 0 where its folder does not say."""
-    state = weights / STATE
-    return int(json.loads(state.read_bytes())["global_step"]) if state.exists() else 0
 
 
 def first_of_each(rows: Sequence[Row], ring: str | None, per_problem: int) -> list[Row]:
@@ -318,7 +262,6 @@ def collect(runs: Path, out: Path) -> None:
             shutil.copy(found, out / f"{name}.json")
 
 
-WEIGHTS, STATE = "model.safetensors", "trainer_state.json"
 SKIPPED = frozenset({"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"})
 
 
@@ -354,6 +297,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("grpo-steps", 200),
     ):
         parser.add_argument(f"--{name}", type=int, default=number, help="(default: %(default)s)")
+    parser.add_argument(
+        "--beta", type=float, default=0.0, help="weight of GRPO's distance to SFT (default: %(default)s)"
+    )
     parser.add_argument("--learning-rate", type=float, default=4e-5, help="of GRPO (default: %(default)s)")
     parser.add_argument(
         "--grpo-s", type=float, default=560.0, help="seconds of GRPO in all calls (default: %(default)s)"

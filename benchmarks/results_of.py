@@ -121,11 +121,6 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {
-    # These figures are of a step without shortcuts, as the page says; measure those on a GPU.
-    **{
-        ("rollout_speed", f"training/rollout/{name}.py"): "b9778877cec0"
-        for name in ("graph_decoder", "grouped_attention", "fused_norms", "decoding")
-    },
     # Translation units of the emulator, which the drill does not use.
     ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "9b0552456be5",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
@@ -173,6 +168,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("emulated_experts", f"pkb_gym/engine/emulator/src/{name}"): "21d2b37d4a61"
         for name in ("findings.cpp", "findings.h")
     },
+    # The same entries are dropped from clocks, found in one pass over them.
+    **{
+        (result, f"pkb_gym/engine/emulator/src/detector_clock.{suffix}"): "154b57c7c1a6"
+        for result in ("emulated_experts", "emulated_mutants")
+        for suffix in ("cpp", "h")
+    },
     # Names alone, of which one is still that of something else.
     **{
         (result, "pkb_gym/engine/emulator/src/detector_agents.cpp"): "41044f03298f"
@@ -193,6 +194,11 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         )
     },
     ("fault_drill", "pkb_gym/engine/compile/python.py"): "031ee00cc661",
+    # Memory of samples is taken before the candidate runs, and each is compared by itself: the same copies.
+    **{
+        ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): "3437b049"
+        for name in ("candidate_block", "output_sampler")
+    },
     # Further findings. Of segments sent for frozen ranks the tests' honest candidates with connections have none.
     # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
     ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f26a8538",

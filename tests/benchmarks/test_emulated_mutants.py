@@ -108,3 +108,10 @@ def test_a_mutant_that_is_right_by_argument_is_not_judged_again(
     assert run(tmp_path) == 0
     assert [source for source, _ in evaluator.requested] == ["late"] * 3
     assert rows(tmp_path)["never"]["equivalent"] == "nobody waits"
+
+
+def test_a_mutant_that_is_right_by_argument_may_pass(
+    evaluator: FakeEvaluator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulated_mutants, "AT_TINY", {("Gather", "never"): "nobody waits"})
+    assert run(tmp_path) == 0

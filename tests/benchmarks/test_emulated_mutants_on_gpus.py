@@ -97,16 +97,25 @@ def test_gangs_judge_side_by_side(names: list[str], tmp_path: Path, monkeypatch:
     assert len(run(tmp_path, "--gangs", "2")["rows"]) == 2
 
 
-def test_nothing_begins_after_the_deadline_and_rows_of_other_commits_do_not_stay(
+def test_nothing_begins_after_the_deadline(names: list[str], tmp_path: Path) -> None:
+    assert run(tmp_path, "--budget-s", "0") == {} and not FakeEvaluator.requested and names
+
+
+def test_rows_of_the_same_sources_stay_with_their_commit(
     names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run(tmp_path, "--budget-s", "0") == {} and not FakeEvaluator.requested
-    run(tmp_path)
-    monkeypatch.setattr(emulated_mutants_on_gpus, "unfinished", lambda _: None)
+    monkeypatch.setattr(emulated_mutants_on_gpus, "commit", lambda: "c" * 12)
+    names[:] = ["hangs", "of other sources"]
+    result = run(tmp_path)
+    assert {row["commit"] for row in result["rows"]} == {"c" * 12}
+    del result["rows"][0]["commit"]  # as of a result whose rows have none
+    (tmp_path / "emulated_mutants_1_gpus_of_2_ranks.json").write_text(json.dumps(result | {"commit": "b" * 12}))
+    monkeypatch.setattr(emulated_mutants_on_gpus, "commit", lambda: "d" * 12)
     FakeEvaluator.requested.clear()
-    names.remove("crashes")
-    assert len(run(tmp_path)["rows"]) == len(names)
-    assert {source for source, *_ in FakeEvaluator.requested} == set(names)
+    names[:] = ["hangs", "passes"]
+    found = {row["mutant"]: row["commit"] for row in run(tmp_path)["rows"]}
+    assert {source for source, *_ in FakeEvaluator.requested} == {"passes"}
+    assert found["passes"] == "d" * 12 and found["hangs"] in ("b" * 12, "c" * 12) and len(found) == 2
 
 
 def test_wrong_mutants_of_a_result_are_chosen_by_their_present_names() -> None:

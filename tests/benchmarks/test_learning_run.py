@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import learning_run
-from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, keep_weights, newest_weights, write_rings
+from benchmarks import learning_run, learning_weights
+from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, write_rings
+from benchmarks.learning_weights import keep_weights, newest_weights
 from pkb_gym.training.inputs.option_names import check_options, option_names
 
 WRITES = (
@@ -118,9 +119,9 @@ def test_policies_are_those_that_the_parts_give_and_another_place_goes_on_with_t
     learning.go_on()
     assert finished(learning) == ["sft"] and "grpo" not in {path.name for path in elsewhere.iterdir()}
     assert torch.equal(weights_of(elsewhere / "sft"), weights_of(runs / "sft"))
-    assert torch.equal(weights_of(elsewhere / learning_run.BEGIN), weights_of(runs / "grpo"))
+    assert torch.equal(weights_of(elsewhere / learning_weights.BEGIN), weights_of(runs / "grpo"))
     assert not torch.equal(weights_of(runs / "grpo"), weights_of(runs / "sft"))
-    assert learning_run.step_of(elsewhere / learning_run.BEGIN) == 3
+    assert learning_weights.step_of(elsewhere / learning_weights.BEGIN) == 3
 
 
 def test_practice_goes_on_with_the_weights_of_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -134,14 +135,14 @@ def test_practice_goes_on_with_the_weights_of_another_place(tmp_path: Path, monk
 
     monkeypatch.setattr(Run, "go_on", begins)
     learning_run.main([*folders, "--minutes", "1"])
-    (tmp_path / "runs" / learning_run.BEGIN).mkdir()
-    (tmp_path / "runs" / learning_run.BEGIN / "model.safetensors").touch()
+    (tmp_path / "runs" / learning_weights.BEGIN).mkdir()
+    (tmp_path / "runs" / learning_weights.BEGIN / "model.safetensors").touch()
     learning_run.main([*folders, "--minutes", "1"])
-    assert seen == ["sft", learning_run.BEGIN]
+    assert seen == ["sft", learning_weights.BEGIN]
 
 
 def test_weights_that_are_too_large_stay(learning: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(learning_run, "OUT_BYTES", 3000)
+    monkeypatch.setattr(learning_weights, "OUT_BYTES", 3000)
     learning.go_on()
     assert [path.name for path in (tmp_path / "out").glob("*.safetensors")] == ["sft.0.safetensors"]
     kept = sorted(path.name for path in (learning.folder / "kept").iterdir())

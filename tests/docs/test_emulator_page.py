@@ -98,10 +98,14 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
     assert "the larger part): Gather on 8 ranks (40 s and 70 s: the interpreter and its detector)." in text
     assert "Of 3 candidates in `tests/candidates/cuda`, 1 have the verdict of 2 H200; 2 have another" in text
     assert text.endswith("Not explained: `good/new.cu`.")
-    rows[0]["commit"] = "d" * 12
-    write(tmp_path, "emulated_experts", rows=packed(rows))
+    rows[0] |= {"commit": "d" * 12, "check_s": 5.0}
+    later_runs = [{"commit": "d" * 12, "machine": "another"}]
+    write(tmp_path, "emulated_experts", rows=packed(rows), later_runs=later_runs)
     others = len(rows) - 1
-    assert f"Commits {'d' * 12} (1 evaluation) and {'c' * 12} ({others} evaluations)" in tables.experts(tmp_path)
+    text = " ".join(tables.experts(tmp_path).split())
+    assert f"Commits {'d' * 12} (1 evaluation) and {'c' * 12} ({others} evaluations)" in text
+    assert f"on a machine (of Gather on 2 ranks: of commit {'d' * 12}, on another); the emulator" in text
+    assert "| Gather | 2 | 1 | 1 | 1 | 40.0 | 5.0 | 3.0 |" in text, "the table has the seconds of the later run"
 
 
 def test_random_programs_are_compared_with_their_bounds(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def parts_of(folder: Path, name: str) -> list[Path]:
 def _opened(folder: Path) -> Any:  # noqa: ANN401  # safetensors leaves it untyped
     path = folder / WEIGHTS
     try:
-        return safe_open(path, framework="pt")  # type: ignore[no-untyped-call]
+        return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{folder} holds no model in one file {WEIGHTS}: {error}") from error
 
@@ -179,7 +179,7 @@ def _pieces(before: Any, after: Any, names: Sequence[str], sums: list[float]) ->
             return [{f"{name}:whole": difference}], total, 0.0
         rows = max(1, PIECE // difference.shape[1])
         made, rounding = [], 0.0
-        for number, piece in enumerate(difference.split(rows)):
+        for number, piece in enumerate(torch.split(difference, rows)):
             steps = STEP * piece.square().mean(dim=1).sqrt()
             codes = (piece / steps.clamp(min=torch.finfo(steps.dtype).tiny)[:, None]).round()
             codes = codes.clamp(-LARGEST_CODE, LARGEST_CODE)
@@ -214,7 +214,7 @@ def _read_parts(parts: Sequence[Path]) -> tuple[Tensors, dict[str, Any]]:
     pieces: Tensors = {}
     about = None
     for part in parts:
-        with safe_open(part, framework="pt") as opened:  # type: ignore[no-untyped-call]
+        with safe_open(part, framework="pt") as opened:
             pieces |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
             about = json.loads((opened.metadata() or {}).get("about", "null")) or about
     if about is None:
@@ -229,7 +229,7 @@ def _restored(base: torch.Tensor, pieces: Tensors, name: str, piece: int, parts:
             raise ConfigError(f"no difference of {name} beside {parts[0]}: a part is missing")
         return now + pieces[f"{name}:whole"]
     rows = max(1, piece // now.shape[1])
-    for number, of in enumerate(now.split(rows)):
+    for number, of in enumerate(torch.split(now, rows)):
         codes = pieces.get(f"{name}:{number}:codes")
         if codes is None:
             raise ConfigError(f"no difference of {name} beside {parts[0]}: a part is missing")

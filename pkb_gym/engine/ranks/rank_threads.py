@@ -11,6 +11,7 @@ from pathlib import Path
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.pidfds import pid_of
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.support.proc_files import read_proc
 
 STOPPED, AT_WORK = set("TtZXx"), set("RD")
 """State letters of threads, see proc(5): those that do nothing more, and those that run or are in the kernel."""
@@ -18,16 +19,20 @@ STOPPED, AT_WORK = set("TtZXx"), set("RD")
 WATCH_S = 0.2
 """The interval of counting threads while a gang is waited for."""
 
+LOOKS_AT_ONCE, LOOK_S = 8, 0.0003
+"""The number of looks at threads that are to stop without a pause between them, and the pause from then on: looks
+without pauses take the processor from threads that need it in order to stop."""
+
 
 def thread_states(pidfd: int) -> str:
     """State letter of every thread of a process; empty if it has ended."""
     pid, letters = pid_of(pidfd), ""
     if pid is None:
         return ""
-    with contextlib.suppress(FileNotFoundError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
+    with contextlib.suppress(FileNotFoundError), os.scandir(f"/proc/{pid}/task") as threads:
+        for thread in threads:
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                letters += (thread / "stat").read_bytes().rpartition(b")")[2].split(None, 1)[0].decode()
+                letters += read_proc(f"{thread.path}/stat").rpartition(b")")[2].split(None, 1)[0].decode()
     return letters
 
 
@@ -50,6 +55,7 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
     """
     began_ns, at_work_ns, asleep_in_kernel = time.perf_counter_ns(), 0, False
     before_ns = [_processor_ns(pidfd) for pidfd in pidfds]
+    looks = 0
     for rank, pidfd in enumerate(pidfds):
         while left := set(thread_states(pidfd)) - STOPPED:
             asleep_in_kernel |= "D" in left
@@ -57,7 +63,11 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
                 at_work_ns = time.perf_counter_ns() - began_ns
             if time.monotonic() > deadline:
                 raise GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} could not be stopped")
-            os.sched_yield()  # it may need this processor in order to stop
+            looks += 1
+            if looks < LOOKS_AT_ONCE:
+                os.sched_yield()  # it may need this processor in order to stop
+            else:
+                time.sleep(LOOK_S)
     if at_work_ns == 0 or asleep_in_kernel:
         return at_work_ns
     # Of each thread by itself: the time of one that has ended meanwhile is not to be taken off from the others'.

@@ -118,7 +118,7 @@ class ReferenceRank:
     def __init__(self, wire: Wire, device: Device, rank: int, world_size: int, libraries: Sequence[str]) -> None:
         self._wire, self._device, self._rank, self._world_size = wire, device, rank, world_size
         server = HandoverLibrary(libraries[0])
-        rank_library, sampler = libraries[1:] if len(libraries) > 1 else (None, None)
+        rank_library, sampler = (*libraries[1:], None, None)[:2]
         self._own_handovers = OwnHandovers(device, server, rank_library)
         self._candidate_handovers = CandidateHandovers(server, sampler)
         self._processors = sorted(os.sched_getaffinity(0))

@@ -48,6 +48,12 @@ def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int]
     return caught.value
 
 
+def miss_deadline(gang: Gang, *words: str, where: Callable[[int], str] | None = None) -> GangFailed:
+    """Ranks that have not begun by then would compute when they are looked at, whatever they are to do."""
+    do(gang, "nothing", "nothing", timeout_s=60.0)
+    return fall(gang, *words, timeout_s=0.6, where=where)
+
+
 def test_every_rank_answers(gang: Gang) -> None:
     replies = do(gang, "nothing", "nothing")
     assert [(reply.rank, reply.world_size) for reply in replies] == [(0, 2), (1, 2)]
@@ -128,20 +134,20 @@ def test_output_before_a_crash_is_kept(gang: Gang) -> None:
 
 
 def test_ranks_that_wait_are_a_deadlock(gang: Gang) -> None:
-    failed = fall(gang, "nothing", "sleep", timeout_s=0.3)
+    failed = miss_deadline(gang, "nothing", "sleep")
     assert (failed.failure, failed.rank) == (Failure.DEADLOCK, 1)
     assert "rank 1: idle" in str(failed)
     assert "rank 0" not in str(failed)
 
 
 def test_a_rank_that_computes_is_a_timeout(gang: Gang) -> None:
-    failed = fall(gang, "sleep", "spin", timeout_s=0.3)
+    failed = miss_deadline(gang, "sleep", "spin")
     assert (failed.failure, failed.rank) == (Failure.TIMEOUT, 1)
     assert "rank 0: idle; rank 1: busy" in str(failed)
 
 
 def test_a_rank_that_spins_in_a_wait_is_a_deadlock(gang: Gang) -> None:
-    failed = fall(gang, "spin", "sleep", timeout_s=0.3, where=lambda rank: f"waits for signal {rank}")
+    failed = miss_deadline(gang, "spin", "sleep", where=lambda rank: f"waits for signal {rank}")
     assert failed.failure is Failure.DEADLOCK
     assert "rank 0: waits for signal 0; rank 1: waits for signal 1" in str(failed)
 

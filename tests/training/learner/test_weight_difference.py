@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training import restore_weights
 from pkb_gym.training.learner import weight_difference
 from pkb_gym.training.learner.weight_difference import STEP, parts_of, restore_difference, store_difference
 
@@ -72,6 +73,19 @@ def test_a_new_process_restores_the_same_bits(folders: tuple[Path, Path], tmp_pa
     assert all(torch.equal(judged[name], elsewhere[name]) for name in SHAPES)
     assert (tmp_path / "elsewhere" / "trainer_state.json").read_text() == '{"a": 1}'
     assert (tmp_path / "elsewhere" / "tokenizer.json").read_text() == (base / "tokenizer.json").read_text()
+
+
+def test_the_recipe_restores_a_policy_once(folders: tuple[Path, Path], tmp_path: Path):
+    base, policy = folders
+    store_difference(base, policy, tmp_path / "parts", "sft")
+    argv = ["--base", str(base), "--parts", str(tmp_path / "parts"), "--name", "sft", "--output", str(tmp_path / "out")]
+    restore_weights.main(argv)
+    expected = restored(base, tmp_path / "parts", tmp_path / "again")
+    assert all(
+        torch.equal(of, expected[name]) for name, of in load_file(tmp_path / "out" / "model.safetensors").items()
+    )
+    with pytest.raises(ConfigError, match="holds a model"):
+        restore_weights.main(argv)
 
 
 def test_parts_are_of_bounded_size(folders: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
