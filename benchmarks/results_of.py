@@ -203,6 +203,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
     ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f26a8538",
     ("fault_drill", "pkb_gym/engine/compile/handover.py"): "f26a8538",
+    # Another way to the same answer about a library.
+    ("fault_drill", "pkb_gym/engine/compile/toolchain.py"): "806490626fb8",
     **{
         ("service_load", f"pkb_gym/serve/{name}.py"): "f9034cf161cd"
         for name in ("limits", "request_resolver", "service")

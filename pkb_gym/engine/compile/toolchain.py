@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import platform
+import re
 import shutil
+import struct
 import subprocess
 from functools import cache
 from io import BytesIO
@@ -26,6 +28,8 @@ DEBUG_INFORMATION = ("-gdwarf-4", "-g1")
 DWARF 5."""
 
 MAX_SECTIONS, MAX_SYMBOLS, MAX_NAME_BYTES = 10_000, 20_000, 8 << 20
+SYMBOL = struct.Struct("<IBBHQQ")
+"""Elf64_Sym of elf(5): where its name begins, kind, visibility, section (0 where it is needed), value, size."""
 
 
 def include_folders() -> tuple[Path, ...]:
@@ -46,7 +50,9 @@ def library_arguments() -> tuple[str, ...]:
 def exports_solution(binary: bytes) -> bool:
     """Whether a shared object exports `solution`, found by reading it: nothing is loaded.
 
-    One of more sections, symbols or names than any kernel has counts as without, since each is looked at.
+    One of more sections, symbols or names than any kernel has counts as without, since each is looked at. Names are not
+    read one by one: the linker puts a name into the end of a longer one, so that all together are far longer than the
+    table.
 
     Raises:
         InfrastructureError: it is no ELF file.
@@ -58,9 +64,12 @@ def exports_solution(binary: bytes) -> bool:
         raise InfrastructureError(f"the compiler's result is no ELF file: {error}") from None
     if not isinstance(dynamic, SymbolTableSection) or dynamic.num_symbols() > MAX_SYMBOLS:
         return False
-    if dynamic.stringtable.data_size > MAX_NAME_BYTES:
+    if dynamic.stringtable.data_size > MAX_NAME_BYTES or dynamic["sh_entsize"] != SYMBOL.size:
         return False
-    return any(symbol["st_shndx"] != "SHN_UNDEF" for symbol in dynamic.get_symbol_by_name(EXPORTED) or [])
+    names, symbols = dynamic.stringtable.data(), dynamic.data()
+    places = {found.start() for found in re.finditer(re.escape(EXPORTED.encode()) + b"\0", names)}
+    whole = len(symbols) // SYMBOL.size * SYMBOL.size
+    return any(name in places and section != 0 for name, _, _, section, _, _ in SYMBOL.iter_unpack(symbols[:whole]))
 
 
 @cache
