@@ -28,7 +28,7 @@ Span = tuple[Kind, int, int, str]
 """Kind, begin, end, and what a mutant has in its place."""
 
 _COMM = r"(?<![\w.])(?:this->)?\w*comm_?(?:\.|->)"
-_NAMES = r"(?:barrier|signal|wait|arrive|meet)(?:_\w+)?"
+_NAMES = r"(?:barrier|signal|tell|wait|arrive|meet)(?:_\w+)?"
 _MEMBER = re.compile(rf"{_COMM}(?:template )?({_NAMES})\s*(?:<[^<>;(]*>)?\s*\(")
 _STORE = re.compile(r"\b(?:pkb::)?(?:store_release|store_relaxed|store_tagged)\s*\(")
 _LOAD = re.compile(r"\b(?:pkb::)?load_acquire\s*\(")

@@ -1,7 +1,7 @@
 """Every expert kernel, corpus variants and candidates of tests/candidates/cuda on emulated GPUs: verdicts, seconds.
 
 python -m benchmarks.emulated_experts [--only NAME ...] [--world-sizes 1 2 4 8] [--seeds N] [--variants N]
-                                      [--candidates [--candidate-ranks N]] [--jobs N] [--budget-s S]
+                                      [--candidates [NAME ...] [--candidate-ranks N]] [--jobs N] [--budget-s S]
                                       [--out DIR]
 python -m benchmarks.emulated_experts --render FILE    prints its tables
 
@@ -133,15 +133,17 @@ def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, va
         yield Run(variant.problem, variant.name, "passed", variant.source, world_size, seed)
 
 
-def candidate_runs(ranks: int | None = None) -> Iterator[Run]:
+def candidate_runs(ranks: int | None = None, only: Sequence[str] = ()) -> Iterator[Run]:
     """Runs of candidates, configured as by the first lines of their files.
 
     Args:
         ranks: instead of those that their files name.
+        only: names, such as "good/copy.cu"; none for all.
     """
     for kind in ("good", "broken", "hostile", "racy"):
         for candidate in candidates(f"cuda/{kind}"):
-            if candidate.path.suffix != ".cu":
+            name = candidate.name.removeprefix("cuda/")
+            if candidate.path.suffix != ".cu" or (only and name not in only):
                 continue
             settings = candidate.config.model_dump(exclude={"device", "world_size", "seed"}) | {
                 "detect_races": kind in ("good", "racy"),
@@ -149,7 +151,6 @@ def candidate_runs(ranks: int | None = None) -> Iterator[Run]:
                 "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
                 "compile_timeout_s": COMPILE_TIMEOUT_S,
             }
-            name = candidate.name.removeprefix("cuda/")
             world_size = ranks or candidate.world_size
             yield Run(
                 candidate.problem,
@@ -236,7 +237,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="problems (default: all with an expert)")
     parser.add_argument("--world-sizes", nargs="*", type=int, default=(1, 2, 4, 8))
     parser.add_argument("--seeds", type=int, default=1, help="of each (default: %(default)s)")
-    parser.add_argument("--candidates", action="store_true", help="those of tests/candidates/cuda too")
+    about = "those of tests/candidates/cuda too (default: all, such as good/copy.cu)"
+    parser.add_argument("--candidates", nargs="*", metavar="NAME", help=about)
     parser.add_argument("--candidate-ranks", type=int, metavar="N", help="of each (default: as their files say)")
     parser.add_argument("--variants", type=int, default=0, metavar="N", help="of each corpus family (default: none)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default: %(default)s)")
@@ -248,11 +250,14 @@ def main() -> None:
     if args.render is not None:
         print(markdown(unpacked(json.loads(args.render.read_text())["rows"])))
         return
+    unknown = set(args.candidates or ()) - {run.kernel for run in candidate_runs(only=args.candidates or ())}
+    if unknown:
+        parser.error(f"no such file below tests/candidates/cuda: {', '.join(sorted(unknown))}; name it as good/copy.cu")
     until_s = time.monotonic() + args.budget_s
     planned = in_order(
         [
             *runs(args.only, args.world_sizes, args.seeds),
-            *(candidate_runs(args.candidate_ranks) if args.candidates else ()),
+            *(candidate_runs(args.candidate_ranks, args.candidates) if args.candidates is not None else ()),
             *variant_runs(args.only, args.world_sizes, args.seeds, args.variants),
         ]
     )

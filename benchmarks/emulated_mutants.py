@@ -7,8 +7,9 @@ with every seed.
 python -m benchmarks.emulated_mutants [--sample N] [--draw SEED] [--world-size N] [--problems NAME ...]
                                       [--kinds KIND ...] [--seeds N] [--experts] [--jobs N] [--budget-s S]
                                       [--out FOLDER]
-python -m benchmarks.emulated_mutants --on-gpus [--ranks-per-gpu N] [--calls N] [--sample N] ...   on the GPUs
 python -m benchmarks.emulated_mutants --render FILE                             counts of a result, by kind
+
+`benchmarks.emulated_mutants_on_gpus` judges the same mutants on GPUs.
 
 A run goes on where an earlier one of the same sources ended: each mutant with its first seed before more seeds of any,
 and of one that passes it is looked first whether the kernel comes to the operation at all. Exit status: 0 if every
@@ -23,7 +24,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -32,7 +33,7 @@ from random import Random
 from benchmarks.common import RESULTS, header, make_parser
 from benchmarks.equivalent_mutants import AT_TINY, reason_why
 from benchmarks.mutant_rows import NO_VERDICT
-from benchmarks.sharded import LONGEST_WAIT_S, sharded
+from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource
 from benchmarks.trapping import with_trap
 from benchmarks.weakened_operations import inline_headers, weakened
@@ -49,12 +50,10 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 MOST_MESSAGE = 1200
 MUTANT_TIMEOUT_S = 60.0
 COMPILE_TIMEOUT_S = 600.0
-GPU_TIMEOUT_S = 1.0
-"""Deadline of a block of calls, which takes milliseconds: many mutants wait for a word that never comes."""
-SHARED_GPU_TIMEOUT_S = 1.0
-"""Where ranks share a GPU, which then runs one after the other: the evaluation makes several times as much of it."""
 
 PAIR = 2
+WITHOUT = "no "
+"""Begin of the kinds of mutants that lack an operation."""
 _PLACE = re.compile(r"\b[\w/]+\.(?:cuh?|h):\d+|(?<=by `)(?:arrival|departure)(?=`)")
 
 
@@ -84,6 +83,7 @@ class Row:
         message: of that evaluation; "" if none.
         seconds: that all evaluations took.
         digest: of the source.
+        commit: that it was judged with; "" for that of the result.
     """
 
     problem: str
@@ -101,6 +101,7 @@ class Row:
     message: str = ""
     seconds: float = 0.0
     digest: str = ""
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -122,6 +123,11 @@ class Row:
     def is_as_expected(self) -> bool:
         """A wrong mutant is found; an expert or a mutant that is right is not."""
         return self.evaluations > 0 and (self.seed is not None) == self.is_wrong
+
+    @property
+    def is_without(self) -> bool:
+        """Whether it is a mutant that lacks an operation, instead of one with a weak one."""
+        return self.kind.startswith(WITHOUT)
 
     @property
     def is_wrong(self) -> bool:
@@ -153,7 +159,8 @@ class Order:
 
 def judge_order(evaluator: LocalEvaluator, order: Order) -> Row:
     """`judge`, and of a mutant that was not found whether the kernel comes to its operation."""
-    row = judge(evaluator, order.judged, order.config, order.seeds)
+    configs = [order.config.model_copy(update={"seed": seed}) for seed in range(order.seeds)]
+    row = judge(evaluator, order.judged, configs)
     if row.seed is not None or not row.evaluations or not order.judged.trapping or row.reached is not None:
         return row
     config = order.config.model_copy(update={"detect_races": False})
@@ -171,13 +178,12 @@ def lines_in_code(source: str, cache: CompileCache) -> frozenset[int]:
     return frozenset(int(line) for line in re.findall(rb"\.loc\s+1\s+(\d+)", binary))
 
 
-def mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Judged]:
-    """The mutants without an operation, and those with one that is too weak, in code that is compiled.
+def mutants_of(problem: Problem, text: str) -> Iterator[Judged]:
+    """The mutants without an operation, and those with one that is too weak.
 
     Args:
         problem: with the expert.
         text: the expert.
-        cache: of compiled sources.
     """
     source = InlinedSource.of(text)
     operations = source.operations()
@@ -190,28 +196,39 @@ def mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Jud
             problem.name, "cu", "expert" if whole else first.file, mutant.name if whole else first.code, before
         )
         line = mutant.source.count("\n", 0, min(first.start, len(mutant.source))) + 1
-        row = Row(problem.name, f"no {mutant.kind}", mutant.name, line, reason)
-        yield Judged(mutant.source, row, with_trap(source.text, first.start, first.end))
-    compiled = lines_in_code(inline_headers(text)[0], cache)
+        row = Row(problem.name, f"{WITHOUT}{mutant.kind}", mutant.name, line, reason)
+        yield Judged(mutant.source, row, with_trap(source.text, first.start, first.end)).with_digest()
     for weak in weakened(text):
-        if not compiled.isdisjoint(range(weak.line - LINES_OF_STATEMENT, weak.line + 1)):
-            yield Judged(weak.source, Row(problem.name, weak.kind, weak.name, weak.line), weak.trapping)
+        row = Row(problem.name, weak.kind, weak.name, weak.line)
+        yield Judged(weak.source, row, weak.trapping).with_digest()
 
 
-def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: int) -> Row:
-    """Evaluates with one seed after the other; the first refusal of a mutant ends it.
+def compiled_mutants_of(problem: Problem, text: str, cache: CompileCache) -> Iterator[Judged]:
+    """Those of `mutants_of` that lack an operation, or whose weak one is in code that is compiled.
+
+    Args:
+        problem: with the expert.
+        text: the expert.
+        cache: of compiled sources.
+    """
+    compiled = lines_in_code(inline_headers(text)[0], cache)
+    for judged in mutants_of(problem, text):
+        line = judged.row.line or 0
+        if judged.row.is_without or not compiled.isdisjoint(range(line - LINES_OF_STATEMENT, line + 1)):
+            yield judged
+
+
+def judge(evaluator: LocalEvaluator, judged: Judged, configs: Sequence[EvalConfig]) -> Row:
+    """One evaluation after the other, with a seed each; the first refusal of a mutant ends it.
 
     Args:
         evaluator: that judges.
-        judged: the source, and the row of the seeds that it was evaluated with before.
-        config: all but the seed.
-        seeds: the first so many, less those.
+        judged: the source, and the row of the evaluations that there were before.
+        configs: of all evaluations, from the first.
     """
     row, begin = judged.row, time.monotonic()
-    for seed in range(row.evaluations, seeds):
-        feedback = evaluator.evaluate(
-            find_problem(row.problem), judged.source, config.model_copy(update={"seed": seed})
-        )
+    for config in configs[row.evaluations :]:
+        feedback = evaluator.evaluate(find_problem(row.problem), judged.source, config)
         if feedback.failure in NO_VERDICT:
             row = replace(row, not_judged=row.not_judged + 1, message=row.message or feedback.message[:MOST_MESSAGE])
             break  # no other seed makes it compile
@@ -221,7 +238,7 @@ def judge(evaluator: LocalEvaluator, judged: Judged, config: EvalConfig, seeds: 
         names_line = row.line is not None and re.search(rf":{row.line}\b", feedback.message) is not None
         row = replace(
             row,
-            seed=seed,
+            seed=config.seed,
             failure=str(feedback.failure),
             names_line=names_line,
             places=_places(feedback.message),
@@ -244,7 +261,7 @@ def sampled(args: argparse.Namespace, problems: Sequence[Problem]) -> list[Judge
     def of_problem(problem: Problem) -> list[Judged]:
         text = expert_source(problem, "cu")
         assert text is not None, problem.name
-        return list(mutants_of(problem, text, cache))
+        return list(compiled_mutants_of(problem, text, cache))
 
     of_kind: dict[str, list[Judged]] = {}
     with ThreadPoolExecutor(args.jobs) as pool:
@@ -254,7 +271,7 @@ def sampled(args: argparse.Namespace, problems: Sequence[Problem]) -> list[Judge
     for kind, found in of_kind.items():
         Random(f"mutants {args.draw} {kind}").shuffle(found)
     rounds = zip_longest(*(of_kind[kind] for kind in sorted(of_kind)))
-    return [judged.with_digest() for each in rounds for judged in each if judged is not None][: args.sample]
+    return [judged for each in rounds for judged in each if judged is not None][: args.sample]
 
 
 SEEDS_OF_ROUNDS = (1, 4)
@@ -295,35 +312,6 @@ def judge_emulated(
             yield row
 
 
-def judge_on_gpus(args: argparse.Namespace, mutants: Sequence[Judged], until_s: float) -> Iterator[Row]:
-    """Each mutant in one evaluation of so many calls, while the compilers work on those that follow.
-
-    Ranks that share a GPU also share its caches, so that a store without system scope is seen there.
-    """
-    config = EvalConfig(
-        device="cuda",
-        world_size=args.world_size,
-        ranks_per_gpu=args.ranks_per_gpu if args.ranks_per_gpu > 1 else None,
-        size="tiny",
-        until="check",
-        trials=args.calls,
-        timeout_s=GPU_TIMEOUT_S if args.ranks_per_gpu == 1 else SHARED_GPU_TIMEOUT_S,
-        compile_timeout_s=COMPILE_TIMEOUT_S,
-    )
-    compiled_only = config.model_copy(update={"until": "compile"})
-    pool = ThreadPoolExecutor(args.jobs)
-    with LocalEvaluator(cache_dir=args.compiled) as evaluator:
-        compiles = [pool.submit(judge, evaluator, each, compiled_only, 1) for each in mutants]
-        try:
-            for judged, compiled in zip(mutants, compiles, strict=True):
-                wait([compiled], timeout=max(0.0, min(until_s - time.monotonic(), LONGEST_WAIT_S)))
-                if time.monotonic() > until_s:
-                    return
-                yield judge(evaluator, judged, config, 1)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 def markdown(rows: Sequence[Row], seeds: int = 1) -> str:
     """A table by kind: mutants, found, by which failure, with a pair of lines; then those that were not found.
 
@@ -348,10 +336,25 @@ def markdown(rows: Sequence[Row], seeds: int = 1) -> str:
     return "\n".join(lines)
 
 
-def _name_on_gpus(args: argparse.Namespace) -> str:
-    gpus = -(-args.world_size // args.ranks_per_gpu)
-    shared = f"_of_{args.world_size}_ranks" if args.ranks_per_gpu > 1 else ""
-    return f"emulated_mutants_{gpus}_gpus{shared}.json"
+def save(path: Path, row: Row, head: Mapping[str, object], rows: Sequence[Row]) -> None:
+    """Prints a row, and writes the result with it.
+
+    Args:
+        path: of the result.
+        row: the new one.
+        head: of the result.
+        rows: all.
+    """
+    print(f"{row.problem}, {row.mutant or 'expert'}: {row.failure or 'passed'} {row.seconds} s", file=sys.stderr)
+    saved = [{name: value for name, value in asdict(each).items() if name != "commit" or value} for each in rows]
+    content = {**head, "rows": saved}
+    write_atomically(path, json.dumps(content, indent=1) + "\n")
+
+
+def experts(problems: Sequence[Problem]) -> list[Judged]:
+    """The unchanged experts."""
+    sources = ((problem.name, expert_source(problem, "cu")) for problem in problems)
+    return [Judged(source, Row(name, "", "", None)).with_digest() for name, source in sources if source]
 
 
 def load(path: Path) -> list[Row]:
@@ -377,9 +380,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--experts", action="store_true", help="the unchanged experts too, with every seed")
     parser.add_argument("--jobs", type=int, default=processors(), metavar="N", help="processes (default: %(default)s)")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="what is not done by then is left out")
-    parser.add_argument("--on-gpus", action="store_true", help="judge on GPUs instead")
-    parser.add_argument("--calls", type=int, default=100, metavar="N", help="of each on GPUs (default: %(default)s)")
-    parser.add_argument("--ranks-per-gpu", type=int, default=1, metavar="N", help="on GPUs (default: %(default)s)")
     parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="of compiled files (default: the user's cache)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
     parser.add_argument("--render", type=Path, metavar="FILE", help="print the table of a result")
@@ -391,25 +391,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     problems = [problem for problem in problems if expert_source(problem, "cu")]
     mutants = sampled(args, problems)
-    if args.experts and not args.on_gpus:
-        experts = [Judged(expert_source(problem, "cu") or "", Row(problem.name, "", "", None)) for problem in problems]
-        mutants += [judged.with_digest() for judged in experts]
-    path = args.out / (_name_on_gpus(args) if args.on_gpus else "emulated_mutants.json")
+    if args.experts:
+        mutants += experts(problems)
+    path = args.out / "emulated_mutants.json"
     rows = {row.key: row for row in load(path) if not row.not_judged}
-    if args.on_gpus:
-        left = [judged for judged in mutants if judged.row.key not in rows]
-        judged_rows = judge_on_gpus(args, left, until_s)
-    else:
-        judged_rows = judge_emulated(args, mutants, rows, until_s)
     about = {"world_size": args.world_size, "sample": args.sample, "draw": args.draw, "seeds": args.seeds}
-    about |= {"calls": args.calls, "ranks_per_gpu": args.ranks_per_gpu} if args.on_gpus else {}
-    for row in judged_rows:
-        print(f"{row.problem}, {row.mutant or 'expert'}: {row.failure or 'passed'} {row.seconds} s", file=sys.stderr)
+    for row in judge_emulated(args, mutants, rows, until_s):
         rows[row.key] = row
-        content = header() | about | {"rows": [asdict(each) for each in rows.values()]}
-        write_atomically(path, json.dumps(content, indent=1) + "\n")
-    print(markdown(list(rows.values()), 1 if args.on_gpus else args.seeds))
-    unexpected = [row for row in rows.values() if row.is_settled(args.seeds) and not row.is_as_expected]
+        save(path, row, header() | about, list(rows.values()))
+    judged = load(path)
+    print(markdown(judged, args.seeds))
+    unexpected = [row for row in judged if row.is_settled(args.seeds) and not row.is_as_expected]
     for row in unexpected:
         print(f"{row.problem}, {row.kind}, {row.mutant or 'expert'}: {row.message or 'passed'}")
     return 1 if unexpected else 0

@@ -1,6 +1,7 @@
 """How fast and how steady the evaluator itself is on GPUs: throughput, latency, repeatability, interference.
 
-python -m benchmarks.gpu_evaluator [--world-size 4] [--out FOLDER] [--device cpu] [--only PART ...] [--size SIZE]
+python -m benchmarks.gpu_evaluator [--world-size 4] [--out FOLDER] [--device cpu] [--only PART ...]
+    [--problems NAME ...] [--size SIZE]
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ WAITING = 24
 
 LATENCY_RUNS = {"check": 5, "time": 5, "profile": 5}
 REPEATS, REPEATS_WITHOUT_STANDBY = 20, 6
-REPEATED = (("AllReduce", "large"),)
-"""Calls of more than 50 microseconds on GPUs."""
+REPEATED, REPEATED_SIZE = ("AllReduce",), "large"
+"""Problem and size whose calls take more than 50 microseconds on GPUs."""
 
 PARTS = (
     "latency_with_standby",
@@ -49,8 +50,8 @@ PARTS = (
 class Benchmark:
     """Shared parts of the measurements."""
 
-    def __init__(self, device: str, world_size: int, size: str) -> None:
-        self.device, self.world_size, self.size = device, world_size, size
+    def __init__(self, device: str, world_size: int, size: str, repeated: Sequence[str] = REPEATED) -> None:
+        self.device, self.world_size, self.size, self.repeated = device, world_size, size, repeated
         self.suffix = "cu" if device == "cuda" else "cpp"
 
     def config(self, until: str, size: str | None = None) -> EvalConfig:
@@ -115,11 +116,11 @@ class Benchmark:
         Args:
             evaluator: that judges them.
             repeats: how many evaluations of each.
-            requested: size of the problems, in place of their own.
+            requested: size of the problems, in place of the default.
         """
-        problems = REPEATED if self.device == "cuda" else (("AllReduce", self.size),)
+        size = requested or (REPEATED_SIZE if self.device == "cuda" else self.size)
         candidates: list[tuple[str, str, str, str]] = []
-        for name, size in ((name, requested or own) for name, own in problems):
+        for name in self.repeated:
             candidates.append((name, size, "expert", self.expert(name)))
             reference = Path(find_problem(name).declared_in).with_name("reference.py").read_text(encoding="utf-8")
             candidates.append((name, size, "baseline", reference))
@@ -154,11 +155,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--world-size", type=int, default=4)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--problems", nargs="+", default=REPEATED, metavar="NAME", help="of the repeated candidates")
     parser.add_argument("--size", help="of the repeated candidates (default: one whose calls are long)")
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args(argv)
     ranks = "" if args.world_size == 4 else f"_{args.world_size}_ranks"
-    benchmark = Benchmark(args.device, args.world_size, "published" if args.device == "cuda" else "tiny")
+    benchmark = Benchmark(args.device, args.world_size, "published" if args.device == "cuda" else "tiny", args.problems)
     result: dict[str, Any] = header() | {"gpus": list(gpus.names()), "world_size": args.world_size}
 
     def keep(name: str, value: object) -> None:

@@ -4,9 +4,11 @@ r"""A pretrained model learns on one machine: supervised training, GRPO, and bot
 
 Each stage is a public recipe in a process of its own, with a log and a time limit. Finished work is not done again:
 the same command over and over fits any time limit. Small files come into `--out`: results, summaries, rollouts,
-losses, logs; no weights. Evaluations run on the CPU, in `--services` services with processors of their own. The stages
-`verdict_...` judge a policy that reads of a failure no more than that it was one: what the feedback's text is good for.
-The call that is to finish GRPO keeps time for what follows (`--keep-s`).
+losses, logs, and of what SFT and GRPO have learned the difference to the weights before (`weight_difference`), in parts
+of at most 16 MiB. The policy that is judged is the one that these parts give. `--resume-from` a folder with them goes
+on in another place, without the state of the optimizer. Evaluations run on the CPU, in `--services` services with
+processors of their own. The stages `verdict_...` judge a policy that reads of a failure no more than that it was one:
+what the feedback's text is good for. The call that is to finish GRPO keeps time for what follows (`--keep-s`).
 
     python -m benchmarks.learning_run --gguf MODEL.gguf --corpus DATA --prompts RINGS --runs RUNS --out OUT --minutes 9
 """
@@ -27,9 +29,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.common import header, make_parser
+from benchmarks.learning_weights import (
+    BEGIN,
+    LEARNED,
+    STATE,
+    keep_weights,
+    newest_weights,
+    restore_kept,
+    step_of,
+)
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.training.inputs.rows import Row, read_jsonl
+from pkb_gym.training.learner.weight_difference import WEIGHTS
 
 NAME = "learning_run"
 RINGS = "rings.jsonl"
@@ -70,11 +82,13 @@ class Run:
         args: of this benchmark.
         deadline: by the monotonic clock.
         spent: stage -> seconds of all calls.
+        kept: stage -> figures of its stored weights.
     """
 
     args: argparse.Namespace
     deadline: float
     spent: dict[str, float] = field(default_factory=dict)
+    kept: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -95,8 +109,8 @@ class Run:
         learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
         learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
         judge = ["--evaluation", "dedicated", "--evaluation_services", str(args.services), "--timing_budget_s", "0.1"]
-        judge += ["--evaluation_deadline_s", "120", "--kernel_timeout_s", "4", "--max_turns", str(args.turns)]
-        judge += ["--max_completion_length", str(args.completion), "--decoding", args.decoding]
+        judge += ["--evaluation_deadline_s", "120", "--kernel_timeout_s", "4", "--decoding", args.decoding]
+        length = ["--max_turns", str(args.turns), "--max_completion_length", str(args.completion)]
         ring_file = str(runs / RINGS)
         verdicts = ["--feedback", "verdict", "--limit", str(self.verdict_prompts)]
 
@@ -104,15 +118,26 @@ class Run:
             evaluate = ["pkb_gym.training.evaluate_policy", "--prompts", ring_file, "--model_name_or_path", policy]
             evaluate += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
             evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
-            return Stage(name, [*evaluate, *judge, *more], limit_s, made="summary.json")
+            return Stage(name, [*evaluate, *judge, *length, *more], limit_s, made="summary.json")
 
         tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "3072", *learn]
         tune += ["--lr_scheduler_type", "cosine", "--warmup_steps", "10", "--save_strategy", "no"]
         tune += ["--per_device_train_batch_size", str(args.sft_batch), "--gradient_accumulation_steps", "2"]
         first = ["--corpus", str(args.corpus), "--model_name_or_path", model, "--output_dir", sft]
         first += ["--learning_rate", "3e-4", "--max_steps", str(args.sft_steps), "--reward_temperature", "0.5"]
-        practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", sft]
-        practise += ["--output_dir", grpo, *learn, *judge, "--max_steps", str(args.grpo_steps), "--beta", "0.0"]
+        begin = sft if not (runs / BEGIN / WEIGHTS).exists() else str(runs / BEGIN)
+        practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", begin]
+        practise += ["--max_turns", str(args.grpo_turns), "--max_completion_length", str(args.grpo_completion)]
+        practise += [
+            "--output_dir",
+            grpo,
+            *learn,
+            *judge,
+            "--max_steps",
+            str(args.grpo_steps),
+            "--beta",
+            str(args.beta),
+        ]
         practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
         practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
         practise += ["--learning_rate", str(args.learning_rate), "--lr_scheduler_type", "constant_with_warmup"]
@@ -144,7 +169,11 @@ class Run:
         write_rings(Path(self.args.prompts) / "prompts.jsonl", self.folder / RINGS)
         times = self.folder / "spent.json"
         self.spent = json.loads(times.read_bytes()) if times.exists() else {}
+        figures = self.folder / "kept.json"
+        self.kept = json.loads(figures.read_bytes()) if figures.exists() else {}
         for name in [stage.name for stage in self.stages()]:
+            if self.args.resume_from is not None and name in LEARNED:
+                restore_kept(name, self.args.resume_from, self.folder)
             stage = next(stage for stage in self.stages() if stage.name == name)  # anew: GRPO has written its weights
             if stage.name in self.args.skip or (self.folder / f"{stage.name}.finished").exists():
                 continue
@@ -160,7 +189,11 @@ class Run:
             write_atomically(times, json.dumps(self.spent))
             print(f"{stage.name}: status {status} after {took_s:.0f} s", flush=True)
             collect(self.folder, Path(self.args.out))  # now, lest the machine's own limit come first
-            if self._is_over(stage, status):
+            is_over = self._is_over(stage, status)
+            if stage.name in LEARNED:
+                self.kept |= keep_weights(stage.name, self.folder, Path(self.args.out), is_over=is_over)
+                write_atomically(figures, json.dumps(self.kept))
+            if is_over:
                 (self.folder / f"{stage.name}.finished").touch()
             elif stage.name in ("model", "sft", "grpo"):
                 return
@@ -191,16 +224,6 @@ class Run:
                 ).returncode
             except subprocess.TimeoutExpired:
                 return -1
-
-
-def newest_weights(folder: Path) -> Path:
-    """Of a stage's folder and its checkpoints, the one of the most steps; the folder itself where there is none."""
-    steps = {
-        path: int(json.loads((path / STATE).read_bytes())["global_step"])
-        for path in (folder, *folder.glob("checkpoint-*"))
-        if (path / WEIGHTS).exists() and (path / STATE).exists()
-    }
-    return max(steps, key=lambda path: (steps[path], path == folder), default=folder)
 
 
 def first_of_each(rows: Sequence[Row], ring: str | None, per_problem: int) -> list[Row]:
@@ -239,7 +262,6 @@ def collect(runs: Path, out: Path) -> None:
             shutil.copy(found, out / f"{name}.json")
 
 
-WEIGHTS, STATE = "model.safetensors", "trainer_state.json"
 SKIPPED = frozenset({"tokenizer.json", "tokenizer_config.json", "config.json", "generation_config.json"})
 
 
@@ -253,6 +275,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of what is kept")
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume-from", type=Path, help="folder with the parts of `--out`, to go on with their policy")
     parser.add_argument("--services", type=int, default=7, help="evaluation services (default: %(default)s)")
     parser.add_argument("--skip", nargs="+", default=[], metavar="STAGE", help="stages to leave out")
     parser.add_argument("--decoding", default="auto", choices=("auto", "generate", "graph"))
@@ -260,6 +283,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, number in (
         ("turns", 2),
         ("completion", 2560),
+        ("grpo-turns", 2),
+        ("grpo-completion", 2560),
         ("batch", 64),
         ("ring-batch", 108),  # all of `sizes` and `left_out`, two samples each: the first batch to be written
         ("micro-batch", 8),
@@ -272,6 +297,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("grpo-steps", 200),
     ):
         parser.add_argument(f"--{name}", type=int, default=number, help="(default: %(default)s)")
+    parser.add_argument(
+        "--beta", type=float, default=0.0, help="weight of GRPO's distance to SFT (default: %(default)s)"
+    )
     parser.add_argument("--learning-rate", type=float, default=4e-5, help="of GRPO (default: %(default)s)")
     parser.add_argument(
         "--grpo-s", type=float, default=560.0, help="seconds of GRPO in all calls (default: %(default)s)"
@@ -290,6 +318,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             "gpus": list(gpus.names()),
             "wall_s": round(time.monotonic() - began, 1),
             "spent_s": run.spent,
+            "kept": run.kept,
+            "grpo_steps_before": step_of(run.folder / BEGIN),
         }
         write_atomically(args.runs / "about.json", json.dumps(about, indent=1) + "\n")
         collect(args.runs, args.out)

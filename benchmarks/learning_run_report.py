@@ -1,12 +1,13 @@
 r"""Figures of a `learning_run`, from what it collected.
 
-    python -m benchmarks.learning_run_report run.tar.gz --prompts RINGS/prompts.jsonl \
-        [--evolve EVOLVE/results.jsonl] [--out benchmarks/results]
+    python -m benchmarks.learning_run_report run.tar.gz --prompts RINGS/prompts.jsonl [--corpus DATA/corpus.jsonl] \
+        [--pretrained OTHER.tar.gz] [--evolve EVOLVE/results.jsonl] [--out benchmarks/results]
 
 writes `learning_run.json`, from which docs/generate_training.py makes tables and pictures: figures of every policy on
 the three rings, gains that are paired by prompt, the second turn with the text of the feedback and without, failures,
-curves of the training, where its time went, and controls at equal evaluations. Stages that are missing or were broken
-off appear as far as they came.
+distances of kernels to those of the corpus, curves of the training, where its time went, and controls at equal
+evaluations. Stages that are missing or were broken off appear as far as they came. The pretrained model may have been
+judged by another run.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, make_parser
+from benchmarks.learning_by_problem import ring_by_problem, training_by_problem
+from benchmarks.learning_nearest import Shown, nearness, shown_kernels
 from benchmarks.learning_report import phase_figures, step_curves
 from benchmarks.learning_study import Arm, compare, rewards_by_prompt, training_evaluations
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import NO_SUBMISSION, Attempt
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.support.atomic_write import write_atomically
@@ -133,13 +137,16 @@ def stage_rows(folder: Path) -> list[Row]:
     return [row_of(Attempt.model_validate(attempt)) for line in lines for attempt in line["attempts"]]
 
 
-def figures(run: Path, prompts: Sequence[Row], evolve: Sequence[Row] = ()) -> dict[str, Any]:
+def figures(
+    run: Path, prompts: Sequence[Row], evolve: Sequence[Row] = (), corpus: Sequence[Shown] = ()
+) -> dict[str, Any]:
     """All figures of a run.
 
     Args:
         run: folder with what was collected.
         prompts: of `ring_prompts.py`.
         evolve: results of `learning_search` on prompts of the rings.
+        corpus: kernels that SFT was shown.
     """
     rings = rings_of(prompts)
     rows = {name: stage_rows(run / stage) for name, stage in POLICIES.items()}
@@ -162,6 +169,9 @@ def figures(run: Path, prompts: Sequence[Row], evolve: Sequence[Row] = ()) -> di
         for name, stage in WITHOUT_TEXT.items()
         if name in rows
     }
+    found["by_problem"] = {name: ring_by_problem(of, rings, STUDY_RING) for name, of in rows.items() if name != "base"}
+    if corpus:
+        found["nearest"] = {name: nearness(of, rings, corpus) for name, of in rows.items() if name != "base"}
     found["sft"] = _sft(run / "sft")
     found["grpo"] = _grpo(run / "grpo")
     if "grpo" in rows and found["grpo"] is not None:
@@ -222,6 +232,7 @@ def _grpo(folder: Path) -> dict[str, Any] | None:
         "steps": len(history),
         "curves": step_curves(history) | further,
         "verdicts": verdicts_by_step(rollouts),
+        "by_problem": training_by_problem(rollouts),
         "second_turn": second_turn(_of_all_steps(rollouts)).model_dump(mode="json"),
         "evaluations": training_evaluations(rollouts),
         "phases": phase_figures(phases),
@@ -256,19 +267,40 @@ def _arm(name: str, rows: Sequence[Row], training: int, rings: Mapping[str, str]
     return Arm(0, name, rewards_by_prompt(kept), training, silent)
 
 
+def take_pretrained(archive: Path, run: Path) -> dict[str, Any]:
+    """Copies the results of the pretrained model from another run, and returns when and on which code it was judged.
+
+    Raises:
+        ConfigError: this run has judged it too.
+    """
+    if (run / POLICIES["base"]).exists():
+        raise ConfigError("the run has judged the pretrained model itself; leave out --pretrained")
+    with tarfile.open(archive) as opened:
+        names = [name for name in opened.getnames() if name.startswith(f"{POLICIES['base']}/")]
+        opened.extractall(run, [opened.getmember(name) for name in names], filter="data")
+        file = opened.extractfile("about.json")
+        about: dict[str, Any] = json.loads(file.read()) if file is not None else {}
+    return {name: about[name] for name in ("date", "machine", "commit", "gpus") if name in about}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Reads what was collected, and writes the result."""
     parser = make_parser(NAME, __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="run.tar.gz of `learning_run`")
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="of `ring_prompts.py`")
+    parser.add_argument("--corpus", type=Path, metavar="FILE", help="corpus.jsonl that SFT learned from")
+    parser.add_argument("--pretrained", type=Path, metavar="RUN", help="of another run, whose `rings_base` is taken")
     parser.add_argument("--evolve", type=Path, metavar="FILE", help="results.jsonl of `learning_search`")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
     args = parser.parse_args(argv)
     evolve = [] if args.evolve is None else read_rows(args.evolve)
+    corpus = [] if args.corpus is None else shown_kernels(read_jsonl(args.corpus))
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(args.run) as archive:
             archive.extractall(folder, filter="data")
-        found = figures(Path(folder), read_jsonl(args.prompts), evolve)
+        before = None if args.pretrained is None else take_pretrained(args.pretrained, Path(folder))
+        found = figures(Path(folder), read_jsonl(args.prompts), evolve, corpus)
+    found |= {} if before is None else {"pretrained": before}
     write_atomically(args.out / f"{RESULT}.json", json.dumps(found, indent=1) + "\n")
     print(f"{args.out / RESULT}.json: {', '.join(found['policies'])}")
 

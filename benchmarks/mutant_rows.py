@@ -12,7 +12,9 @@ from benchmarks.cpp_operations import Kind
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
 
-NO_VERDICT = frozenset({Failure.INFRASTRUCTURE, Failure.COMPILE_ERROR, Failure.LOAD_ERROR, Failure.REJECTED})
+NO_VERDICT = frozenset(
+    {Failure.INFRASTRUCTURE, Failure.COMPILE_ERROR, Failure.COMPILED_ONLY, Failure.LOAD_ERROR, Failure.REJECTED}
+)
 
 
 @dataclass(frozen=True)

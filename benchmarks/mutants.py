@@ -7,6 +7,7 @@ they wait most of the time, for deadlines and for ranks that are late on purpose
 
 python -m benchmarks.mutants [--device cpu|cuda] [--world-size N] [--sizes tiny ...] [--problems NAME ...]
                              [--mutants N] [--experts N ...] [--fences] [--jobs N] [--budget-s S] [--out FOLDER]
+python -m benchmarks.mutants --device cuda --ranks-per-gpu N --sizes-of FILE ...     ranks share GPUs, until `check`
 python -m benchmarks.mutants --merge FILE ... [--out FOLDER]    puts the results of several runs of one commit together
 
 Exit status: 0 if every wrong mutant was refused and no expert was, else 1; 3 without the GPUs.
@@ -18,18 +19,19 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from benchmarks.common import RESULTS, header, unfinished
 from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import reason_why
-from benchmarks.mutant_rows import Row, merge
+from benchmarks.mutant_rows import Row, load, merge
 from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource, Mutant, Operation, reached
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -45,7 +47,8 @@ EVERY_S = 20.0
 """Results are written at least so often."""
 
 MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
-"""Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes."""
+"""Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes.
+Longer by the number of ranks that share a GPU, which takes them in turns."""
 
 MOST_NOT_JUDGED = 3
 """A kernel that has had so many evaluations without a verdict is given up."""
@@ -112,7 +115,8 @@ class Study:
         sizes: an operation's mutant is judged at the first at which a rank comes to the operation.
         until: last stage of an evaluation.
         earlier: rows of an earlier run.
-        same_sizes: whether that run had these sizes, so that where operations are come to needs no second look.
+        known_sizes: of mutants by problem and name, as `_sizes_of` finds them, which then need no second look.
+        ranks_per_gpu: ranks that share one GPU.
     """
 
     def __init__(
@@ -123,16 +127,23 @@ class Study:
         sizes: Sequence[str],
         until: Literal["check", "time"],
         earlier: Iterable[Row] = (),
-        same_sizes: bool = False,
+        known_sizes: Mapping[tuple[str, str], str | None] = MappingProxyType({}),
+        ranks_per_gpu: int = 1,
     ) -> None:
         self._evaluator = evaluator
         self._sizes = sizes
-        self._timeout_s = MUTANT_TIMEOUT_S[device]
+        self._timeout_s = MUTANT_TIMEOUT_S[device] * ranks_per_gpu
         self._suffix = {"cpu": "cpp", "cuda": "cu"}[device]
-        self._config = EvalConfig(device=device, world_size=world_size, until=until, compile_timeout_s=600)
+        self._config = EvalConfig(
+            device=device,
+            world_size=world_size,
+            ranks_per_gpu=ranks_per_gpu if ranks_per_gpu > 1 else None,
+            until=until,
+            compile_timeout_s=600,
+        )
         self._world_size = world_size
         self._rows = {row.key: row for row in earlier}
-        self._known = {row.key[:2]: row.size for row in self._rows.values() if row.mutant and same_sizes}
+        self._known = dict(known_sizes)
 
     @property
     def rows(self) -> list[Row]:
@@ -193,6 +204,9 @@ class Study:
         known = {mutant.name: (problem.name, mutant.name) for mutant in chosen}
         if all(key in self._known for key in known.values()):
             return {name: self._known[key] for name, key in known.items()}
+        if self._config.ranks_per_gpu:
+            lacking = next(name for name, key in known.items() if key not in self._known)
+            raise SystemExit(f"{problem.name}: no size of {lacking!r} is known; look for it on a GPU for each rank")
         # Fences are not among the operations that are looked for.
         found = {mutant.name: self._sizes[0] if mutant.kind is Kind.FENCE else None for mutant in chosen}
         for size in self._sizes:
@@ -287,7 +301,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--experts-only", action="store_const", const=0, dest="mutants", help="as --mutants 0")
     parser.add_argument("--fences", action="store_true", help="judge mutants without fences too")
     parser.add_argument("--until", choices=("check", "time"), default="time", help="last stage (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="evaluators on the CPU (default: 1)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="evaluators side by side (default: 1)")
+    parser.add_argument("--ranks-per-gpu", type=int, default=1, metavar="N", help="needs --sizes-of (default: 1)")
+    parser.add_argument("--sizes-of", type=Path, metavar="FILE", help="sizes of mutants as in this result")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="no evaluation begins after this")
     parser.add_argument("--threads", type=int, default=processors(), help="compilers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER")
@@ -296,27 +312,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.merge:
         merge(args.merge, args.out)
         return 0
-    if args.device == "cuda" and args.jobs > 1:
+    shared = args.ranks_per_gpu > 1
+    if shared and args.sizes_of is None:
+        parser.error(f"--ranks-per-gpu {args.ranks_per_gpu}: the look for sizes is timed; give --sizes-of too")
+    if args.device == "cuda" and args.jobs > 1 and not shared:
         parser.error(f"--jobs {args.jobs}: one evaluator at a time can use the GPUs; leave --jobs out")
-    if args.until == "time" and args.jobs > 1:
+    if args.until == "time" and (shared or args.jobs > 1):
         parser.error(f"--jobs {args.jobs}: evaluators side by side disturb each other's timing; give --until check too")
     until_s = time.monotonic() + args.budget_s
-    world_size = args.world_size or (len(gpus.names()) if args.device == "cuda" else 4)
-    if args.device == "cuda" and not 0 < world_size <= len(gpus.names()):
-        print(f"{world_size} GPUs wanted, {len(gpus.names())} on this machine", file=sys.stderr)
+    world_size = args.world_size or (len(gpus.names()) * args.ranks_per_gpu if args.device == "cuda" else 4)
+    wanted_gpus = -(-world_size // args.ranks_per_gpu)
+    if args.device == "cuda" and not 0 < wanted_gpus <= len(gpus.names()):
+        print(f"{wanted_gpus} GPUs wanted, {len(gpus.names())} on this machine", file=sys.stderr)
         return 3
     suffix = {"cpu": "cpp", "cuda": "cu"}[args.device]
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     problems = [problem for problem in problems if expert_source(problem, suffix)]
-    path = args.out / ("mutants.json" if args.device == "cpu" else f"mutants_{world_size}_gpus.json")
+    on_gpus = f"mutants_{wanted_gpus}_gpus" + (f"_of_{world_size}_ranks" if shared else "")
+    path = args.out / ("mutants.json" if args.device == "cpu" else f"{on_gpus}.json")
     about = {"device": args.device, "world_size": world_size, "sizes": args.sizes, "until": args.until}
     if args.device == "cuda":
-        about["gpus"] = list(gpus.names())
+        about |= {"gpus": list(gpus.names()), "ranks_per_gpu": args.ranks_per_gpu}
     with LocalEvaluator() as evaluator:
         earlier = unfinished(path) or {"rows": (), "sizes": ()}
         rows = [Row(**row) for row in earlier["rows"]]
-        same_sizes = list(earlier["sizes"]) == list(args.sizes)
-        study = Study(evaluator, args.device, world_size, args.sizes, args.until, rows, same_sizes)
+        looked_at = load(args.sizes_of) if args.sizes_of else rows if list(earlier["sizes"]) == args.sizes else []
+        known = known_sizes(looked_at)
+        study = Study(evaluator, args.device, world_size, args.sizes, args.until, rows, known, args.ranks_per_gpu)
 
         def save() -> None:
             rows = [asdict(row) for row in study.rows]
@@ -334,6 +356,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{row.problem}, {row.mutant or 'expert'}, {row.size}: {row.refused} of {row.evaluations} refused")
     print(f"{sum(row.is_wrong and row.size is not None for row in study.rows)} wrong mutants; saved to {path}")
     return 1 if unexpected else 0
+
+
+def known_sizes(rows: Iterable[Row]) -> dict[tuple[str, str], str | None]:
+    """The size of each mutant in rows, by problem and by its name with today's identifiers."""
+    return {(row.problem, row.mutant.replace("tell_begun", "signal_begun")): row.size for row in rows if row.mutant}
 
 
 def in_order(work: Sequence[Judged], sizes: Sequence[str]) -> list[list[Judged]]:

@@ -47,7 +47,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "gpu_experts*": (*GPU_KERNELS, *REFERENCES, *TIMING),
     "mutants": CPU_KERNELS,
     "wrong_solutions": ("problems/*/{folder}/problem.py", *REFERENCES),
-    "mutants_*_gpus": GPU_KERNELS,
+    "mutants_*_gpus*": GPU_KERNELS,
     "latency": (f"{ALL_REDUCE}.cpp", *TIMING, *GANGS),
     "command_times": (
         "pkb_gym/serve/background.py",
@@ -91,7 +91,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
         "benchmarks/synthetic_results.py",
     ),
     "rollout_speed": tuple(
-        f"training/rollout/{name}.py" for name in ("graph_decoder", "grouped_attention", "decoding")
+        f"training/rollout/{name}.py" for name in ("graph_decoder", "grouped_attention", "fused_norms", "decoding")
     ),
     "ray_overhead": ("pkb_gym/cluster/*.py", *GANGS),
     "ray_gangs": ("pkb_gym/cluster/*.py", *GANGS),
@@ -107,6 +107,10 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
         *(*RULES, "pkb_gym/engine/compare/*"),
         *(f"pkb_gym/engine/stages/{name}.py" for name in ("check", "block_staging", "integrity", "mismatch")),
     ),
+    "handover_requests": (
+        *(f"pkb_gym/engine/ranks/{name}" for name in ("output_sampler*", "gpu_pulses.py", "candidate_block.py")),
+        *TIMING,
+    ),
     # The hardware and its driver: only the program that measures can make them stale.
     "gpu_ceilings": ("benchmarks/gpu_ceilings.cu", "benchmarks/gpu_ceilings.cuh"),
     "gpu_contexts*": (),
@@ -117,11 +121,6 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {
-    # Attention by groups and batches that shrink are not in these figures, as the page says; measure them on a GPU.
-    ("rollout_speed", "training/rollout/graph_decoder.py"): "093e8fb88072",
-    ("rollout_speed", "training/rollout/grouped_attention.py"): "093e8fb88072",
-    # What follows a failure: a step that works does the same.
-    ("rollout_speed", "training/rollout/decoding.py"): "b576f0314e40",
     # Translation units of the emulator, which the drill does not use.
     ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "9b0552456be5",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
@@ -169,6 +168,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("emulated_experts", f"pkb_gym/engine/emulator/src/{name}"): "21d2b37d4a61"
         for name in ("findings.cpp", "findings.h")
     },
+    # The same entries are dropped from clocks, found in one pass over them.
+    **{
+        (result, f"pkb_gym/engine/emulator/src/detector_clock.{suffix}"): "154b57c7c1a6"
+        for result in ("emulated_experts", "emulated_mutants")
+        for suffix in ("cpp", "h")
+    },
     # Names alone, of which one is still that of something else.
     **{
         (result, "pkb_gym/engine/emulator/src/detector_agents.cpp"): "41044f03298f"
@@ -188,9 +193,16 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
         )
     },
-    ("fault_drill", "pkb_gym/engine/compile/python.py"): "f168961cce2c",
-    # A further finding, of segments sent for frozen ranks: the tests' honest candidates with connections have none.
-    ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f168961cce2c",
+    ("fault_drill", "pkb_gym/engine/compile/python.py"): "031ee00cc661",
+    # Memory of samples is taken before the candidate runs, and each is compared by itself: the same copies.
+    **{
+        ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): "3437b049"
+        for name in ("candidate_block", "output_sampler")
+    },
+    # Further findings. Of segments sent for frozen ranks the tests' honest candidates with connections have none.
+    # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
+    ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f26a8538",
+    ("fault_drill", "pkb_gym/engine/compile/handover.py"): "f26a8538",
     **{
         ("service_load", f"pkb_gym/serve/{name}.py"): "f9034cf161cd"
         for name in ("limits", "request_resolver", "service")

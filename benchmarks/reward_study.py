@@ -11,9 +11,11 @@ Every recorded evaluation of a policy or search is valued by each preset, on its
               kernels of a prompt: 0 where the reward repeats exactly, 1 where kernels differ by no more than noise
     margin    least reward of a right kernel less the greatest of a wrong one
     caught    greatest reward of a submission with an integrity finding
+    replay    what the preset teaches a policy over the recorded kernels, see `reward_replay`
 
-Prompts and pairs count the same, in `noise` the problems; errors are clustered by problem. All evaluations have to be
-of one machine: what differs between machines would count as noise.
+Submissions are those on the rings, and the first ones of GRPO's rollouts. An evaluation that answered several equal
+submissions counts once in `noise`. Prompts and pairs count the same, in `noise` the problems; errors are clustered by
+problem. All evaluations have to be of one machine: what differs between machines would count as noise.
 
     python -m benchmarks.reward_study RUN.tar.gz [RESULTS.jsonl ...]
 """
@@ -32,7 +34,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import reward_replay
 from benchmarks.common import RESULTS, make_parser, save
+from benchmarks.reward_replay import Arm, geometric_mean
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.feedback import Failure, Feedback
@@ -72,18 +76,38 @@ class Evaluated:
         return timing.candidate_us if is_right(self.feedback) and timing is not None else None
 
 
-def valued(attempts: Iterable[Attempt]) -> list[Evaluated]:
-    """The attempts that were judged, by every preset."""
+@dataclass(frozen=True)
+class Judged:
+    """A submission that was judged: prompt and kernel as in `Evaluated`."""
+
+    prompt: str
+    kernel: str
+    feedback: Feedback
+
+
+def judged(attempts: Iterable[Attempt]) -> Iterator[Judged]:
+    """The attempts that were judged."""
+    for attempt in attempts:
+        if attempt.feedback is not None and attempt.source is not None:
+            yield Judged(prompt_key(row_of(attempt)), source_sha256(attempt.source), attempt.feedback)
+
+
+def judged_in_training(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[Judged]:
+    """The first submissions of GRPO's rollouts whose feedback is recorded."""
+    for row in rollouts:
+        if row.get("feedback") is not None and row["turn"] == 0:
+            yield Judged(prompt_key(row), str(row["source_hash"]), Feedback.model_validate(row["feedback"]))
+
+
+def valued(submissions: Iterable[Judged]) -> list[Evaluated]:
+    """Submissions, by every preset; those that this machine could not judge are left out."""
     rewards = {name: find_reward(name) for name in PRESETS}
     found = []
-    for attempt in attempts:
-        if attempt.feedback is None or attempt.source is None:
-            continue
-        values = {name: reward(attempt.feedback) for name, reward in rewards.items()}
+    for one in submissions:
+        values = {name: reward(one.feedback) for name, reward in rewards.items()}
         known = {name: value for name, value in values.items() if value is not None}
         if len(known) == len(rewards):
-            key = prompt_key(row_of(attempt))
-            found.append(Evaluated(key, source_sha256(attempt.source), attempt.feedback, known))
+            found.append(Evaluated(one.prompt, one.kernel, one.feedback, known))
     return found
 
 
@@ -112,7 +136,7 @@ def study(evaluations: Sequence[Evaluated], group: int = GROUP) -> dict[str, Any
         "right": sum(map(len, right.values())),
         "prompts": len(prompts),
         "problems": len({problem_of(key) for key in prompts}),
-        "repeated": sum(one.kernel == other.kernel for of in right.values() for one, other in combinations(of, 2)),
+        "repeated": sum(_again(one, other) for of in right.values() for one, other in combinations(of, 2)),
         "caught": len(caught),
         "group": group,
         "presets": {name: _figures(name, prompts, right, caught, group) for name in PRESETS},
@@ -135,7 +159,7 @@ def _figures(
         for one, other in combinations(right[key], 2):
             gap = one.rewards[name] - other.rewards[name]
             if one.kernel == other.kernel:
-                same.add(problem, gap**2)
+                same.add(problem, gap**2 if _again(one, other) else None)
                 continue
             different.add(problem, gap**2)
             ties.add(problem, float(gap == 0))
@@ -151,7 +175,36 @@ def _figures(
         "margin": min(values) - max(wrong) if values and wrong else None,
         "right_range": [min(values), max(values)] if values else None,
         "caught": max((one.rewards[name] for one in caught), default=None),
+        "replay": _replayed(name, prompts, group),
     }
+
+
+def _replayed(name: str, prompts: Mapping[str, Sequence[Evaluated]], group: int) -> dict[str, Any]:
+    """On the prompts with several kernels, one of them right."""
+    arms = {key: arms_of(of, name) for key, of in prompts.items() if any(is_right(one.feedback) for one in of)}
+    arms = {key: of for key, of in arms.items() if len(of) > 1}
+    return {"prompts": len(arms)} | reward_replay.figures(name, arms, {key: problem_of(key) for key in arms}, group)
+
+
+def _again(one: Evaluated, other: Evaluated) -> bool:
+    """Whether a kernel was evaluated twice; equal requests are answered by one evaluation."""
+    return one.kernel == other.kernel and one.feedback.timing != other.feedback.timing
+
+
+def arms_of(evaluations: Sequence[Evaluated], preset: str) -> list[Arm]:
+    """The kernels of one prompt for `reward_replay`."""
+    kernels: dict[str, list[Evaluated]] = {}
+    for one in evaluations:
+        kernels.setdefault(one.kernel, []).append(one)
+    return [
+        Arm(
+            draws=len(of),
+            values=[one.rewards[preset] for one in of],
+            right=fmean(is_right(one.feedback) for one in of),
+            time_us=geometric_mean([one.time_us for one in of if one.time_us is not None]),
+        )
+        for of in kernels.values()
+    ]
 
 
 class _Clusters(dict[str, list[float]]):
@@ -187,16 +240,31 @@ def _dumped(found: Estimate | None) -> dict[str, Any] | None:
     return None if found is None else found.model_dump(mode="json")
 
 
+def submissions_of(path: Path) -> Iterator[Judged]:
+    """Those in a file of results, or in all that `learning_run` collected, as far as it came."""
+    yield from judged(attempts_of(path))
+    if path.suffix != ".jsonl":
+        with tarfile.open(path) as archive:
+            for member in archive.getmembers():
+                if member.name.endswith("/rollouts.jsonl"):
+                    yield from judged_in_training(json.loads(line) for line in archive.extractfile(member) or ())
+
+
 def attempts_of(path: Path) -> Iterator[Attempt]:
-    """The attempts in a file of results, or in all that `learning_run` collected."""
+    """The attempts of evaluated policies, those of a stage that was broken off included."""
     if path.suffix == ".jsonl":
         yield from read_attempts(path)
         return
     with tarfile.open(path) as archive:
-        for member in archive.getmembers():
-            file = archive.extractfile(member) if member.name.endswith("/results.jsonl") else None
-            for line_of_archive in file or ():
-                yield Attempt.from_line(line_of_archive)
+        members = archive.getmembers()
+        finished = {member.name.split("/")[0] for member in members if member.name.endswith("/results.jsonl")}
+        for member in members:
+            file = archive.extractfile(member)
+            if member.name.endswith("/results.jsonl"):
+                yield from (Attempt.from_line(line) for line in file or ())
+            elif "/parts/" in member.name and member.name.split("/")[0] not in finished:
+                episodes = (json.loads(line) for line in file or ())
+                yield from (Attempt.model_validate(one) for of in episodes for one in of["attempts"])
 
 
 def source_of(path: Path) -> dict[str, Any]:
@@ -216,7 +284,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
     args = parser.parse_args(argv)
     sources = [found for path in args.results if (found := source_of(path))]
-    evaluations = valued(attempt for path in args.results for attempt in attempts_of(path))
+    evaluations = valued(one for path in args.results for one in submissions_of(path))
     save(NAME, {"sources": sources} | study(evaluations), args.out)
 
 

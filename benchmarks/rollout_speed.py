@@ -5,8 +5,9 @@ of its own, with a time limit: one that fails leaves its error in the result.
 
     python -m benchmarks.rollout_speed [--ways eager graph ...] [--batches 16 64 128] [--new-tokens 512] [--out FOLDER]
 
-`graph_sdpa` is `graph` with the model's own attention in place of `grouped_attention`. The first generation of a way
-includes compiling and capturing, and is reported apart.
+`plain_graph` is `graph` without shortcuts (`graph_decoder.Shortcuts`). The first generation of a way
+includes compiling and capturing, and is reported apart. For the ways by graphs, `likeliest` is the share of greedily
+decoded tokens that a forward pass of the model over the whole sequences finds likeliest too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from benchmarks.common import RESULTS, make_parser, save
 
 NAME = "rollout_speed"
-WAYS = ("eager", "graph", "graph_sdpa", "graph_autocast", "static", "continuous")
+WAYS = ("eager", "graph", "plain_graph", "graph_autocast", "static", "continuous")
 SHAPE: dict[str, Any] = {
     "vocab_size": 49152,
     "hidden_size": 576,
@@ -40,10 +41,13 @@ TINY: dict[str, Any] = SHAPE | {"vocab_size": 64, "hidden_size": 36, "intermedia
 
 Generate = Callable[[int], int]
 """Generates for a number of sequences, and returns how many tokens each got."""
+BY_GRAPHS = ("graph", "plain_graph", "graph_autocast")
+CHECKED_BUDGETS = (24,) * 30 + (150,) * 3
+"""Tokens of each reply that is checked: a batch that shrinks, over two lengths of the cache."""
 
 
-def generator_of(way: str, new_tokens: int, prompt: int, *, tiny: bool) -> Generate:
-    """The model, and a function that samples with it in one of the ways."""
+def model_of(way: str, *, tiny: bool) -> Any:  # noqa: ANN401  # of transformers, possibly under autocast
+    """A model of random weights, on the GPU where there is one."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -52,9 +56,17 @@ def generator_of(way: str, new_tokens: int, prompt: int, *, tiny: bool) -> Gener
     model: Any = LlamaForCausalLM(LlamaConfig(**(TINY if tiny else SHAPE)))
     in_autocast = way == "graph_autocast"
     model = model.to(device, torch.float32 if in_autocast else torch.bfloat16).eval()
-    high = model.config.vocab_size
     if in_autocast:  # as accelerate wraps the model of a trainer
         model.forward = torch.autocast(device.type, torch.bfloat16)(model.forward)
+    return model
+
+
+def generator_of(way: str, new_tokens: int, prompt: int, *, tiny: bool) -> Generate:
+    """A function that samples in one of the ways."""
+    import torch
+
+    model = model_of(way, tiny=tiny)
+    device, high = next(model.parameters()).device, model.config.vocab_size
     sample = {"do_sample": True, "temperature": 1.0, "top_k": 0, "max_new_tokens": new_tokens}
 
     def inputs(batch: int) -> torch.Tensor:
@@ -80,10 +92,9 @@ def generator_of(way: str, new_tokens: int, prompt: int, *, tiny: bool) -> Gener
             return min(len(one.generated_tokens) for one in found.values())
 
         return continuous
-    from pkb_gym.training.rollout.graph_decoder import GraphDecoder, TokenChoice
-    from pkb_gym.training.rollout.grouped_attention import BY_GROUPS
+    from pkb_gym.training.rollout.graph_decoder import EVERY_SHORTCUT, NO_SHORTCUT, GraphDecoder, TokenChoice
 
-    decoder = GraphDecoder(model, "sdpa" if way == "graph_sdpa" else BY_GROUPS)
+    decoder = GraphDecoder(model, NO_SHORTCUT if way == "plain_graph" else EVERY_SHORTCUT)
 
     def graph(batch: int) -> int:
         found = decoder.decode(inputs(batch).tolist(), [new_tokens] * batch, TokenChoice(), (), 0)
@@ -92,8 +103,31 @@ def generator_of(way: str, new_tokens: int, prompt: int, *, tiny: bool) -> Gener
     return graph
 
 
+def likeliest_share(way: str, prompt: int, *, tiny: bool) -> float:
+    """Share of greedily decoded tokens that are the likeliest in a forward pass without a cache, in [0, 1]."""
+    import torch
+
+    from pkb_gym.training.rollout.graph_decoder import EVERY_SHORTCUT, NO_SHORTCUT, GraphDecoder, TokenChoice
+
+    model = model_of(way, tiny=tiny)
+    for parameter in model.parameters():  # so that attention looks at few entries, and a wrong one counts
+        parameter.data.mul_(3 if parameter.ndim == 2 else 1)
+    decoder = GraphDecoder(model, NO_SHORTCUT if way == "plain_graph" else EVERY_SHORTCUT)
+    made = torch.Generator().manual_seed(1)
+    lengths = [max(1, prompt - 7 * row) for row in range(len(CHECKED_BUDGETS))]
+    prompts = [torch.randint(1, model.config.vocab_size, (length,), generator=made).tolist() for length in lengths]
+    replies = decoder.decode(prompts, CHECKED_BUDGETS, TokenChoice(temperature=0.0), (), 0)
+    same = 0
+    for begin, reply in zip(prompts, replies, strict=True):
+        ids = torch.tensor([begin + reply], device=next(model.parameters()).device)
+        with torch.no_grad():
+            logits = model(input_ids=ids, logits_to_keep=len(reply) + 1).logits[0, :-1]
+        same += int((logits.argmax(dim=-1).cpu() == torch.tensor(reply)).sum())
+    return same / sum(CHECKED_BUDGETS)
+
+
 def measure(way: str, batches: Sequence[int], new_tokens: int, prompt: int, *, tiny: bool) -> None:
-    """Prints a line of JSON for each batch: seconds of the first and of the second generation."""
+    """Prints a line of JSON for each batch, with seconds of the first and the second generation, and for the tokens."""
     import torch
 
     generate = generator_of(way, new_tokens, prompt, tiny=tiny)
@@ -111,6 +145,8 @@ def measure(way: str, batches: Sequence[int], new_tokens: int, prompt: int, *, t
         if torch.cuda.is_available():
             figures["memory_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
         print(json.dumps(figures), flush=True)
+    if way in BY_GRAPHS:
+        print(json.dumps({"likeliest": round(likeliest_share(way, prompt // 2, tiny=tiny), 4)}), flush=True)
 
 
 def in_process(way: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -127,7 +163,10 @@ def in_process(way: str, args: argparse.Namespace) -> dict[str, Any]:
     except subprocess.TimeoutExpired as late:
         out, error = late.stdout or b"", f"not done after {args.limit_s:g} s"
     lines = [json.loads(line) for line in out.decode().splitlines() if line.startswith('{"batch"')]
-    return {"way": way, "wall_s": round(time.monotonic() - began, 1), "batches": lines, "error": error}
+    found = {"way": way, "wall_s": round(time.monotonic() - began, 1), "batches": lines, "error": error}
+    for line in out.decode().splitlines():
+        found |= json.loads(line) if line.startswith('{"likeliest"') else {}
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -15,6 +19,7 @@ from typing import TypeVar
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.serve.parent import when_parent_ends
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -41,6 +46,8 @@ def sharded(
 ) -> Iterator[tuple[Task, Result]]:
     """The result of `work` for each task, as soon as it is there; tasks that are not done by the deadline are left out.
 
+    The processes end with this one, however it ends. SIGTERM raises SystemExit meanwhile, so that it leaves no files.
+
     Args:
         work: a function of a module, in a process of its own.
         tasks: begun in this order; each is drawn when a process is free for it.
@@ -62,7 +69,9 @@ def sharded(
     pool = ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(folder.name, compiled, key)
     )
+    stack = contextlib.ExitStack()
     try:
+        stack.enter_context(_ending_on_sigterm())
         while True:
             free = jobs - len(of_future) if time.monotonic() < until_s else 0
             for task in islice(todo, free):
@@ -83,9 +92,24 @@ def sharded(
         del pool
         gc.collect()  # semaphores of a pool that was not waited for are removed with it, in a cycle
         folder.cleanup()
+        stack.close()
+
+
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the main thread as an exception does, past everything that cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _begin(common: str, compiled: Path | None, key: bytes) -> None:
+    when_parent_ends(lambda: os._exit(1))
     # Evaluators that share a folder for temporary files wait for each other's measurements.
     folder = Path(tempfile.mkdtemp(dir=common)) / "tmp"
     folder.mkdir()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,9 @@ def random_programs(folder: Path) -> str:
             f"(`python -m benchmarks.emulated_random_causes`, commit {causes['commit']}, "
             "`benchmarks/results/emulated_random_causes.json`)."
         )
+        left = causes["unexplained"]
+        if left:
+            text[-1] += f" Not explained: {', '.join(f'program {seed}' for seed in left)}."
     text.append("Known differences, where the emulator keeps to the manual or where PTX leaves the choice:\n")
     rows = [(known.instruction, known.on_gpus) for known in KNOWN]
     return "\n".join([*text, parts.table(("instruction", "on the GPU"), rows)])
@@ -72,7 +75,7 @@ def random_programs(folder: Path) -> str:
 
 def mutants(folder: Path) -> str:
     """Experts without one of their synchronisations, or with a weak one."""
-    from benchmarks import emulated_mutants
+    from benchmarks import emulated_mutants, emulated_mutants_on_gpus
 
     path = folder / "emulated_mutants.json"
     result = _load(path)
@@ -105,25 +108,38 @@ def mutants(folder: Path) -> str:
         text.append("\nNot found:\n")
         names = [(row.problem, row.kind, f"`{row.mutant}`") for row in missed]
         text.append(parts.table(("kernel", "kind", "mutant"), names))
-    keys = {row.key for row in wrong}
-    text += [f"\n{_on_gpus(each, keys)}" for each in sorted(folder.glob("emulated_mutants_*.json"))]
+    operations = {emulated_mutants_on_gpus.operation_of(row) for row in wrong}
+    text += [f"\n{_on_gpus(each, operations)}" for each in sorted(folder.glob("emulated_mutants_*.json"))]
     return "\n".join(text)
 
 
-def _on_gpus(path: Path, keys: set[tuple[str, str, str]]) -> str:
-    """The same mutants on GPUs, in a sentence."""
-    from benchmarks import emulated_mutants
+def _on_gpus(path: Path, operations: set[tuple[str, str, str]]) -> str:
+    """The same mutants on GPUs: counts by kind."""
+    from benchmarks import emulated_mutants, emulated_mutants_on_gpus
 
     result = _load(path) or {}
-    rows = [row for row in emulated_mutants.load(path) if row.key in keys and row.evaluations]
-    shown = sum(row.seed is not None for row in rows)
+    judged = [row for row in emulated_mutants.load(path) if row.evaluations]
+    rows = [row for row in judged if emulated_mutants_on_gpus.operation_of(row) in operations]
+    shown = [row for row in rows if row.seed is not None]
     ranks, shared = result["world_size"], result["ranks_per_gpu"] > 1
     where = f"{ranks} ranks that share {ranks // result['ranks_per_gpu']} GPU" if shared else f"{ranks} GPUs"
     caches = ", with its caches and so without what system scope is for" if shared else ""
-    return (
-        f"{len(rows)} of these mutants ran on {where}{caches}, {result['calls']} calls each: {shown} were refused. "
-        f"Commit {result['commit']} (`benchmarks/results/{path.name}`).\n"
+    failures = ", ".join(f"{name} {count}" for name, count in Counter(row.failure for row in shown).most_common())
+    why = f" ({failures})" if shown else ""
+    unchanged = [row for row in judged if not row.mutant]
+    of_rows = [{"commit": row.commit or result["commit"]} for row in rows + unchanged]
+    passed = sum(row.seed is None for row in unchanged)
+    control = f"{passed} of {parts.count(len(unchanged), 'unchanged expert')} passed under the same conditions. "
+    text = (
+        f"{len(rows)} of these mutants ran on {where}{caches}, {result['calls']} calls each: {len(shown)} were refused"
+        f"{why}. {control if unchanged else ''}{_commits(of_rows, 'mutant')} (`benchmarks/results/{path.name}`).\n"
     )
+    kinds = sorted({row.kind for row in rows})
+    of_kinds = [
+        (kind, str(sum(row.kind == kind for row in rows)), str(sum(row.kind == kind for row in shown)))
+        for kind in kinds
+    ]
+    return text + "\n" + str(parts.table(("kind", "mutants", "refused on the GPU"), of_kinds))
 
 
 def experts(folder: Path) -> str:
@@ -140,13 +156,22 @@ def experts(folder: Path) -> str:
     findings = sum(len(row.get("findings", ())) for row in kernels)
     command = result["command"].split()
     jobs = command[command.index("--jobs") + 1] if "--jobs" in command else "1"
-    timed = [row for row in kernels if row["commit"] == result["commit"]]
+    timed = _timed(kernels, result["commit"])
+    variants: dict[tuple[str, str], set[int]] = {}
+    for row in kernels:
+        if row["kernel"] != "expert":
+            variants.setdefault((row["problem"], row["kernel"]), set()).add(row["seed"])
+    families = len({problem for problem, _ in variants})
+    most = max(map(len, variants.values()), default=0)
+    whole = sum(len(seeds) == most for seeds in variants.values())
     text = [
         "### Experts and variants\n",
-        f"{len(kernels)} evaluations of experts and of variants of the corpus at size `tiny` with the detector, seeds "
-        f"0, 1, 2 ...: {right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest of the "
-        f"first commit, with {jobs} evaluations side by side on {result['machine']}; the emulator is one thread of an "
-        "evaluation. "
+        f"{len(kernels)} evaluations of experts and of variants of the corpus ({len(variants)} from its "
+        f"{families} CUDA families, drawn at random, {whole} of them with all seeds) at size `tiny` with the "
+        f"detector, seeds 0, 1, 2 ...: "
+        f"{right} are right, with {parts.count(findings, 'finding')}. Seconds are the longest of the "
+        f"first commit, with {jobs} evaluations side by side on {result['machine']}{_timed_later(result, timed)}; the "
+        "emulator is one thread of an evaluation. "
         f"{_commits(rows)} (`benchmarks/results/{path.name}`).\n",
         _experts_table(kernels, timed),
         _beyond(timed),
@@ -155,12 +180,32 @@ def experts(folder: Path) -> str:
     return "\n".join(part for part in text if part)
 
 
-def _commits(rows: Sequence[dict[str, Any]]) -> str:
+def _timed(rows: Sequence[dict[str, Any]], commit: str) -> list[dict[str, Any]]:
+    """Of each kernel and number of ranks the rows of a commit, or of the earliest later one where that has none."""
+    timed: list[dict[str, Any]] = []
+    for group in _grouped(rows).values():
+        first = commit if any(row["commit"] == commit for row in group) else group[0]["commit"]
+        timed += [row for row in group if row["commit"] == first]
+    return timed
+
+
+def _timed_later(result: dict[str, Any], timed: Sequence[dict[str, Any]]) -> str:
+    """The kernels whose seconds are of later runs, with their machines."""
+    machines = {run["commit"]: run["machine"] for run in result.get("later_runs", ())}
+    later = [row for row in timed if row["commit"] != result["commit"]]
+    named = dict.fromkeys((_label(row), row["world_size"], row["commit"]) for row in later)
+    return "".join(
+        f" (of {label} on {parts.count(ranks, 'rank')}: of commit {commit}, on {machines.get(commit, 'another')})"
+        for label, ranks, commit in named
+    )
+
+
+def _commits(rows: Sequence[Mapping[str, Any]], noun: str = "evaluation") -> str:
     """The commits that rows were run on."""
     counts = Counter(row["commit"] for row in rows)
     if len(counts) == 1:
         return f"Commit {next(iter(counts))}"
-    return "Commits " + " and ".join(f"{name} ({parts.count(count, 'evaluation')})" for name, count in counts.items())
+    return "Commits " + " and ".join(f"{name} ({parts.count(count, noun)})" for name, count in counts.items())
 
 
 def _label(row: dict[str, Any]) -> str:

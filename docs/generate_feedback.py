@@ -82,7 +82,9 @@ FINDINGS = {
     "wrong_while_timed": (
         "The same inputs came out wrong while timed and right in another call, or right when checked and wrong later."
     ),
-    "late_output": "Outputs were missing when the last rank had finished and came later: work deferred past the clock.",
+    "late_output": (
+        "Outputs were missing when the last rank had finished, or when a rank asked for its next call, and came later."
+    ),
     "interference": "It used a processor or a GPU while it was frozen.",
     "harness_tampering": "A rank sent the evaluator a message that the rank program never sends.",
 }

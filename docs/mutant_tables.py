@@ -53,7 +53,7 @@ def _of_result(path: Path) -> str:
     right = [row for row in mutants if row["equivalent"] is not None]
     experts = [row for row in judged if not row["mutant"]]
     fences = [row for row in judged if row["kind"] == "fence"]
-    where = f"{parts.count(result['world_size'], 'rank')} on {'the CPU' if result['device'] == 'cpu' else 'H200'}"
+    where = f"{parts.count(result['world_size'], 'rank')} on {_machine(result)}"
     names = list(dict.fromkeys(row["problem"] for row in judged))
     counts = [row["evaluations"] for row in wrong] or [0]
     repeats = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
@@ -81,6 +81,15 @@ def _of_result(path: Path) -> str:
         lines = [(row["problem"], f"`{row['mutant']}`", _share([row])) for row in fences]
         text.append(f"{FENCES}\n\n{parts.table(head, lines)}")
     return "\n".join(text)
+
+
+def _machine(result: dict[str, Any]) -> str:
+    """Where it was measured, in the words of a heading."""
+    if result["device"] == "cpu":
+        return "the CPU"
+    shared = result.get("ranks_per_gpu", 1) > 1
+    gpu = result["gpus"][0].removeprefix("NVIDIA ").split()[0]
+    return f"{parts.count(len(result['gpus']), gpu)}, which they share" if shared else gpu
 
 
 def _not_evaluated(left: int, nowhere: int) -> str:

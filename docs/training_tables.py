@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def read() -> dict[str, Any]:
 def sections(found: Found) -> str:
     """All tables, with what is needed to read them."""
     texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found))
+    texts = (*texts, _by_problem(found), _nearest(found))
     more = (_second_turns(found), _second_turn(found), _study(found), _time(found))
     return "\n\n".join(text.strip() for text in (*texts, *more) if text)
 
@@ -92,7 +94,7 @@ def _about(found: Found) -> str:
         f"`benchmarks/results/learning_run.json` ({found['date']}, commit {found['commit']}): {gpu}, "
         f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs, {spent.get('sft', 0.0):.0f} s. "
         f"GRPO: {grpo['steps']} steps, {grpo['evaluations']} evaluations, {spent.get('grpo', 0.0):.0f} s."
-        f"{_not_judged(found)}"
+        f"{_not_judged(found)}{_pretrained(found)}"
     )
 
 
@@ -100,6 +102,12 @@ def _not_judged(found: Found) -> str:
     """The policies that were trained and that no ring has judged; empty where there is none."""
     missing = [POLICIES[name] for name in ("sft", "grpo") if not found["policies"].get(name)]
     return f" No ring has judged the policy after {' and '.join(missing)}." if missing else ""
+
+
+def _pretrained(found: Found) -> str:
+    """The run that judged the pretrained model, where that is another one; else empty."""
+    of = found.get("pretrained")
+    return "" if of is None else f" The pretrained model was judged by a run of {of['date']}, commit {of['commit']}."
 
 
 def _rings(found: Found) -> str:
@@ -179,6 +187,52 @@ def _verdicts(found: Found) -> str:
     return f"Verdicts of first turns:\n\n{parts.table(('ring', 'policy', 'episodes', *heads), rows)}"
 
 
+def _by_problem(found: Found) -> str:
+    """On the ring, and in the parts of the training."""
+    policies = found["by_problem"]
+    training = found["grpo"]["by_problem"]
+    problems = sorted({problem for of in policies.values() for problem in of})
+    if not problems:
+        return ""
+    steps = found["grpo"]["steps"]
+    count = max((len(of) for of in training.values()), default=0)
+    ends = [round(steps * part / count) for part in range(count + 1)]
+    parts_of = [f"steps {first + 1} to {last}" for first, last in pairwise(ends)]
+    rows = []
+    for problem in problems:
+        of_rings = {name: of.get(problem, {}) for name, of in policies.items()}
+        shares = [_percent(of_rings[name].get("correct")) for name in policies]
+        in_training = [_percent(share) for share in training.get(problem, [None] * count)]
+        rewards = [format(of["reward"], ".2f") if of.get("reward") is not None else "" for of in of_rings.values()]
+        rows.append((problem, *shares, *rewards, *in_training))
+    heads = [f"{POLICIES[name]} {figure}" for figure in ("correct", "reward") for name in policies]
+    return (
+        "Problem by problem: episodes of `sizes`, and first submissions in GRPO:\n\n"
+        f"{parts.table(('problem', *heads, *parts_of), rows)}"
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _nearest(found: Found) -> str:
+    if not (policies := found.get("nearest")):
+        return ""
+    names = [*next(of for rings in policies.values() for of in rings.values())]
+    rows = [
+        (ring, POLICIES[policy], *(f"{of[name]['submissions']} ({of[name]['right']})" for name in names))
+        for ring in RINGS
+        for policy, rings in policies.items()
+        if (of := rings.get(ring)) is not None
+    ]
+    return (
+        "First submissions, and in brackets the right ones of them, by their distance to the nearest kernel of the "
+        "corpus: words that were inserted, left out or replaced. The last column counts those whose nearest kernel "
+        f"solves another problem:\n\n{parts.table(('ring', 'policy', *names), rows)}"
+    )
+
+
 def _second_turns(found: Found) -> str:
     """On the rings, and in the training."""
     of_rollouts = {"GRPO, in training": found["grpo"]["second_turn"]}
@@ -253,8 +307,13 @@ def _time(found: Found) -> str:
     return (
         f"A step of GRPO took {each:.0f} s on average over {steps} steps, with {phases['evaluations_per_minute']:.0f} "
         f"evaluations a minute{f', and kept the GPU busy for {busy}' if busy else ''}:\n\n"
-        f"{parts.table(('phase', 'of a step', 'share'), rows)}"
+        f"{parts.table(('phase', 'of a step', 'share'), rows)}\n\n{_stages(found['spent_s'])}"
     )
+
+
+def _stages(spent_s: Mapping[str, float]) -> str:
+    took = ", ".join(f"`{stage}` {seconds:.0f} s" for stage, seconds in spent_s.items())
+    return f"Stages, the start of each call included: {took}; {sum(spent_s.values()) / 60:.0f} minutes in all."
 
 
 def _mean(found: Found | None) -> float:

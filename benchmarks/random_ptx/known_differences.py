@@ -70,7 +70,7 @@ KNOWN = (
     KnownDifference(
         "f16 to integers",
         "`cvt.rzi` of f16 to integers",
-        "ptxas drops the rounding of some, which then round to nearest",
+        "ptxas drops the rounding of some, which then round to nearest, and a conversion of bf16 to f16 before it",
         lambda difference: _TO_INTEGER.match(difference.form) is not None,
     ),
     KnownDifference(

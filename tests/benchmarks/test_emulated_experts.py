@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from benchmarks import emulated_experts
 from benchmarks.emulated_experts import Run, candidate_runs, continued, in_order, packed, unpacked
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
@@ -44,6 +47,15 @@ def test_candidates_are_configured_as_by_their_files() -> None:
 def test_candidates_run_on_as_many_ranks_as_asked() -> None:
     assert {run.world_size for run in candidate_runs(8)} == {8}
     assert {run.world_size for run in candidate_runs()} != {8}
+
+
+def test_candidates_can_be_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["good/updates_its_graph.cu", "racy/works_ahead.cu"]
+    assert [run.kernel for run in candidate_runs(only=names)] == names
+    monkeypatch.setattr("sys.argv", ["emulated_experts", "--candidates", "good/none.cu"])
+    with pytest.raises(SystemExit):
+        emulated_experts.main()
+    assert "no such file below tests/candidates/cuda: good/none.cu" in capsys.readouterr().err
 
 
 def evaluated(seed: int, **more: object) -> dict[str, object]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tarfile
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from benchmarks import learning_run
-from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, newest_weights, write_rings
+from benchmarks import learning_run, learning_weights
+from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, write_rings
+from benchmarks.learning_weights import keep_weights, newest_weights
 from pkb_gym.training.inputs.option_names import check_options, option_names
 
 WRITES = (
@@ -28,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "stage_that_fails.py").write_text("raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = {"runs": tmp_path / "runs", "prompts": tmp_path / "prompts", "out": tmp_path / "out"}
-    args = argparse.Namespace(**folders, skip=[], start_s=0.0, keep_s=0.0)
+    args = argparse.Namespace(**folders, skip=[], start_s=0.0, keep_s=0.0, resume_from=None)
     return Run(args, time.monotonic() + 600)
 
 
@@ -58,9 +62,12 @@ def test_a_stage_that_others_need_ends_the_call_and_another_does_not(run: Run, m
 
 
 TRAINS = """
-import json, pathlib, sys
-folder = pathlib.Path(sys.argv[1]); folder.mkdir(exist_ok=True); (folder / "model.safetensors").touch()
-(folder / "trainer_state.json").write_text(json.dumps({"global_step": 3, "max_steps": 9}))
+import json, numpy, pathlib, sys
+from safetensors.numpy import save_file
+folder = pathlib.Path(sys.argv[1]); folder.mkdir(exist_ok=True)
+drawn = numpy.random.default_rng(int(sys.argv[2])).standard_normal((64, 32), dtype="float32")
+save_file({"layer.weight": drawn}, folder / "model.safetensors")
+(folder / "trainer_state.json").write_text(json.dumps({"global_step": 3, "max_steps": int(sys.argv[3])}))
 """
 
 
@@ -69,7 +76,7 @@ def test_practice_goes_on_in_the_next_call_unless_time_is_kept_for_others(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_s: float, spent_s: float, over: bool
 ):
     (tmp_path / "stage_that_trains.py").write_text(TRAINS)
-    trains = Stage("grpo", ["stage_that_trains", str(run.folder / "grpo")], 60, total_s=500.0)
+    trains = Stage("grpo", ["stage_that_trains", str(run.folder / "grpo"), "1", "9"], 60, total_s=500.0)
     judges = Stage("rings_grpo", ["stage_that_works", str(run.folder / "rings_grpo")], 60, made="made")
     monkeypatch.setattr(Run, "stages", lambda _: [trains, judges])
     run.args.keep_s, run.args.start_s = keep_s, 60.0
@@ -77,6 +84,76 @@ def test_practice_goes_on_in_the_next_call_unless_time_is_kept_for_others(
     (run.folder / "spent.json").write_text(json.dumps({"grpo": spent_s}))
     run.go_on()
     assert finished(run) == (["grpo", "rings_grpo"] if over else [])
+
+
+@pytest.fixture
+def learning(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Whose stages write weights of their own seed."""
+    (tmp_path / "stage_that_trains.py").write_text(TRAINS)
+    made = [
+        Stage(name, ["stage_that_trains", str(run.folder / name), str(seed), "3"], 60, total_s, "model.safetensors")
+        for seed, (name, total_s) in enumerate([("model", None), ("sft", None), ("grpo", 500.0)])
+    ]
+    monkeypatch.setattr(Run, "stages", lambda _: made)
+    return run
+
+
+def weights_of(folder: Path) -> torch.Tensor:
+    return load_file(folder / "model.safetensors")["layer.weight"]
+
+
+def test_policies_are_those_that_the_parts_give_and_another_place_goes_on_with_them(
+    learning: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    learning.go_on()
+    assert finished(learning) == ["grpo", "model", "sft"]
+    out, runs = tmp_path / "out", learning.folder
+    assert sorted(path.name for path in out.glob("*.safetensors")) == ["grpo.0.safetensors", "sft.0.safetensors"]
+    assert max(path.stat().st_size for path in out.iterdir()) < 2**24
+    assert set(learning.kept) == {"sft", "grpo"} and learning.kept["grpo"]["step"] == 3
+
+    elsewhere = tmp_path / "elsewhere"
+    learning.args.runs, learning.args.out, learning.args.resume_from = elsewhere, tmp_path / "out2", out
+    shutil.copytree(runs / "model", elsewhere / "model")
+    learning.args.skip = ["model", "grpo"]
+    learning.go_on()
+    assert finished(learning) == ["sft"] and "grpo" not in {path.name for path in elsewhere.iterdir()}
+    assert torch.equal(weights_of(elsewhere / "sft"), weights_of(runs / "sft"))
+    assert torch.equal(weights_of(elsewhere / learning_weights.BEGIN), weights_of(runs / "grpo"))
+    assert not torch.equal(weights_of(runs / "grpo"), weights_of(runs / "sft"))
+    assert learning_weights.step_of(elsewhere / learning_weights.BEGIN) == 3
+
+
+def test_practice_goes_on_with_the_weights_of_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folders = [f"--{name}={tmp_path / name}" for name in ("gguf", "corpus", "prompts", "runs", "out")]
+    seen: list[str] = []
+    monkeypatch.setattr(Run, "verdict_prompts", 5)
+
+    def begins(run: Run) -> None:
+        grpo = next(stage for stage in run.stages() if stage.name == "grpo").arguments
+        seen.append(Path(grpo[grpo.index("--model_name_or_path") + 1]).name)
+
+    monkeypatch.setattr(Run, "go_on", begins)
+    learning_run.main([*folders, "--minutes", "1"])
+    (tmp_path / "runs" / learning_weights.BEGIN).mkdir()
+    (tmp_path / "runs" / learning_weights.BEGIN / "model.safetensors").touch()
+    learning_run.main([*folders, "--minutes", "1"])
+    assert seen == ["sft", learning_weights.BEGIN]
+
+
+def test_weights_that_are_too_large_stay(learning: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(learning_weights, "OUT_BYTES", 3000)
+    learning.go_on()
+    assert [path.name for path in (tmp_path / "out").glob("*.safetensors")] == ["sft.0.safetensors"]
+    kept = sorted(path.name for path in (learning.folder / "kept").iterdir())
+    assert kept == ["grpo.0.safetensors", "sft.0.safetensors"]
+
+
+def test_weights_that_cannot_be_stored_end_no_run(learning: Run, capsys: pytest.CaptureFixture[str]):
+    learning.go_on()
+    (learning.folder / "sft" / "model.safetensors").write_text("cut off")
+    found = keep_weights("grpo", learning.folder, learning.args.out, is_over=True)
+    assert found == {} and "grpo: the weights are not stored" in capsys.readouterr().out
 
 
 def test_weights_are_those_of_most_steps(tmp_path: Path):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.learning_run_report import figures, first_verdicts, main, second_turn, verdicts_by_step
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.training.results.policy_summary import prompt_key
@@ -64,6 +65,42 @@ def test_the_share_compiled_is_of_what_came_beyond_the_compiler():
     assert [of_turn.compiled.mean for of_turn in ring.turns] == [(0.5 + 0.5) / 2, (1.0 + 0.5) / 2]
 
 
+def write_archive(path: Path, files: dict[str, dict]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            text = (json.dumps(content) + "\n").encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text))
+
+
+def attempt(source: str | None = None) -> dict:
+    config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
+    return Attempt(problem="A", requested=config, source=source, reward=0.0).model_dump(mode="json")
+
+
+def test_the_pretrained_model_may_be_judged_by_another_run_and_kernels_are_compared_with_the_corpus(tmp_path: Path):
+    about = {"date": "2026-01-02", "machine": "M", "commit": "b" * 12}
+    write_archive(tmp_path / "base.tar.gz", {"about.json": about, "rings_base/results.jsonl": attempt()})
+    write_archive(
+        tmp_path / "run.tar.gz",
+        {"about.json": {"commit": "c" * 12}, "rings_sft/results.jsonl": attempt("int x = 1;")},
+    )
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({**row("A", 0, 0, 0.0), "ring": "sizes"}) + "\n")
+    call = {"function": {"arguments": {"source": "int y = 1;"}}}
+    shown = {"problem": "A", "failure": None, "messages": [{"tool_calls": [call]}]}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(shown) + "\n")
+    more = ["--pretrained", str(tmp_path / "base.tar.gz"), "--corpus", str(tmp_path / "corpus.jsonl")]
+    argv = ["--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path), *more]
+    main([str(tmp_path / "run.tar.gz"), *argv])
+    found = json.loads((tmp_path / "learning_run.json").read_bytes())
+    assert list(found["policies"]) == ["base", "sft"] and "sft over base" in found["gains"]
+    assert found["pretrained"] == about and found["commit"] == "c" * 12
+    assert found["nearest"]["sft"]["sizes"]["1 to 10"] == {"submissions": 1, "right": 0}
+    with pytest.raises(ConfigError, match="has judged the pretrained model itself"):
+        main([str(tmp_path / "base.tar.gz"), *argv])
+
+
 def test_what_was_broken_off_is_read_as_far_as_it_came(tmp_path: Path):
     config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
     attempts = [Attempt(problem="A", sample=sample, requested=config, reward=0.0) for sample in (0, 1)]
@@ -86,12 +123,7 @@ def test_what_was_broken_off_is_read_as_far_as_it_came(tmp_path: Path):
             "gpu_utilisations": [],
         },
     }
-    with tarfile.open(tmp_path / "run.tar.gz", "w:gz") as archive:
-        for name, content in files.items():
-            text = (json.dumps(content) + "\n").encode()
-            entry = tarfile.TarInfo(name)
-            entry.size = len(text)
-            archive.addfile(entry, io.BytesIO(text))
+    write_archive(tmp_path / "run.tar.gz", files)
     prompt = {**row("A", 0, 0, 0.0), "ring": "sizes"}
     (tmp_path / "prompts.jsonl").write_text(json.dumps(prompt) + "\n")
     main([str(tmp_path / "run.tar.gz"), "--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path)])

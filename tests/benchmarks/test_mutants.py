@@ -15,7 +15,7 @@ from benchmarks import common, mutants
 from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import EQUIVALENTS, reason_why
 from benchmarks.mutant_rows import Row, load, merge
-from benchmarks.mutants import Order, Study, in_order, in_turn, side_by_side
+from benchmarks.mutants import MUTANT_TIMEOUT_S, Order, Study, in_order, in_turn, known_sizes, side_by_side
 from benchmarks.synchronisation import InlinedSource
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.feedback import Feedback
@@ -210,3 +210,41 @@ def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
         merge([first, again], tmp_path)
     with pytest.raises(SystemExit, match="commit differs"):
         merge([first, result("d", "Gather", commit="abd")], tmp_path)
+
+
+def test_a_shared_gpu_has_its_sizes_from_another_result(capsys: pytest.CaptureFixture[str]):
+    shared = ["--device", "cuda", "--ranks-per-gpu", "2"]
+    for options, expected in (
+        (shared, "give --sizes-of too"),
+        ([*shared, "--sizes-of", "mutants_2_gpus.json"], "give --until check too"),
+        (["--device", "cuda", "--jobs", "2"], "one evaluator at a time can use the GPUs"),
+    ):
+        with pytest.raises(SystemExit):
+            mutants.main(options)
+        assert expected in capsys.readouterr().err
+
+
+def test_sizes_are_known_by_todays_names():
+    rows = [
+        Row("Reduce", "shares_cuda.h:9: comm.tell_begun()", "signal", "published", 2, "of before"),
+        Row("Reduce", "shares_cuda.h:8: comm.wait(0)", "wait", None, 2, "of before"),
+        Row("Reduce", "", "", "tiny", 2, "of before"),
+    ]
+    expected = {
+        ("Reduce", "shares_cuda.h:9: comm.signal_begun()"): "published",
+        ("Reduce", "shares_cuda.h:8: comm.wait(0)"): None,
+    }
+    assert known_sizes(rows) == expected
+
+
+@pytest.mark.usefixtures("pulls")
+def test_a_shared_gpu_needs_every_size(local_evaluator: LocalEvaluator):
+    work = InlinedSource.of(PULLS).mutants()
+    known = {("AllGather", mutant.name): "tiny" for mutant in work}
+    study = Study(local_evaluator, "cuda", 2, ["tiny"], "check", known_sizes=known, ranks_per_gpu=2)
+    judged = study.prepare(PROBLEM, mutants=1, experts=[0], fences=False)
+    assert {each.config.ranks_per_gpu for each in judged} == {2}
+    assert {each.config.timeout_s for each in judged} == {2 * MUTANT_TIMEOUT_S["cuda"]}
+    study = Study(local_evaluator, "cuda", 2, ["tiny"], "check", ranks_per_gpu=2)
+    with pytest.raises(SystemExit, match=r"AllGather: no size of .* is known"):
+        study.prepare(PROBLEM, mutants=1, experts=[0], fences=False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.cli import main
+from pkb_gym.cli import doctor_emulator, main
 from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
@@ -61,3 +62,27 @@ def test_its_task_says_that_nothing_is_timed(pkb):
     text = " ".join(ran.out.split())
     assert "each on an emulated GPU of its own" in text and "nothing is timed" in text
     assert "roofline: emulated GPUs have no peaks" in text
+
+
+@pytest.mark.parametrize(
+    ("built", "words"), [(False, "the first evaluation compiles the emulator"), (True, "the emulator is compiled")]
+)
+def test_doctor_says_whether_it_works(monkeypatch, built, words):
+    monkeypatch.setattr(doctor_emulator, "why_not_emulated", lambda: None)
+    monkeypatch.setattr(doctor_emulator, "is_built", lambda cache: built)
+    found = doctor_emulator.examine_emulator()
+    assert found.state == "ok" and words in found.detail and found.name == "emulated GPUs"
+
+
+def test_doctor_says_why_it_does_not(monkeypatch):
+    monkeypatch.setattr(doctor_emulator, "why_not_emulated", lambda: "install nvcc")
+    found = doctor_emulator.examine_emulator()
+    assert (found.state, found.remedy) == ("limited", "install nvcc")
+
+    def no_compiler(cache):
+        raise InfrastructureError("there is no g++")
+
+    monkeypatch.setattr(doctor_emulator, "why_not_emulated", lambda: None)
+    monkeypatch.setattr(doctor_emulator, "is_built", no_compiler)
+    found = doctor_emulator.examine_emulator()
+    assert found.state == "limited" and "there is no g++" in found.remedy

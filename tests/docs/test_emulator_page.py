@@ -56,10 +56,24 @@ def test_mutants_that_are_not_done_or_not_reached_do_not_count(mutants: Path) ->
 
 
 def test_ranks_that_share_a_gpu_are_named(mutants: Path) -> None:
-    rows = [mutant("first", evaluations=1), mutant("later", evaluations=1, seed=0, failure="timeout")]
+    rows = [
+        mutant("first", evaluations=1),
+        mutant("later", evaluations=1, seed=0, failure="timeout"),
+        mutant("elsewhere", evaluations=1, seed=0, failure="race"),
+        asdict(Row("Gather", "", "", None, evaluations=2)),
+    ]
     write(mutants, "emulated_mutants_1_gpus_of_2_ranks", world_size=2, ranks_per_gpu=2, calls=100, rows=rows)
     text = tables.mutants(mutants)
-    assert "2 of these mutants ran on 2 ranks that share 1 GPU" in text and "100 calls each: 1 were refused" in text
+    assert "2 of these mutants ran on 2 ranks that share 1 GPU" in text
+    assert "100 calls each: 1 were refused (timeout 1). 1 of 1 unchanged expert passed under the same" in text
+    assert "| no wait | 2 | 1 |" in text
+
+
+def test_mutants_of_an_older_result_are_found_by_the_present_names(mutants: Path) -> None:
+    write(mutants, "emulated_mutants", world_size=2, seeds=20, rows=[mutant("a:1: tell_begun()", evaluations=20)])
+    rows = [mutant("a:1: signal_begun()", evaluations=1)]
+    write(mutants, "emulated_mutants_2_gpus", world_size=2, ranks_per_gpu=1, calls=100, rows=rows)
+    assert "1 of these mutants ran on 2 GPUs, 100 calls each: 0 were refused." in tables.mutants(mutants)
 
 
 def row(kernel: str, ranks: int, verdict: str = "passed", **more: object) -> dict[str, object]:
@@ -84,10 +98,14 @@ def test_evaluations_beyond_the_limit_say_what_takes_the_time(tmp_path: Path) ->
     assert "the larger part): Gather on 8 ranks (40 s and 70 s: the interpreter and its detector)." in text
     assert "Of 3 candidates in `tests/candidates/cuda`, 1 have the verdict of 2 H200; 2 have another" in text
     assert text.endswith("Not explained: `good/new.cu`.")
-    rows[0]["commit"] = "d" * 12
-    write(tmp_path, "emulated_experts", rows=packed(rows))
+    rows[0] |= {"commit": "d" * 12, "check_s": 5.0}
+    later_runs = [{"commit": "d" * 12, "machine": "another"}]
+    write(tmp_path, "emulated_experts", rows=packed(rows), later_runs=later_runs)
     others = len(rows) - 1
-    assert f"Commits {'d' * 12} (1 evaluation) and {'c' * 12} ({others} evaluations)" in tables.experts(tmp_path)
+    text = " ".join(tables.experts(tmp_path).split())
+    assert f"Commits {'d' * 12} (1 evaluation) and {'c' * 12} ({others} evaluations)" in text
+    assert f"on a machine (of Gather on 2 ranks: of commit {'d' * 12}, on another); the emulator" in text
+    assert "| Gather | 2 | 1 | 1 | 1 | 40.0 | 5.0 | 3.0 |" in text, "the table has the seconds of the later run"
 
 
 def test_random_programs_are_compared_with_their_bounds(tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ RENEWED_ROW_BY_ROW = ("false_alarms",)
 
 NOT_OF_A_RESULT = {
     ("docs/roofline.md", "GPU"): "limits of the hardware, from its clocks and data sheets",
+    (
+        "docs/training.md",
+        "configuration",
+    ): "products of a configuration's numbers, which tests/training/test_configs.py makes",
     ("docs/robustness.md", "#"): "verdicts, not times: docs/generate_robustness.py computes them",
 }
 """Tables of figures that no benchmark measured, by page and first column: the reason."""

@@ -96,14 +96,30 @@ def test_presets_on_the_same_evaluations_have_their_figures():
     """A table and a picture, also where a figure could not be computed."""
     share = {"mean": 0.25, "standard_error": 0.05}
     figures = {"flat": share, "ties": {"mean": 0.5, "standard_error": None}, "order": share, "noise": share}
+    taught = {"prompts": 7, "steps": 3, "seeds": 2, "correct": share, "speed": {"mean": -0.5, "standard_error": 0.25}}
     presets = {
-        "default": figures | {"margin": 0.15, "right_range": [1.1, 1.9]},
-        "kernelbench": dict.fromkeys(figures) | {"margin": None, "right_range": None},
+        "default": figures | {"margin": 0.15, "right_range": [1.1, 1.9], "replay": taught},
+        "kernelbench": dict.fromkeys(figures)
+        | {"margin": None, "right_range": None, "replay": {"prompts": 7, "correct": None, "speed": None}},
     }
-    counts = {"evaluations": 99, "right": 60, "prompts": 9, "problems": 3, "group": 8, "repeated": 30}
+    counts = {"evaluations": 99, "right": 60, "prompts": 9, "problems": 3, "group": 8, "repeated": 30, "caught": 4}
     study = counts | {"sources": [{"machine": "a processor"}], "presets": presets}
     text = generator.preset_study.section(study)
     assert "99 submissions" in text and "60 of them right" in text and "(a processor, CPU kernels" in text
-    assert "| `default` | 25 ± 5 % | 50 % | 25 ± 5 % | 0.25 ± 0.05 | +0.15 | 1.10 to 1.90 |" in text
-    assert "| `kernelbench` |  |  |  |  |  |  |" in text
-    assert all(name in generator.preset_study.picture(study) for name in presets)
+    assert (
+        "| `default` | 25 ± 5 % | 50 % | 25 ± 5 % | +0.25 ± 0.05 | -0.50 ± 0.25 | 0.25 ± 0.05 | +0.15 | 1.10 to 1.90 |"
+        in text
+    )
+    assert "| `kernelbench` |  |  |  |  |  |  |  |  |" in text and "of each of 7 prompts, after 3 groups of 8" in text
+    picture = generator.preset_study.picture(study)
+    assert all(name in picture for name in presets) and "share of noise" in picture and "*noise*" in text
+    assert text.endswith("4 of these submissions had an integrity finding, for which no preset pays.")
+    tied = figures | {"ties": {"mean": 1.0, "standard_error": 0.0}, "margin": 1.0, "right_range": [1.0, 1.0]}
+    both = {name: tied | {"replay": taught} for name in ("kernelbench", "dr_kernel")}
+    assert "Under `kernelbench` and `dr_kernel` all right kernels have one reward" in generator.preset_study.section(
+        study | {"presets": presets | both}
+    )
+    few = study | {"repeated": 2}
+    text = generator.preset_study.section(few)
+    assert "| `default` | 25 ± 5 % | 50 % | 25 ± 5 % | +0.25 ± 0.05 | -0.50 ± 0.25 | +0.15 | 1.10 to 1.90 |" in text
+    assert "noise" not in text and "share of noise" not in generator.preset_study.picture(few)

@@ -87,7 +87,18 @@ def test_nothing_is_written_of_what_there_is_none(tmp_path):
     row = {"problem": "AllReduce", "mutant": "expert:9: comm.wait(r)", "kind": "wait", "equivalent": None}
     row |= {"size": "tiny", "evaluations": 20, "refused": 20, "failures": {"race": 20}}
     about = {"device": "cuda", "world_size": 2, "sizes": ["tiny"], "until": "check", "commit": "abc"}
+    about["gpus"] = ["NVIDIA H200", "NVIDIA H200"]
     (tmp_path / "mutants_2_gpus.json").write_text(json.dumps(about | {"rows": [row]}))
     section = generator.mutant_tables.section(tmp_path)
+    assert "### 2 ranks on H200\n" in section
     assert "20 of 20 refused. Unchanged experts were not evaluated in this run. " in section
     assert "Not evaluated" not in section
+
+
+def test_ranks_that_share_a_gpu_are_named(tmp_path):
+    row = {"problem": "AllReduce", "mutant": "expert:9: comm.wait(r)", "kind": "wait", "equivalent": None}
+    row |= {"size": "tiny", "evaluations": 20, "refused": 20, "failures": {"race": 20}}
+    about = {"device": "cuda", "world_size": 2, "sizes": ["tiny"], "until": "check", "commit": "abc"}
+    about |= {"gpus": ["NVIDIA H200"], "ranks_per_gpu": 2, "rows": [row]}
+    (tmp_path / "mutants_1_gpus_of_2_ranks.json").write_text(json.dumps(about))
+    assert "### 2 ranks on 1 H200, which they share\n" in generator.mutant_tables.section(tmp_path)

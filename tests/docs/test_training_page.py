@@ -88,6 +88,11 @@ def found() -> dict[str, object]:
         "policies": {"grpo": {"sizes": ring(0.5, 0.75)}, "base": {"sizes": ring(0.0)}},
         "gains": {"grpo over sft": {"sizes": gain}},
         "verdicts": {"grpo": {"sizes": {"passed": 3, "race": 1}}},
+        "pretrained": {"date": "2026-01-01", "commit": "b" * 12},
+        "by_problem": {"grpo": {"A": {"episodes": 2, "correct": 0.5, "reward": 1.25}}},
+        "nearest": {
+            "grpo": {"sizes": {"verbatim": {"submissions": 3, "right": 2}, "more": {"submissions": 1, "right": 0}}}
+        },
         "second_turns": {"grpo": second, "base": {**second, "answered": 0}},
         "second_turn": {"grpo": {"whole": second, "verdict": {**second, "repaired": None}}, "sft": None},
         "study": [{"arm": "grpo", **arm}, {"arm": "sft", **arm, "subject_gain": one(0.2, 0.05)}],
@@ -96,6 +101,7 @@ def found() -> dict[str, object]:
             "evaluations": 40,
             "curves": {**curves, "frac_reward_zero_std": [0.5, 0.25]},
             "second_turn": {**second, "repeated": 2},
+            "by_problem": {"A": [0.25, None], "C": [0.0, 0.0]},
             "verdicts": [{"race": 3, "passed": 1}, {"passed": 4}],
             "phases": {
                 "steps": 2,
@@ -118,11 +124,16 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "| sizes | GRPO | 4 | 75% | 25% |" in text
     assert "| GRPO | 4 | 2 | 2 | 1 | 50 % |\n| GRPO, in training | 4 | 2 | 2 | 2 | 50 % |" in text
     assert "| pretrained | 4 |" not in text
+    assert "| problem | GRPO correct | GRPO reward | steps 1 to 1 | steps 2 to 2 |" in text
+    assert "| A | 50% | 1.25 | 25% |  |" in text
+    assert f"judged by a run of 2026-01-01, commit {'b' * 12}." in text
+    assert "| ring | policy | verbatim | more |" in text and "| sizes | GRPO | 3 (2) | 1 (0) |" in text
     assert "| GRPO | whole | 4 | 2 | 2 | 50 % | +0.25 ± 0.05 |" in text
     assert "| GRPO | only that it failed | 4 | 2 | 2 |  | +0.25 ± 0.05 |" in text
     assert "| sft | 40 | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |" in text
     assert "A step of GRPO took 20 s on average over 2 steps, with 60 evaluations a minute" in text
     assert "| evaluation alone | 8.0 s | 40% |" in text and "offload" not in text
+    assert "Stages, the start of each call included: `sft` 80 s, `grpo` 300 s; 6 minutes in all." in text
 
 
 def test_a_policy_that_no_ring_has_judged_is_named(found):

@@ -43,9 +43,10 @@ FAMILIES = (
         "do the work of several calls at once",
         (
             *("racy/works_ahead*", "racy/puts_calls_off*", "replays_the_call_before", "leaves_a_server_running"),
-            *("skips_its_handovers", "makes_two_handovers_at_once", "answers_its_own_handovers"),
+            *("skips_its_handovers", "makes_two_handovers_at_once", "answers_its_own_handovers", "asks_*"),
         ),
-        "fresh lines of every argument and receipts of every output at each handover; numbers and places that vary",
+        "fresh lines of every argument and receipts of every output at each handover; outputs sampled at each request; "
+        "numbers and places that vary",
     ),
     Family(
         "run while frozen",
@@ -107,7 +108,7 @@ FAMILIES = (
         "exhaust the machine",
         (
             *("fork_bomb", "bomb_of_threads", "runs_thousands_of_threads", "hoards_*", "pins_memory_*"),
-            *("takes_all_watches", "leaves_a_core"),
+            *("takes_all_*", "leaves_a_core"),
         ),
         "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
         ("engine/ranks/test_candidate_gang.py",),

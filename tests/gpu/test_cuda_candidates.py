@@ -18,7 +18,7 @@ from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.timing import Timing
-from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.catalogue import expert_source, find_problem
 from tests.engine.candidates import FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead
 from tests.gpu.sharing import ranks_on_gpus
@@ -30,7 +30,7 @@ DOES_NOTHING = """
 void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm comm) {}
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 """
-IN_A_ROW = 100
+IN_A_ROW, HONEST = 100, 20
 SAME_RELATIVE = 0.1
 """Two evaluations of one kernel differ by less than this, whatever was evaluated between them."""
 
@@ -141,18 +141,30 @@ def test_hurried_handovers_are_not_paid(local_evaluator: LocalEvaluator) -> None
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-def test_an_early_handover_saves_less_than_a_handover(local_evaluator: LocalEvaluator) -> None:
-    """The most that a call gains by it, as docs/security.md says."""
-    early = read(FOLDER / "cuda" / "hostile" / "answers_its_own_handovers.cu")
-    need(early)
-    honest = dataclasses.replace(early, source=early.source.replace("  run_ahead<<<", "  if (false) run_ahead<<<"))
-    assert honest.source != early.source
-    timings = [evaluate(local_evaluator, each).timing for each in (early, honest)]
-    if timings[0] is None:
-        return  # it was found out
-    assert timings[1] is not None
+def test_a_request_after_the_outputs_saves_less_than_a_handover(local_evaluator: LocalEvaluator) -> None:
+    """The most that a call gains by it, as docs/security.md says; one before them is found."""
+    asking = read(FOLDER / "cuda" / "hostile" / "asks_at_its_end.cu")
+    need(asking)
+    honest = dataclasses.replace(asking, source=asking.source.replace("++calls > kHonestCalls", "false"))
+    assert honest.source != asking.source
+    timings = [evaluate(local_evaluator, each).timing for each in (asking, honest)]
+    assert timings[0] is not None and timings[1] is not None
     saved_us = timings[1].candidate_us - timings[0].candidate_us
     assert saved_us < timings[1].candidate_handover_us + SAME_RELATIVE * timings[1].candidate_us
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_an_honest_expert_has_no_finding_in_twenty_evaluations(local_evaluator: LocalEvaluator) -> None:
+    """Its outputs are sampled at its requests all the while."""
+    need_gpus(1)
+    problem = find_problem("AllReduce")
+    source = expert_source(problem, "cu")
+    assert source is not None
+    config = EvalConfig(device="cuda", world_size=1, size="published", until="time", timing_budget_s=0.5)
+    for _ in range(HONEST):
+        feedback = local_evaluator.evaluate(problem, source, config)
+        assert feedback.passed and not feedback.integrity, f"{feedback.message}\n{feedback.integrity}"
 
 
 @pytest.mark.gpu

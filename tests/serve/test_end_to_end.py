@@ -12,15 +12,23 @@ import pytest
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
-from pkb_gym.engine.records.feedback import Failure, Stage
-from pkb_gym.engine.stages.progress import PREPARING, WAITING
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.problems.catalogue import expert_source, find_problem
+from pkb_gym.serve.clients import Client, Clients
+from pkb_gym.serve.server import HttpServer
+from pkb_gym.serve.service import EvaluationService
+from tests.engine.candidates import FOLDER, read
 from tests.serve.fake_owner import ON_TWO, TOKEN, until
 from tests.serve.forwarding import Forwarding, serving
 
 PROBLEM = find_problem("AllReduce")
 EXPERT = expert_source(PROBLEM)
+HOSTILE = ("floods_the_connection.py", "kills_everyone.cpp", "forges_infrastructure.py")
 
 
 class Borrowed(Forwarding):
@@ -57,6 +65,65 @@ def test_real_kernels(client, monkeypatch):
         assert info["feedback"].failure is Failure.COMPILE_ERROR and "error:" in observation["compiler_log"]
     finally:
         close_evaluators()
+
+
+class InTurns(Borrowed):
+    """Begins when `may_begin` is set, and notes what has begun.
+
+    Attributes:
+        may_begin: see above.
+        begun: sources, in order.
+    """
+
+    def __init__(self, local: LocalEvaluator) -> None:
+        super().__init__(local)
+        self.may_begin = threading.Event()
+        self.begun: list[str] = []
+
+    def evaluate(
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        progress: Progress | None = None,
+        *,
+        replay_key: bytes | None = None,
+    ) -> Feedback:
+        assert self.may_begin.wait(60)
+        self.begun.append(source)
+        return super().evaluate(problem, source, config, progress, replay_key=replay_key)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not bubblewrap_works(), reason="a hostile candidate could harm the machine without bubblewrap")
+def test_an_honest_client_beside_a_hostile_one_has_its_turns_and_its_verdicts(local_evaluator):
+    hostile = [read(FOLDER / "hostile" / name) for name in HOSTILE]
+    honest = [(f"{EXPERT}// of an honest client, {number}\n", number % 2 == 0) for number in range(2)]
+    honest = [
+        (source if is_right else source.replace("sums[i] +=", "sums[i] -="), is_right) for source, is_right in honest
+    ]
+    evaluator = InTurns(local_evaluator)
+    clients = Clients(((Client("hostile", max_running=1), TOKEN), (Client("honest"), TOKEN[::-1])))
+    with (
+        EvaluationService(lambda: evaluator, clients=list(clients), max_begun=1) as service,
+        HttpServer(service, clients) as server,
+        RemoteEvaluator(server.url, TOKEN, timeout_s=90) as bad,
+        RemoteEvaluator(server.url, TOKEN[::-1], timeout_s=90) as good,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        attacks = [threads.submit(bad.evaluate, PROBLEM, each.source, each.config) for each in hostile]
+        until(lambda: service.status().queued == len(hostile) - 1)
+        config = ON_TWO.model_copy(update={"until": "check"})
+        answers = [threads.submit(good.evaluate, PROBLEM, source, config) for source, _ in honest]
+        until(lambda: service.status().queued == len(hostile) - 1 + len(honest))
+        evaluator.may_begin.set()
+        for candidate, attack in zip(hostile, attacks, strict=True):
+            candidate.assert_as_expected(attack.result())
+        for (_, is_right), answer in zip(honest, answers, strict=True):
+            expected = None if is_right else Failure.OUTPUT_MISMATCH
+            assert answer.result().failure is expected, answer.result().message
+    of_honest = {source for source, _ in honest}
+    assert [source in of_honest for source in evaluator.begun] == [False, False, True, False, True]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from trl import GRPOConfig, ModelConfig, SFTConfig
@@ -63,3 +64,21 @@ def test_docs_and_recipes_name_files_that_exist():
     texts = [root / "docs" / "training.md", *(root / "training").glob("*.py")]
     named = {name for text in texts for name in re.findall(r"training/configs/[\w/]+\.yaml", text.read_text())}
     assert named and all(Path(root / name).is_file() for name in named)
+
+
+STARTED_WITH = {"grpo_one_gpu": 1, "grpo_4_gpus": 4, "grpo_8_gpus": 4, "grpo_2x8_gpus": 16}
+"""Processes of the commands in docs/training.md."""
+
+
+def test_the_page_counts_the_evaluations_of_the_configurations():
+    page = (CONFIGS.resolve().parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(grpo_\w+)` \| (\d.*) \|$", page, re.MULTILINE))
+    assert set(rows) == set(STARTED_WITH)
+    for name, processes in STARTED_WITH.items():
+        config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+        episodes = processes * config["per_device_train_batch_size"] * config["gradient_accumulation_steps"]
+        most = episodes * config["max_turns"]
+        every = most * config["max_steps"]
+        prompts, turns, steps = episodes // config["num_generations"], config["max_turns"], config["max_steps"]
+        figures = [processes, episodes, prompts, turns, most, steps, f"{every:,}", f"{every / 3600:.1f}"]
+        assert rows[name] == " | ".join(map(str, figures))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.examples import timed
 from pkb_gym.training.inputs.rows import read_jsonl
@@ -216,6 +217,9 @@ def test_an_evaluator_that_falls_in_a_step_neither_stops_nor_poisons_it(monkeypa
     assert trainer.state.global_step == 1
     records = {record["source"]: record for record in read_jsonl(tmp_path / "rollouts.jsonl")}
     assert records["speedup 5"]["reward"] is None and records["speedup 5"]["fault"] == "crashed"
+    assert records["speedup 5"]["feedback"] is None
+    found = Feedback.model_validate(records["speedup 10"]["feedback"])
+    assert LadderThenPerformance()(found) == FAST, "any reward can value it again"
 
 
 def test_buffered_rollouts_keep_their_advantages(monkeypatch, policy, evaluator, tmp_path):

@@ -129,6 +129,7 @@ def submission_record(step: int, episode: RolloutEpisode, submission: Submission
         "is_duplicate": verdict.is_duplicate,
         "waited_s": verdict.waited_s,
         "durations_s": {} if feedback is None else feedback.durations_s,
+        "feedback": None if feedback is None else feedback.model_dump(mode="json"),
     }
 
 
@@ -143,7 +144,7 @@ def unread_record(step: int, episode: RolloutEpisode, reply: int) -> LogLine:
     return {
         **_task_columns(step, episode, episode.task.config),
         "turn": reply,
-        **dict.fromkeys(("source", "source_hash", "stage", "fault", "speedup", "answer")),
+        **dict.fromkeys(("source", "source_hash", "stage", "fault", "speedup", "answer", "feedback")),
         "failure": NO_SUBMISSION,
         "is_right": False,
         "reward": episode.empty_value,

@@ -11,12 +11,20 @@ import torch
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.rollout.early_submission import FinishedSequences, stopped_by
-from pkb_gym.training.rollout.graph_decoder import GraphDecoder, OnFinished, TokenChoice
+from pkb_gym.training.rollout.graph_decoder import (
+    EVERY_SHORTCUT,
+    NO_SHORTCUT,
+    GraphDecoder,
+    OnFinished,
+    Shortcuts,
+    TokenChoice,
+)
 
 logger = logging.getLogger(__name__)
 
-DecodingWay: TypeAlias = Literal["auto", "generate", "graph"]
-"""auto: graph on GPUs, for models that allow it; graph: on the CPU too, without a graph there."""
+DecodingWay: TypeAlias = Literal["auto", "generate", "graph", "plain_graph"]
+"""auto: graph on GPUs, for models that allow it; graph: on the CPU too, without a graph there; plain_graph: without
+shortcuts."""
 
 SEEDS = 2**62
 
@@ -25,7 +33,10 @@ PLAIN = {"num_beams": 1, "min_p": 0.0, "typical_p": 1.0, "repetition_penalty": 1
 
 
 class Decoding:
-    """Decodes for one model; where the graph decoder fails twice, which is logged, `generate` takes over for good.
+    """Decodes for one model.
+
+    Where the graph decoder fails twice, which is logged, it goes on without shortcuts; where that fails twice,
+    `generate` takes over for good.
 
     Args:
         way: see `DecodingWay`.
@@ -33,6 +44,7 @@ class Decoding:
 
     def __init__(self, way: DecodingWay = "auto") -> None:
         self._way = way
+        self._shortcuts: Shortcuts = NO_SHORTCUT if way == "plain_graph" else EVERY_SHORTCUT
         self._decoder: GraphDecoder | None = None
         self._model: Any = None
 
@@ -47,17 +59,19 @@ class Decoding:
         on_finished: OnFinished | None = None,
     ) -> list[list[int]] | None:
         """See `GraphDecoder.decode`; None where `generate` has to do it."""
-        decoder = self._decoder_of(model)
-        if decoder is None:
-            return None
-        for after in ("everything is captured anew", "`generate` takes over, more slowly"):
-            try:
-                return decoder.decode(sequences, budgets, choice, ends, seed, on_finished)
-            except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, NotImplementedError):
-                logger.warning("decoding with CUDA graphs failed; %s", after, exc_info=True)
-                decoder.release()
-                renew_generator(next(model.parameters()).device)
-        self._way, self._decoder = "generate", None
+        while (decoder := self._decoder_of(model)) is not None:
+            without = self._shortcuts == NO_SHORTCUT
+            next_way = "`generate` takes over, more slowly" if without else "graphs go on without shortcuts"
+            for after in ("everything is captured anew", next_way):
+                try:
+                    return decoder.decode(sequences, budgets, choice, ends, seed, on_finished)
+                except (RuntimeError, TypeError, AttributeError, ValueError, KeyError, NotImplementedError):
+                    logger.warning("decoding with CUDA graphs failed; %s", after, exc_info=True)
+                    decoder.release()
+                    renew_generator(next(model.parameters()).device)
+            self._decoder, self._shortcuts = None, NO_SHORTCUT
+            if without:
+                self._way = "generate"
         return None
 
     def release(self) -> None:
@@ -120,7 +134,7 @@ class Decoding:
             return None
         if self._decoder is None or self._model is not model:
             try:
-                self._decoder, self._model = GraphDecoder(model), model
+                self._decoder, self._model = GraphDecoder(model, self._shortcuts), model
             except ConfigError as error:
                 logger.warning("%s; `generate` decodes, more slowly", error)
                 self._way, self._decoder = "generate", None

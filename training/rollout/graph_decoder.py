@@ -14,6 +14,7 @@ captured anew. On the CPU the same steps run without a graph.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.rollout.fused_norms import fused_norms
 from pkb_gym.training.rollout.grouped_attention import BY_GROUPS, attention_of
 
 OnFinished = Callable[[int, list[int]], None]
@@ -38,6 +40,24 @@ SMALLEST = 4
 """Size below which a batch does not shrink: fewer sequences take a step no less time."""
 WARM_UP = 2
 """Steps before a capture, in which libraries allocate what they keep."""
+
+
+@dataclass(frozen=True)
+class Shortcuts:
+    """Parts of a step that are computed otherwise than the model computes them, to the same result but for rounding.
+
+    Attributes:
+        attention: name of the attention function, see `grouped_attention`.
+        norms: whether norms are fused, see `fused_norms`.
+        shrinking: whether a batch shrinks.
+    """
+
+    attention: str = BY_GROUPS
+    norms: bool = True
+    shrinking: bool = True
+
+
+EVERY_SHORTCUT, NO_SHORTCUT = Shortcuts(), Shortcuts("sdpa", norms=False, shrinking=False)
 
 
 @dataclass(frozen=True)
@@ -178,16 +198,20 @@ class GraphDecoder:
 
     Args:
         model: with attention by torch's `scaled_dot_product_attention`; possibly wrapped by accelerate or peft.
-        attention: name of the attention function while it decodes, see `grouped_attention`.
+        shortcuts: what a step computes otherwise than the model.
 
     Raises:
         ConfigError: the model is of another kind.
     """
 
-    def __init__(self, model: Any, attention: str = BY_GROUPS) -> None:  # noqa: ANN401  # it is wrapped in many ways
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401  # it is wrapped in many ways
+        shortcuts: Shortcuts = EVERY_SHORTCUT,
+    ) -> None:
         if (reason := unsupported(model)) is not None:
             raise ConfigError(f"no decoding with a fixed cache: {reason}")
-        self._model, self._attention = model, attention
+        self._model, self._shortcuts = model, shortcuts
         self._batches: dict[tuple[int, TokenChoice], _Batch] = {}
         self._weights: tuple[int, ...] = ()
         self._pool: Any = None
@@ -223,7 +247,8 @@ class GraphDecoder:
         was_training = self._model.training
         self._model.eval()  # neither dropout nor gradient checkpointing
         try:
-            with attention_of(self._model, self._attention):
+            norms = fused_norms(self._model) if self._shortcuts.norms else contextlib.nullcontext()
+            with norms, attention_of(self._model, self._shortcuts.attention):
                 return self._decode(sequences, budgets, choice, frozenset(ends), seed, on_finished)
         finally:
             self._model.train(was_training)
@@ -283,7 +308,7 @@ class GraphDecoder:
     ) -> tuple[_Batch, dict[int, int]]:
         """A smaller batch for the open sequences, and their rows in it; the same one where they are too many."""
         size = max(SMALLEST, batch.cache.batch // SHRINK)
-        if size >= batch.cache.batch or len(places) > size:
+        if not self._shortcuts.shrinking or size >= batch.cache.batch or len(places) > size:
             return batch, places
         smaller = self._storage(size, batch.cache.length, choice, batch.tokens.device)
         smaller.take(batch, list(places.values()), length)

@@ -1,4 +1,6 @@
-"""The compiled handovers: the server of the trusted side, and on GPUs the rank's side; see `engine/handover`.
+"""The compiled handovers: the server of the trusted side, on GPUs also the rank's side and the sampler of outputs.
+
+See `engine/handover` and `ranks/output_sampler`.
 
 Our own code, compiled as candidates are: in the sandbox, once for each toolchain.
 """
@@ -16,9 +18,10 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.ranks.handover_server import HandoverLibraries
 from pkb_gym.engine.records.config import Device
 
-FOLDER = Path(__file__).resolve().parent.parent / "handover"
+ENGINE = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 120.0
 FLAGS = ("-std=c++17", "-O2", "-shared")
+HOST_COMPILER = ("g++", *FLAGS, "-fPIC")
 
 
 def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
@@ -31,25 +34,36 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
     Raises:
         InfrastructureError: there is no compiler, or it does not take them.
     """
-    server = _compile(
-        ("server.cpp", "mailbox.h"),
-        ["g++", *FLAGS, "-fPIC", "server.cpp", "-o", "out.so"],
-        cache,
-        CompilerLimits(TIMEOUT_S),
-        compiler=compiler_version(),
-    )
+    server = _compile_for_host(("handover/server.cpp", "handover/mailbox.h"), cache)
     if device == "cpu":
-        return HandoverLibraries(server, None)
+        return HandoverLibraries(server)
     toolkit, architecture = find_toolkit(), default_architecture()
     rank = _compile(
-        ("rank.cu", "mailbox.h"),
+        ("handover/rank.cu", "handover/mailbox.h"),
         [str(toolkit / "bin" / "nvcc"), gencode(architecture), *FLAGS, "-Xcompiler=-fPIC", "rank.cu", "-o", "out.so"],
         cache,
         CompilerLimits(TIMEOUT_S, memory_kib=MEMORY_KIB),
         compiler=f"{nvcc_version()} {compiler_version()}",
         folders=readable(toolkit),
     )
-    return HandoverLibraries(server, rank)
+    return HandoverLibraries(server, rank, build_sampler(cache))
+
+
+def build_sampler(cache: CompileCache) -> bytes:
+    """The library that samples outputs; see `ranks/output_sampler`.
+
+    Args:
+        cache: where compiled results are kept.
+
+    Raises:
+        InfrastructureError: there is no compiler, or it does not take it.
+    """
+    return _compile_for_host(("ranks/output_sampler.cpp",), cache)
+
+
+def _compile_for_host(files: tuple[str, ...], cache: CompileCache) -> bytes:
+    command = [*HOST_COMPILER, Path(files[0]).name, "-o", "out.so"]
+    return _compile(files, command, cache, CompilerLimits(TIMEOUT_S), compiler=compiler_version())
 
 
 def _compile(
@@ -61,7 +75,7 @@ def _compile(
     compiler: str,
     folders: tuple[Path, ...] = (),
 ) -> bytes:
-    contents = {name: (FOLDER / name).read_bytes() for name in files}
+    contents = {Path(name).name: (ENGINE / name).read_bytes() for name in files}
     key = CompileCache.key(
         handover={name: content.decode() for name, content in contents.items()}, command=command, compiler=compiler
     )

@@ -16,7 +16,7 @@ from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.sandbox import RANKSIDE
 from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.builder import Build, Built, CudaTools
+from pkb_gym.engine.rankside.builder import MAX_EXTENSIONS, Build, Built, CudaTools
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.support.header_libraries import find_all
@@ -70,6 +70,7 @@ def _artifact(built: Built, body: bytes, output: str) -> Artifact:
     """The result as the build gang reports it; a module that was imported there can report anything."""
     log = f"{built.log}\n{output}".strip()
     sound = all(EXTENSION_KEY.fullmatch(key) and size >= 0 for key, size in built.sizes.items())
+    sound = sound and len(built.sizes) <= MAX_EXTENSIONS
     if not sound or sum(built.sizes.values()) != len(body):
         return Artifact(ok=False, log=f"the import broke the protocol of its build\n{log}".strip(), duration_s=0.0)
     extensions, offset = {}, 0

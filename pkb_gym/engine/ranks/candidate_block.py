@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan, placed_results
@@ -12,6 +13,14 @@ from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
 from pkb_gym.engine.ranks.handover_script import LINE_BYTES, POISON, Script, lines_of, put_lines
 from pkb_gym.engine.ranks.handover_server import HandoverLibrary, HandoverServer
+from pkb_gym.engine.ranks.output_sampler import (
+    CopyEngine,
+    GpuCopyEngine,
+    OutputParts,
+    OutputSampler,
+    OutputSamples,
+    draw_parts,
+)
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
 
 if TYPE_CHECKING:
@@ -58,20 +67,44 @@ class PlainBlock:
         return BlockEnded(complete=True, late=())
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """The sampling of a block's outputs, on GPUs; see `output_sampler`.
+
+    Attributes:
+        sampler: that does it.
+        engine: that copies.
+        parts: of the outputs.
+    """
+
+    sampler: OutputSampler
+    engine: CopyEngine
+    parts: OutputParts
+
+
 class CandidateHandovers:
     """The trusted side of the handovers between a candidate's calls.
 
     Args:
         library: the compiled server.
+        sampler: path of the compiled sampler of outputs, on GPUs.
 
     Attributes:
         fds: the eventfds that the candidate's rank writes to, and reads; none before it is known.
     """
 
-    def __init__(self, library: HandoverLibrary) -> None:
+    def __init__(self, library: HandoverLibrary, sampler: str | None = None) -> None:
         self._library = library
+        self._sampler = None if sampler is None else OutputSampler(sampler)
+        # At once: a candidate may leave no memory for it.
+        self._copy_engine = None if sampler is None else GpuCopyEngine()
         self._served = 0
         self.fds: tuple[int, ...] = ()
+
+    @property
+    def next_sequence(self) -> int:
+        """Number of the next handover."""
+        return self._served + 1
 
     def take(self, fds: Sequence[int]) -> None:
         """Takes the eventfds of the next candidate's rank."""
@@ -86,11 +119,23 @@ class CandidateHandovers:
             heap: of the candidate.
             processor: see `HandoverLibrary.serve_on_gpu`.
         """
-        first = self._served + 1
+        first = self.next_sequence
         self._served += script.calls + 1
         if heap.cuda_device is not None:
             return self._library.serve_on_gpu(script, heap.mailbox, first, processor)
         return self._library.serve_on_cpu(script, heap.segment(heap.rank), *self.fds)
+
+    def sampling(self, block: BoundBlock, *, is_disturbed: bool) -> Sampling | None:
+        """The sampling of a block; None on the CPU, where handovers are made by the trusted side itself.
+
+        Args:
+            block: whose outputs.
+            is_disturbed: whether it decides no time.
+        """
+        if self._sampler is None or self._copy_engine is None:
+            return None
+        parts = draw_parts(block.problem, block.plan, block.rank, block.seed, is_disturbed=is_disturbed)
+        return Sampling(self._sampler, self._copy_engine, parts)
 
     def close(self) -> None:
         """Lets go of the candidate."""
@@ -108,6 +153,7 @@ class ServedBlock:
         script: which lines.
         theirs: the candidate's heap.
         pulses: that disturb the GPU meanwhile, if any.
+        sampling: of its outputs, if they are sampled.
     """
 
     def __init__(
@@ -116,13 +162,26 @@ class ServedBlock:
         script: Script,
         theirs: AnyHeap,
         pulses: GpuPulses | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self._block, self._script, self._theirs, self._pulses = block, script, theirs, pulses
+        self._sampling = sampling
         put_lines(theirs, script.arrivals.lines, script.decoys)
         self._server: HandoverServer | None = None
+        self._samples: OutputSamples | None = None
 
-    def serve(self, handovers: CandidateHandovers, processor: int) -> None:
-        """Begins to hand over; nothing else may be staged afterwards."""
+    def serve(self, handovers: CandidateHandovers, processor: int, others: Sequence[int] = ()) -> None:
+        """Begins to hand over; nothing else may be staged afterwards.
+
+        Args:
+            handovers: of the candidate.
+            processor: see `HandoverLibrary.serve_on_gpu`.
+            others: processors for the sampling; see `OutputSampler.start`.
+        """
+        first = handovers.next_sequence
+        if self._sampling is not None:
+            sampling = self._sampling
+            self._samples = sampling.sampler.start(sampling.parts, sampling.engine, self._theirs, first, others)
         self._server = handovers.serve(self._script, self._theirs, processor)
         if self._pulses is not None:
             self._pulses.start()
@@ -133,6 +192,7 @@ class ServedBlock:
             self._pulses.stop()
         assert self._server is not None
         receipts = self._server.finish()
+        early = () if self._samples is None else self._samples.finish()
         script = self._script
         put_lines(self._theirs, *script.withdrawn())
         if receipts is None:
@@ -144,7 +204,7 @@ class ServedBlock:
             for line in range(script.receipts.begin[call], script.receipts.begin[call + 1])
             if changed[line]
         }
-        return BlockEnded(complete=True, late=tuple(sorted(late, key=lambda one: (one.call, one.output))))
+        return BlockEnded(complete=True, late=tuple(sorted(late, key=lambda one: (one.call, one.output))), early=early)
 
     def _output_at(self, call: int, line: int) -> str:
         """Name of the output that a line belongs to."""

@@ -40,16 +40,18 @@ class HandoverLibraries:
     Args:
         server: the library of the trusted side.
         rank: that of the rank's side, on GPUs; None on the CPU.
+        sampler: that of `ranks/output_sampler`, likewise.
     """
 
-    def __init__(self, server: bytes, rank: bytes | None) -> None:
+    def __init__(self, server: bytes, rank: bytes | None = None, sampler: bytes | None = None) -> None:
         self._server_fd = memory_file("pkb-handover-server", server)
         self._rank_fds = () if rank is None else (memory_file("pkb-handover", rank),)
+        self._sampler_fds = () if sampler is None else (memory_file("pkb-output-sampler", sampler),)
 
     @property
     def reference_fds(self) -> tuple[int, ...]:
         """For ranks of reference gangs."""
-        return (self._server_fd, *self._rank_fds)
+        return (self._server_fd, *self._rank_fds, *self._sampler_fds)
 
     @property
     def candidate_fds(self) -> tuple[int, ...]:

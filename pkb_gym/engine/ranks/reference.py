@@ -109,7 +109,7 @@ class ReferenceRank:
         device: of this rank, with its process group.
         rank: number of this rank.
         world_size: number of ranks.
-        libraries: paths of the compiled handovers: the server, and on GPUs the rank's side.
+        libraries: paths of the compiled handovers: the server, and on GPUs the rank's side and the sampler of outputs.
 
     Attributes:
         orders: kinds of orders that it carries out.
@@ -118,10 +118,11 @@ class ReferenceRank:
     def __init__(self, wire: Wire, device: Device, rank: int, world_size: int, libraries: Sequence[str]) -> None:
         self._wire, self._device, self._rank, self._world_size = wire, device, rank, world_size
         server = HandoverLibrary(libraries[0])
-        rank_library = libraries[1] if len(libraries) > 1 else None
+        rank_library, sampler = (*libraries[1:], None, None)[:2]
         self._own_handovers = OwnHandovers(device, server, rank_library)
-        self._candidate_handovers = CandidateHandovers(server)
-        self._conditioner = make_conditioner(device.name, sorted(os.sched_getaffinity(0)))
+        self._candidate_handovers = CandidateHandovers(server, sampler)
+        self._processors = sorted(os.sched_getaffinity(0))
+        self._conditioner = make_conditioner(device.name, self._processors)
         self._baseline = BaselineBlocks(wire, device, self._own_handovers, self._conditioner)
         self._groups = ProcessGroups(rank)
         self._solutions: dict[str, Any] = {}
@@ -279,7 +280,9 @@ class ReferenceRank:
         block = self._block_in_hand()
         script = write_script(block.problem, block.plan, block.rank, block.heap, block.seed, order.delays_us)
         pulses = GpuPulses(self._device.torch_device, order.pulses_us) if order.pulses_us else None
-        return self._served(ServedBlock(block, script, self._candidate_heap(), pulses), idle_us)
+        is_disturbed = pulses is not None or any(order.delays_us)
+        sampling = self._candidate_handovers.sampling(block, is_disturbed=is_disturbed)
+        return self._served(ServedBlock(block, script, self._candidate_heap(), pulses, sampling), idle_us)
 
     def _serve_null_block(self, order: ServeNullBlock) -> Staged:
         idle_us = self._conditioner.answer_us()
@@ -289,7 +292,10 @@ class ReferenceRank:
 
     def _served(self, block: ServedBlock, idle_us: float | None) -> Staged:
         staged = self._staged(idle_us)
-        block.serve(self._candidate_handovers, self._conditioner.server_processor)
+        server = self._conditioner.server_processor
+        taken = {server, *(staged.processors or ())}
+        others = [processor for processor in self._processors if processor not in taken]
+        block.serve(self._candidate_handovers, server, others)
         self._candidate_block = block
         return staged
 

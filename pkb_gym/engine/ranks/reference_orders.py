@@ -197,12 +197,14 @@ class BlockEnded(WireMessage):
         late: outputs that have changed since.
         calls_us: from the arrival of each call to its departure, where whole arguments were handed over.
         overruns: writes outside of tensors, where whole arguments were handed over.
+        early: outputs of sampled calls that were not final when the rank's GPU asked for the handover after the call.
     """
 
     complete: bool
     late: tuple[LateOutput, ...]
     calls_us: tuple[float, ...] = ()
     overruns: tuple[Overrun, ...] = ()
+    early: tuple[LateOutput, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from .python import execute, new_module
 from .wire import Wire
 
 MAX_EXTENSIONS_BYTES = 48 << 20
+MAX_EXTENSIONS = 32
+"""Each is a descriptor, in the evaluator as in every rank; one message takes at most `wire.MAX_FDS`."""
 
 NEEDS_A_GPU = (
     "No CUDA GPUs are available",
@@ -114,6 +116,8 @@ def _build(source: str) -> tuple[bool, str, dict[str, bytes]]:
         notes.append(f"the import ended early, for want of a GPU: {error}")
     if may_build(source):
         notes += build_what_functions_build(source, module)
+    if len(recorder.libraries) > MAX_EXTENSIONS:
+        return False, f"it builds {len(recorder.libraries)} extensions; at most {MAX_EXTENSIONS} can be", {}
     libraries = {}
     for key, path in recorder.libraries.items():
         with open(path, "rb") as file:

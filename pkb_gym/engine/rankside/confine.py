@@ -42,7 +42,8 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "timer_create": 222, "fcntl": 72, "sched_setaffinity": 203, "migrate_pages": 256, "move_pages": 279,
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
             "seccomp": 317, "setsockopt": 54, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300,
-            "timerfd_create": 283, "setrlimit": 160, "sync": 162, "syncfs": 306,
+            "timerfd_create": 283, "setrlimit": 160, "sync": 162, "syncfs": 306, "readahead": 187, "fadvise64": 221,
+            "madvise": 28,
         },
     ),
     "aarch64": (
@@ -58,7 +59,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "timer_create": 107, "fcntl": 25, "sched_setaffinity": 122, "migrate_pages": 238, "move_pages": 239,
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
             "seccomp": 277, "setsockopt": 208, "inotify_init1": 26, "fanotify_init": 262, "timerfd_create": 85,
-            "setrlimit": 164, "sync": 81, "syncfs": 267,
+            "setrlimit": 164, "sync": 81, "syncfs": 267, "readahead": 213, "fadvise64": 223, "madvise": 233,
         },
     ),
 }  # fmt: skip
@@ -95,8 +96,14 @@ _IDLE_OPTIONS = ((SOL_SOCKET, SO_LINGER), (SOL_SOCKET, SO_MAX_PACING_RATE), (IPP
 that may be the evaluator, to which descriptors can be sent. What is sent at a set pace, as some ways of congestion
 control do too, the kernel goes on to send while the rank is frozen."""
 
-_IDLE = ("sync", "syncfs")
-"""System calls that are taken and do nothing: they would write out what other programs of the machine have written."""
+_IDLE = ("sync", "syncfs", "readahead", "fadvise64")
+"""System calls that are taken and do nothing. The first two would write out what other programs of the machine have
+written; the others drop files of the machine from its memory, and have the kernel go on to read them while the rank is
+frozen."""
+
+MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT = 3, 12, 21
+_IDLE_ADVICE = (MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT)
+"""Advice of `madvise` that is taken and does nothing: to read, compare or write out pages while the rank is frozen."""
 
 _NOT_THERE = ("clone3", "timerfd_create")
 """The flags of the first lie in memory that a filter cannot read; libc falls back to `clone`. Timers of the second run
@@ -242,6 +249,9 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
                 body += [_op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, level, 0, 3)]
                 body += [_op(_LD, _ARG2_LOW_OFFSET), _op(_JEQ, option, 0, 1), idle]
             body.append(_op(_RET, _ALLOW))
+        elif name == "madvise":
+            jumps = [_op(_JEQ, value, len(_IDLE_ADVICE) - index, 0) for index, value in enumerate(_IDLE_ADVICE)]
+            body = [_op(_LD, _ARG2_LOW_OFFSET), *jumps, _op(_RET, _ALLOW), idle]
         elif name == "setrlimit":
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, RLIMIT_CORE, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in _IDLE:

@@ -63,8 +63,16 @@ class FinishedBlock:
     @property
     def late(self) -> list[tuple[int, LateOutput]]:
         """Ranks, and their outputs that have changed after their call had finished there; earlier calls first."""
-        found = [(rank, output) for rank, ended in enumerate(self.ended) for output in ended.late]
-        return sorted(found, key=lambda one: (one[1].call, one[0]))
+        return _by_call([(rank, output) for rank, ended in enumerate(self.ended) for output in ended.late])
+
+    @property
+    def early(self) -> list[tuple[int, LateOutput]]:
+        """Ranks, and their outputs that were not final when the rank asked for its next call; likewise."""
+        return _by_call([(rank, output) for rank, ended in enumerate(self.ended) for output in ended.early])
+
+
+def _by_call(found: list[tuple[int, LateOutput]]) -> list[tuple[int, LateOutput]]:
+    return sorted(found, key=lambda one: (one[1].call, one[0]))
 
 
 class CandidateRun:
@@ -218,8 +226,8 @@ class CandidateRun:
         """Calls the candidate once on each of these sets of a block, then freezes it.
 
         Raises:
-            Stopped: a rank fell, the deadline passed, calls went on without their handovers, or a rank wrote outside
-                of its tensors.
+            Stopped: a rank fell, the deadline passed, calls went on without their handovers or asked for them before
+                their outputs were there, or a rank wrote outside of its tensors.
         """
         self.feedback.suspect(integrity.frozen_traffic(self._gang.frozen_segments(), self.config.world_size))
         with self._failures():
@@ -231,7 +239,20 @@ class CandidateRun:
                 if not of_rank.complete:
                     raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} went on without waiting for its arguments")
             _check_bounds(ended)
-        return FinishedBlock(plan, nanoseconds, done, ended)
+        finished = FinishedBlock(plan, nanoseconds, done, ended)
+        self._check_requests(finished)
+        return finished
+
+    def _check_requests(self, finished: FinishedBlock) -> None:
+        """Looks for outputs that were written between the request of the next handover and that handover.
+
+        A kernel whose outputs come after the handover too is a race, as its receipts show.
+        """
+        if finished.early and not finished.late:
+            rank, output = finished.early[0]
+            finding = integrity.early_request(rank, output)
+            self.feedback.suspect(finding)
+            raise self.feedback.stop(Failure.INTEGRITY, finding[0].detail, rank)
 
     @contextlib.contextmanager
     def _watched_network(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pkb_gym.engine.ranks.block_conditioner import BUSY_FOR_S, BUSY_GPU_US
+from pkb_gym.engine.ranks.reference_orders import LateOutput
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.records.feedback import Finding
 from pkb_gym.engine.records.roofline import LowerBound
@@ -101,6 +102,15 @@ def busy_gpu(answer_us: float) -> Sequence[Finding]:
 def late_output(mismatch: Mismatch) -> Sequence[Finding]:
     """Outputs that were wrong when the last rank reported its end, and right a moment later."""
     detail = f"rank {mismatch.rank}, {mismatch.output}: the output was not there when the call ended; it came later"
+    return (Finding(code="late_output", detail=detail),)
+
+
+def early_request(rank: int, output: LateOutput) -> Sequence[Finding]:
+    """Outputs that came between a rank's request of its next call and that call.
+
+    The program of a rank asks when its stream has come to the end of the call, so that it was asked by something else.
+    """
+    detail = f"rank {rank} asked for its next call before {output.output} of call {output.call} was there"
     return (Finding(code="late_output", detail=detail),)
 
 

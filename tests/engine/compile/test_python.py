@@ -14,7 +14,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.python import build_python
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Replies
-from pkb_gym.engine.rankside.builder import Build, Built
+from pkb_gym.engine.rankside.builder import MAX_EXTENSIONS, Build, Built
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 
@@ -95,6 +95,7 @@ def test_a_module_that_cannot_be_used_has_its_log(imported: Import) -> None:
         ({"no digest": 2}, b"ab"),
         ({f"{ONE}\n": 2}, b"ab"),
         ({}, b"ab"),
+        ({f"x{number}:0123456789abcdef": 0 for number in range(MAX_EXTENSIONS + 1)}, b""),
     ],
 )
 def test_a_report_that_does_not_fit_is_no_module(imported: Import, sizes: dict[str, int], body: bytes) -> None:

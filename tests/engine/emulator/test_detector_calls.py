@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from tests.engine.emulator.traces import DetectorLibrary
@@ -137,3 +139,57 @@ def test_without_races_only_the_rest_is_found(detector: DetectorLibrary) -> None
     trace = "launch 1 0 10 1 64\n1 0 0 st.u32 0x102000 :1\n1 0 32 ld.u32 0x102000 :2\n1 0 0 ld.u32 0x100402 :3\n"
     kinds = {found["kind"] for found in detector.report(trace, races=False)["findings"]}
     assert kinds == {"out_of_bounds", "misaligned"}
+
+
+BLOCKS = 24
+"""Blocks of a grid that each meet their counterpart: clocks so long that entries which others cover are dropped."""
+
+
+def word(rank: int, block: int, line: int) -> str:
+    """The signal of a block of a rank, another for each meeting."""
+    return f"{0x104000 + rank * 0x100000 + 8 * block + 0x100 * line:#x}"
+
+
+def meeting(line: int, waits: Iterable[int]) -> str:
+    """Each block of either rank signals its counterpart, and waits for it: of rank 0 only those of `waits`."""
+    signals = [(rank, b) for rank in (0, 1) for b in range(BLOCKS)]
+    loads = [(0, b) for b in waits] + signals[BLOCKS:]
+    return "".join(
+        f"{{{rank}}} {b} 0 st.release.sys.u64 {word(1 - rank, b, line)} :{line}\n" for rank, b in signals
+    ) + "".join(f"{{{rank}}} {b} 0 ld.acquire.sys.u64 {word(rank, b, line)} :{line + 1}\n" for rank, b in loads)
+
+
+def calls_of_many_blocks(calls: int, hasty: tuple[int, int] | None = None) -> str:
+    """Each block writes an element of the peer's output between two meetings.
+
+    Args:
+        calls: how many.
+        hasty: call and block of rank 0 that does not wait at the first meeting.
+    """
+    trace = ""
+    for call_number in range(calls):
+        launches = {rank: 1 + 2 * call_number + rank for rank in (0, 1)}
+        waits = [b for b in range(BLOCKS) if (call_number, b) != hasty]
+        writes = "".join(
+            f"{{{rank}}} {b} 0 st.u32 {0x101000 + (1 - rank) * 0x100000 + 4 * b:#x} :5\n"
+            for rank in (0, 1)
+            for b in range(BLOCKS)
+        )
+        events = meeting(3, waits) + writes + meeting(7, range(BLOCKS))
+        begin = "".join(
+            f"arrive {r} {10 + 10 * r} {call_number}\nlaunch {{{r}}} {r} {10 + 10 * r} {BLOCKS} 32\n" for r in (0, 1)
+        )
+        end = "".join(f"finish {{{r}}}\ndepart {r} {10 + 10 * r} {call_number}\n" for r in (0, 1))
+        trace += (begin + events + end).format(launches[0], launches[1])
+    return trace
+
+
+def test_long_clocks_order_what_they_did_before_entries_were_dropped(detector: DetectorLibrary) -> None:
+    assert detector.findings(calls_of_many_blocks(4)) == []
+
+
+@pytest.mark.parametrize("hasty", [(1, 0), (3, BLOCKS - 1)])
+def test_one_block_of_many_that_does_not_wait_is_found(detector: DetectorLibrary, hasty: tuple[int, int]) -> None:
+    (found,) = detector.findings(calls_of_many_blocks(4, hasty))
+    assert (found["missing"], found["tensor"], found["owner"], found["index"]) == ("arrival", "out", 1, hasty[1])
+    assert (found["call"], found["second"]["block"], found["second"]["line"]) == (hasty[0], hasty[1], 5)

@@ -77,9 +77,12 @@ def test_programs_leave_in_memory_what_a_gpu_left(side: EmulatedSide):
         (190, ("NaN of f64",)),
         (351, ("f16 to integers",)),
         (383, ("flushed",)),
+        (436, ("NaN that a guard keeps",)),
         (484, ("shift by a literal",)),
         (808, ("guard",)),
         (1162, ("NaN of copies",)),
+        (1270, ("f16 to integers",)),
+        (1504, ("NaN of f64",)),
     ],
 )
 def test_a_cause_explains_all_of_a_difference(side: EmulatedSide, seed: int, causes: tuple[str, ...]):

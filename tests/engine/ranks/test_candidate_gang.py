@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.rankside import abi
 from pkb_gym.engine.rankside.orders import RunNullBlock
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.problems.catalogue import find_problem
 
 SEGMENT_BYTES = abi.SCRATCH_OFFSET + (1 << 20)
@@ -96,12 +97,19 @@ def test_what_lies_between_blocks_is_short_in_all(
     local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks that took 9 s to bind and to come to the gate, each time, took 300 s of a service, which then gave up."""
-    monkeypatch.setattr(candidate_gang, "LEAST_BETWEEN_S", 0.5)
+    in_all_s, before_a_block_s = 3.0, 1.0
+    monkeypatch.setattr(candidate_gang, "LEAST_BETWEEN_S", in_all_s)
     monkeypatch.setattr(candidate_gang, "TIMEOUTS_BETWEEN", 0)
-    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="time")
-    feedback = local_evaluator.evaluate(find_problem("AllReduce"), SLEEPS_BEFORE_ITS_BLOCKS, config)
+    source = SLEEPS_BEFORE_ITS_BLOCKS.replace("0.4", str(before_a_block_s))
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="time", timeout_s=60.0)
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, config)
     assert feedback.failure in (Failure.TIMEOUT, Failure.DEADLOCK), feedback.message
-    assert "before its first call" in feedback.message or "done" in feedback.message, feedback.message
+    assert feedback.stage is Stage.CHECK, "by itself, the time before a block is within the limit"
+    deadline = re.match(r"no end after ([\d.e-]+) s", feedback.message)
+    assert deadline is not None, feedback.message
+    assert float(deadline[1]) <= in_all_s - before_a_block_s, "the time before earlier blocks was taken off"
+    places = re.findall(r"rank \d: (before its first call|done|in call|waits)", feedback.message)
+    assert places and set(places) <= {"before its first call", "done"}, feedback.message
 
 
 def test_loading_has_several_deadlines(local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,6 +293,23 @@ def test_disks_of_the_machine_are_not_written_out() -> None:
     filtered(work)
 
 
+def test_the_kernel_reads_no_files_ahead_and_drops_none() -> None:
+    """What was begun before a rank was frozen goes on beside the baseline: hundreds of megabytes from the disk."""
+
+    def work() -> None:
+        os.posix_fadvise(-1, 0, 0, os.POSIX_FADV_WILLNEED)  # the kernel knows no such descriptor
+        assert LIBC.readahead(-1, ctypes.c_int64(0), ctypes.c_size_t(4096)) == 0
+        nowhere = ctypes.c_void_p(1)
+        for advice in (mmap.MADV_WILLNEED, mmap.MADV_MERGEABLE, confine.MADV_PAGEOUT):
+            assert LIBC.madvise(nowhere, ctypes.c_size_t(1), advice) == 0
+        assert LIBC.madvise(nowhere, ctypes.c_size_t(1), mmap.MADV_DONTNEED) == -1, "allocators give memory back by it"
+        with mmap.mmap(-1, 4 * mmap.PAGESIZE) as memory:
+            memory[0] = 1
+            memory.madvise(mmap.MADV_DONTNEED)
+
+    filtered(work)
+
+
 def test_the_limit_of_core_dumps_stays() -> None:
     """With a limit of 0 in place of 1, dumps are piped to the program that the machine has for them."""
 

@@ -237,6 +237,29 @@ def test_late_outputs_are_reported_for_each_rank_the_earliest_call_first() -> No
     assert [(output.call, rank) for rank, output in finished.late] == [(0, 1), (1, 0), (1, 1)]
 
 
+def test_a_request_before_the_outputs_are_there_is_a_finding() -> None:
+    """The rank's program asks for its next call at the end of its stream, after all outputs."""
+    bench = Bench()
+    early = (LateOutput(3, "out"),)
+    bench.reference.ended = [[BlockEnded(True, ()), BlockEnded(True, (), early=early)]]
+    with pytest.raises(Stopped), bench.run() as run:
+        run.run(run.prepare(4, timed=True), range(4), PLAIN)
+    found = bench.feedback.build()
+    assert (found.failure, found.failed_rank) == (Failure.INTEGRITY, 1)
+    (finding,) = found.integrity
+    assert finding.code == "late_output"
+    assert finding.detail == "rank 1 asked for its next call before out of call 3 was there"
+
+
+def test_outputs_that_come_after_the_handover_too_are_left_to_be_named_a_race() -> None:
+    bench = Bench()
+    late = (LateOutput(3, "out"),)
+    bench.reference.ended = [[BlockEnded(True, late), BlockEnded(True, (), early=late)]]
+    with bench.run() as run:
+        finished = run.run(run.prepare(4, timed=True), range(4), PLAIN)
+    assert finished.late == [(0, LateOutput(3, "out"))] and not bench.feedback.build().integrity
+
+
 def test_inputs_of_an_earlier_block_can_be_had_again() -> None:
     bench = Bench()
     with bench.run() as run:

@@ -11,13 +11,14 @@ import pytest
 from trl import GRPOConfig, ModelConfig, SFTConfig
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training import evaluate_policy, grpo, merge_adapter, rft, scratch_model, sft, smoke
+from pkb_gym.training import evaluate_policy, grpo, merge_adapter, restore_weights, rft, scratch_model, sft, smoke
 from pkb_gym.training.inputs.option_names import OptionsNotInText, check_options, option_names
 
 RECIPES = {
     evaluate_policy: (evaluate_policy.EvaluationArguments, ModelConfig),
     grpo: (grpo.GrpoArguments, GRPOConfig, ModelConfig),
     merge_adapter: (merge_adapter.MergeArguments,),
+    restore_weights: (restore_weights.RestoreArguments,),
     rft: (rft.RftArguments, SFTConfig, ModelConfig),
     scratch_model: (scratch_model.ScratchArguments,),
     sft: (sft.SftArguments, SFTConfig, ModelConfig),

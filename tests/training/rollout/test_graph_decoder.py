@@ -9,11 +9,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen3Config
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.rollout.decoding import Decoding, choice_of, renew_generator
-from pkb_gym.training.rollout.graph_decoder import GraphDecoder, TokenChoice, _batch_size
+from pkb_gym.training.rollout.fused_norms import fused_norms
+from pkb_gym.training.rollout.graph_decoder import NO_SHORTCUT, GraphDecoder, TokenChoice, _batch_size
 from pkb_gym.training.rollout.grouped_attention import BY_GROUPS, attention_by_groups, attention_of
 
 SEQUENCES = [[1, 2, 3], [5, 9, 11, 13, 4, 2, 7], [8]]
@@ -95,6 +96,44 @@ def test_the_models_attention_is_its_own_again_after_a_failure(model):
         assert model.config._attn_implementation == BY_GROUPS
         raise RuntimeError
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("config", [LlamaConfig, Qwen3Config])
+def test_fused_norms_give_the_logits_of_transformers(config):
+    """In bfloat16 too, whose rounding is 2^-9 of a number, and between weights and inputs of different dtypes."""
+    made = torch.Generator().manual_seed(0)
+    shape = {"vocab_size": 64, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
+    network = AutoModelForCausalLM.from_config(config(**shape, num_attention_heads=6, num_key_value_heads=2)).eval()
+    ids = torch.randint(64, (3, 20), generator=made)
+    for name, parameter in network.named_parameters():
+        if "norm" in name:
+            parameter.data.uniform_(0.5, 2, generator=made)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.04)):
+        network = network.to(dtype)
+        usual = network(ids).logits
+        with fused_norms(network) as count:
+            fused = network(ids).logits
+        # Two norms a layer and one at the end; Qwen3 norms queries and keys as well.
+        assert count == (5 if config is LlamaConfig else 9)
+        assert not torch.equal(usual, fused) or dtype == torch.float32
+        assert (usual - fused).abs().max() < tolerance * usual.abs().max()
+        assert torch.equal(network(ids).logits, usual), "they are the model's own again"
+    norm = network.model.norm
+    inputs = torch.randn((3, 48), generator=made)  # float32, and weights in bfloat16
+    usual = norm(inputs)
+    with fused_norms(network):
+        assert norm(inputs).dtype == usual.dtype and torch.allclose(norm(inputs), usual, atol=1e-5)
+
+
+def test_without_shortcuts_a_step_is_the_models_own(model, monkeypatch):
+    monkeypatch.setattr("pkb_gym.training.rollout.fused_norms.rms_norm", Mock(side_effect=AssertionError))
+    sizes = []
+    decoder = GraphDecoder(model, NO_SHORTCUT)
+    compute = decoder._compute
+    decoder._compute = lambda batch, *rest: sizes.append(batch.cache.batch) or compute(batch, *rest)
+    budgets = [3] * 30 + [40] * 3
+    found = decoder.decode([[7, 3]] * 33, budgets, LIKELIEST, [END], seed=0)
+    assert found == likeliest(model, budgets, [[7, 3]] * 33) and set(sizes) == {48}
 
 
 def test_a_batch_shrinks_to_the_sequences_that_are_open(model):
@@ -213,6 +252,20 @@ def test_a_failure_is_logged_and_generate_takes_over(model, monkeypatch, caplog)
     assert out.shape == (3, ids_and_mask[0].shape[1] + 4)
     assert "`generate` takes over" in caplog.text
     assert decoding.decode(model, SEQUENCES, [4] * 3, LIKELIEST, [END], seed=0) is None
+
+
+def test_shortcuts_that_fail_twice_are_left_for_good(model, monkeypatch, caplog):
+    def fail(*_: object, **__: object):
+        raise RuntimeError("no kernel image is available")
+
+    monkeypatch.setattr("pkb_gym.training.rollout.fused_norms.rms_norm", fail)
+    decoding = Decoding("graph")
+    with caplog.at_level(logging.WARNING):
+        assert decoding.decode(model, SEQUENCES, [4] * 3, LIKELIEST, [END], seed=0) == likeliest(model, [4] * 3)
+    assert "graphs go on without shortcuts" in caplog.text and "`generate` takes over" not in caplog.text
+    caplog.clear()
+    assert decoding.decode(model, SEQUENCES, [4] * 3, LIKELIEST, [END], seed=0) == likeliest(model, [4] * 3)
+    assert not caplog.records
 
 
 def test_what_fails_once_is_captured_anew(model, monkeypatch):

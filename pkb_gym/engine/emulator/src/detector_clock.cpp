@@ -6,17 +6,69 @@ namespace pkb::emulator::detector {
 
 namespace {
 
+constexpr int kNear = 8;  // entries that are looked at one by one before a binary search
+
 bool before(const Entry& entry, Key key) { return entry.key < key; }
 
 // Whether every entry of `b` is in `a` already.
 bool contains(const Clock& a, const Clock& b) {
+  if (b.latest > a.latest || b.entries.size() > a.entries.size()) return false;
   auto at = a.entries.begin();
+  const auto end = a.entries.end();
   for (const Entry& entry : b.entries) {
-    at = std::lower_bound(at, a.entries.end(), entry.key, before);
-    if (at == a.entries.end() || at->key != entry.key || at->time < entry.time) return false;
+    for (int i = 0; i < kNear && at != end && at->key < entry.key; ++i) ++at;
+    if (at != end && at->key < entry.key) at = std::lower_bound(at, end, entry.key, before);
+    if (at == end || at->key != entry.key || at->time < entry.time) return false;
   }
   return true;
 }
+
+// Times of the agents above those of a clock. Quick where they are looked up in the order of their keys: neighbours have
+// the same parents, or parents that are neighbours.
+class TimesAbove {
+ public:
+  TimesAbove(const Entry* entries, const Entry* end, const AgentTree& tree) : tree_(tree) {
+    const Entry* begin = entries;
+    for (uint32_t kind = 0; kind < kKinds; ++kind) {
+      const Entry* const next =
+          kind + 1 == kKinds ? end : std::lower_bound(begin, end, key_of(AgentKind(kind + 1), 0), before);
+      levels_[kind] = {begin, next, begin, 0, 0};
+      begin = next;
+    }
+  }
+
+  // The latest time of all agents above one; 0 for none.
+  Time of(Key key) {
+    const Key parent = tree_.parent(key);
+    if (!parent) return 0;
+    Level& level = levels_[size_t(kind_of(parent))];
+    if (level.last != parent) {
+      const Time time = std::max(time_of(level, parent), of(parent));
+      level.last = parent;
+      level.time = time;
+    }
+    return level.time;
+  }
+
+ private:
+  static constexpr uint32_t kKinds = uint32_t(AgentKind::kChannel) + 1;
+  // The entries of one kind, the place of the last look-up, and its result with all above.
+  struct Level {
+    const Entry *begin, *end, *at;
+    Key last;
+    Time time;
+  };
+
+  static Time time_of(Level& level, Key key) {
+    if (level.at > level.begin && level.at[-1].key >= key) level.at = level.begin;
+    for (int i = 0; i < kNear && level.at < level.end && level.at->key < key; ++i) ++level.at;
+    if (level.at < level.end && level.at->key < key) level.at = std::lower_bound(level.at, level.end, key, before);
+    return level.at < level.end && level.at->key == key ? level.at->time : 0;
+  }
+
+  const AgentTree& tree_;
+  Level levels_[kKinds];
+};
 
 }  // namespace
 
@@ -39,24 +91,21 @@ ClockRef Clocks::join(const ClockRef& a, const ClockRef& b) {
   } else if (contains(*b.get(), *a.get())) {
     result = b;
   } else {
-    auto* clock = new Clock(++made_);
-    result = ClockRef(clock);
-    clock->entries.reserve(a->entries.size() + b->entries.size());
-    auto i = a->entries.begin();
-    auto j = b->entries.begin();
-    while (i != a->entries.end() || j != b->entries.end()) {
-      if (j == b->entries.end() || (i != a->entries.end() && i->key < j->key)) {
-        clock->entries.push_back(*i++);
-      } else if (i == a->entries.end() || j->key < i->key) {
-        clock->entries.push_back(*j++);
+    Entry* to = room_for(a->entries.size() + b->entries.size());
+    const Entry *i = a->entries.data(), *j = b->entries.data();
+    const Entry *const end_of_a = i + a->entries.size(), *const end_of_b = j + b->entries.size();
+    while (i != end_of_a && j != end_of_b) {
+      if (i->key < j->key) {
+        *to++ = *i++;
+      } else if (j->key < i->key) {
+        *to++ = *j++;
       } else {
-        clock->entries.push_back({i->key, std::max(i->time, j->time)});
+        *to++ = {i->key, std::max(i->time, j->time)};
         ++i, ++j;
       }
     }
-    clock->pruned_size = std::max(a->pruned_size, b->pruned_size);
-    clock->latest = std::max(a->latest, b->latest);
-    prune(*clock);
+    to = std::copy(j, end_of_b, std::copy(i, end_of_a, to));
+    result = make(to, std::max(a->latest, b->latest), std::max(a->pruned_size, b->pruned_size));
   }
   known = {a, b, result};
   return result;
@@ -73,43 +122,44 @@ ClockRef Clocks::with(const ClockRef& base, const Entry* entries, int count) {
     return a.key != b.key ? a.key < b.key : a.time > b.time;  // the latest of a key comes first and stays
   });
   news.erase(std::unique(news.begin(), news.end(), [](const Entry& a, const Entry& b) { return a.key == b.key; }), news.end());
-  auto* clock = new Clock(++made_);
-  const ClockRef result(clock);
-  clock->latest = base ? base->latest : 0;
-  for (const Entry& entry : news) clock->latest = std::max(clock->latest, entry.time);
-  if (!base) {
-    clock->entries = news;
-    return result;
-  }
-  clock->entries.reserve(base->entries.size() + news.size());
+  Time latest = base ? base->latest : 0;
+  for (const Entry& entry : news) latest = std::max(latest, entry.time);
+  Entry* to = room_for((base ? base->entries.size() : 0) + news.size());
   auto j = news.begin();
-  for (const Entry& entry : base->entries) {
-    while (j != news.end() && j->key < entry.key) clock->entries.push_back(*j++);
-    if (j != news.end() && j->key == entry.key) clock->entries.push_back(*j++);  // later than the base's
-    else clock->entries.push_back(entry);
+  if (base) {
+    for (const Entry& entry : base->entries) {
+      while (j != news.end() && j->key < entry.key) *to++ = *j++;
+      *to++ = j != news.end() && j->key == entry.key ? *j++ : entry;  // the new one is later
+    }
   }
-  clock->entries.insert(clock->entries.end(), j, news.end());
-  clock->pruned_size = base->pruned_size;
-  prune(*clock);
-  return result;
+  return make(std::copy(j, news.end(), to), latest, base ? base->pruned_size : 0);
 }
 
-// Drops entries that an ancestor's covers, where clocks have grown much since that was last done.
-void Clocks::prune(Clock& clock) const {
-  if (clock.entries.size() < 24 || clock.entries.size() < clock.pruned_size + clock.pruned_size / 2) return;
-  const auto is_covered = [&](const Entry& entry) {
-    for (Key key = tree_.parent(entry.key); key; key = tree_.parent(key)) {
-      if (clock.time_of(key) >= entry.time) return true;
+Entry* Clocks::room_for(size_t entries) {
+  if (merged_.size() < entries) merged_.resize(2 * entries);
+  return merged_.data();
+}
+
+// A clock of the merged entries. Those that an ancestor's covers are dropped where clocks have grown much since that was
+// last done.
+ClockRef Clocks::make(Entry* end, Time latest, uint32_t pruned_size) {
+  Entry* const begin = merged_.data();
+  const auto size = size_t(end - begin);
+  if (size >= kLeastPruned && size >= pruned_size + pruned_size / 2) {
+    TimesAbove above(begin, end, tree_);
+    kept_.resize(merged_.size());
+    Entry* to = kept_.data();
+    for (const Entry* at = begin; at != end; ++at) {
+      if (above.of(at->key) < at->time) *to++ = *at;
     }
-    return false;
-  };
-  std::vector<Entry> kept;
-  kept.reserve(clock.entries.size());
-  for (const Entry& entry : clock.entries) {
-    if (!is_covered(entry)) kept.push_back(entry);
+    end = std::copy(kept_.data(), to, begin);
+    pruned_size = uint32_t(end - begin);
   }
-  clock.entries.swap(kept);
-  clock.pruned_size = uint32_t(clock.entries.size());
+  auto* clock = new Clock(++made_);
+  clock->pruned_size = pruned_size;
+  clock->latest = latest;
+  clock->entries.assign(static_cast<const Entry*>(begin), static_cast<const Entry*>(end));
+  return ClockRef(clock);
 }
 
 }  // namespace pkb::emulator::detector

@@ -97,15 +97,17 @@ class Clocks {
   struct Join {
     ClockRef a, b, result;
   };
+  static constexpr size_t kLeastPruned = 24;
   static constexpr size_t kJoins = 512;  // remembered: the lanes and blocks of a grid ask for the same ones
 
-  void prune(Clock& clock) const;
+  Entry* room_for(size_t entries);
+  ClockRef make(Entry* end, Time latest, uint32_t pruned_size);
 
   const AgentTree& tree_;
   Time now_ = 1;
   uint64_t made_ = 0;
   std::vector<Join> joins_;
-  std::vector<Entry> scratch_;
+  std::vector<Entry> scratch_, merged_, kept_;
 };
 
 }  // namespace pkb::emulator::detector

@@ -1,0 +1,89 @@
+"""Weights of a learning run: the newest of a stage, kept in parts, and restored in another place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.learner.weight_difference import WEIGHTS, parts_of, restore_difference, store_difference
+
+LEARNED = {"sft": "model", "grpo": "sft"}
+"""Stages whose weights are kept, and the stage whose weights they are kept as the difference to."""
+KEPT_WEIGHTS, BEGIN = "kept", "grpo_begin"
+"""Folders of the parts, and of the policy that GRPO goes on with in another place."""
+OUT_BYTES = 60 * 2**20
+"""Size of `--out` beyond which no parts are copied there."""
+STATE = "trainer_state.json"
+
+
+def newest_weights(folder: Path) -> Path:
+    """Of a stage's folder and its checkpoints, the one of the most steps; the folder itself where there is none."""
+    steps = {
+        path: int(json.loads((path / STATE).read_bytes())["global_step"])
+        for path in (folder, *folder.glob("checkpoint-*"))
+        if (path / WEIGHTS).exists() and (path / STATE).exists()
+    }
+    return max(steps, key=lambda path: (steps[path], path == folder), default=folder)
+
+
+def keep_weights(name: str, runs: Path, out: Path, *, is_over: bool) -> dict[str, dict[str, float]]:
+    """Stores the weights that a stage has so far, and copies the parts to `out` where they fit.
+
+    Args:
+        name: of the stage.
+        runs: folder of all stages.
+        out: folder of what is kept.
+        is_over: whether the stage is finished; its weights then become those that the parts give.
+
+    Returns:
+        Figures by name of the stage; nothing where there are no weights, or they could not be stored.
+    """
+    base, weights = runs / LEARNED[name], newest_weights(runs / name)
+    if not (weights / WEIGHTS).exists():
+        return {}
+    began = time.monotonic()
+    try:
+        stored = store_difference(base, weights, runs / KEPT_WEIGHTS, name)
+        if is_over:
+            restore_difference(base, runs / KEPT_WEIGHTS, name, weights)
+    except (ConfigError, OSError) as error:
+        print(f"{name}: the weights are not stored: {error}", flush=True)
+        return {}
+    out.mkdir(parents=True, exist_ok=True)
+    others = sum(path.stat().st_size for path in out.iterdir() if path not in parts_of(out, name))
+    if fits := others + stored.size <= OUT_BYTES:
+        for old in parts_of(out, name):
+            old.unlink()
+        for part in stored.parts:
+            shutil.copy(part, out / part.name)
+    figures = {"bytes": stored.size, "weights": stored.weights, "relative_error": round(stored.relative_error, 4)}
+    figures |= {"seconds": round(time.monotonic() - began, 1), "step": step_of(weights)}
+    print(f"{name}: weights stored, {'copied' if fits else 'too large to be copied'}: {figures}", flush=True)
+    return {name: figures}
+
+
+def restore_kept(name: str, kept: Path, runs: Path) -> None:
+    """Restores what a stage had learned in another place: SFT is finished by it, GRPO goes on with it.
+
+    Args:
+        name: of the stage.
+        kept: folder of the parts.
+        runs: folder of all stages.
+
+    Raises:
+        ConfigError: the parts are incomplete, or of another base.
+    """
+    folder = runs / (BEGIN if name == "grpo" else name)
+    if parts_of(kept, name) and not (folder / WEIGHTS).exists():
+        restore_difference(runs / LEARNED[name], kept, name, folder)
+        if name == "sft":
+            (runs / "sft.finished").touch()
+
+
+def step_of(weights: Path) -> int:
+    """The number of steps that a policy was trained for; 0 where its folder does not say."""
+    state = weights / STATE
+    return int(json.loads(state.read_bytes())["global_step"]) if state.exists() else 0
