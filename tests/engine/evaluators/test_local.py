@@ -266,9 +266,11 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 
 @pytest.mark.parametrize(("device", "kept_out"), [("cpu", False), ("cuda", True)])
-def test_only_timings_on_gpus_keep_preparing_out(tmp_path: Path, judge: Judge, device: str, kept_out: bool) -> None:
+def test_only_timings_on_gpus_keep_preparing_out(
+    compiled_before: Path, judge: Judge, device: str, kept_out: bool
+) -> None:
     looked = []
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
 
         def meanwhile(idle_devices: AbstractContextManager[None]) -> None:
             with idle_devices:
@@ -283,10 +285,10 @@ def test_only_timings_on_gpus_keep_preparing_out(tmp_path: Path, judge: Judge, d
     assert looked == [kept_out] and judge.kinds == [(device, 2, 1)]
 
 
-def test_a_fault_of_this_machine_is_reported_as_one(tmp_path: Path, judge: Judge) -> None:
+def test_a_fault_of_this_machine_is_reported_as_one(compiled_before: Path, judge: Judge) -> None:
     """And later evaluations begin with fresh processes."""
     judge.error = InfrastructureError("the reference gang failed")
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
         found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
         assert (found.failure, found.stage, judge.discarded) == (Failure.INFRASTRUCTURE, Stage.COMPILE, 1)
         assert found.message == "this machine could not judge it: the reference gang failed"
@@ -296,7 +298,7 @@ def test_a_fault_of_this_machine_is_reported_as_one(tmp_path: Path, judge: Judge
 
 @pytest.mark.parametrize("sound", [True, False])
 def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
-    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, sound: bool
+    compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, sound: bool
 ) -> None:
     def fails(feedback: FeedbackBuilder, *_: object) -> None:
         raise feedback.stop(Failure.RUNTIME_ERROR, "rank 0 was killed by SIGKILL")
@@ -304,7 +306,7 @@ def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
     monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
     monkeypatch.setattr(local, "judge", fails)
     monkeypatch.setattr(GangPool, "is_sound", property(lambda self: sound))
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
         found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
     assert found.failure is (Failure.RUNTIME_ERROR if sound else Failure.INFRASTRUCTURE)
     assert judge.discarded == (0 if sound else 1)
@@ -312,7 +314,7 @@ def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
 
 @pytest.mark.parametrize(("kills", "failure"), [(1, None), (2, Failure.OUT_OF_MEMORY)])
 def test_a_candidate_that_was_killed_is_judged_once_more(
-    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, kills: int, failure: Failure | None
+    compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, kills: int, failure: Failure | None
 ) -> None:
     """Somebody's kill -9 stood as the candidate's own lack of memory."""
     left = [True] * kills
@@ -325,18 +327,18 @@ def test_a_candidate_that_was_killed_is_judged_once_more(
     monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
     monkeypatch.setattr(local, "judge", killed)
     monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
         found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
     assert found.failure is failure and not left
 
 
 def test_a_lack_of_descriptors_is_a_fault_of_this_machine(
-    tmp_path: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch
+    compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It left `evaluate` as an OSError, and with it a training run."""
     judge.error = OSError(24, "Too many open files")
     config = EvalConfig(device="cpu", world_size=2)
-    with LocalEvaluator(cache_dir=tmp_path) as evaluator:
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
         found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
         assert found.failure is Failure.INFRASTRUCTURE and "Too many open files" in found.message
         assert judge.discarded == 1

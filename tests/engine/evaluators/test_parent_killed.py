@@ -77,15 +77,18 @@ def family(pid: int) -> list[psutil.Process]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("source", "stage"), [(LOOP, "check"), (COMPILE_FOR_EVER, "compile")], ids=["run", "compile"])
-def test_nothing_is_left_of_a_killed_evaluator(tmp_path: Path, mode: str, source: str, stage: str) -> None:
+def test_nothing_is_left_of_a_killed_evaluator(
+    tmp_path: Path, compiled_before: Path, mode: str, source: str, stage: str
+) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     before = files(temporary)
+    cache = compiled_before if stage == "check" else tmp_path / "cache"  # killed compilers get a cache of their own
     kernel = tmp_path / "kernel.cpp"
     kernel.write_text(source)
     root = Path(__file__).resolve().parents[3]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(kernel), str(tmp_path / "cache"), mode],
+        [sys.executable, "-c", PROGRAM, str(kernel), str(cache), mode],
         stdout=subprocess.PIPE,
         cwd=root,
         text=True,
