@@ -199,9 +199,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): "3437b049"
         for name in ("candidate_block", "output_sampler")
     },
-    # Further findings. Of segments sent for frozen ranks the tests' honest candidates with connections have none.
     # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
-    ("honest_evaluations", "pkb_gym/engine/stages/integrity.py"): "f26a8538",
     ("fault_drill", "pkb_gym/engine/compile/handover.py"): "f26a8538",
     # Another way to the same answer about a library.
     ("fault_drill", "pkb_gym/engine/compile/toolchain.py"): "806490626fb8",
@@ -211,8 +209,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     },
     # Locks of the cache are bytes of one file, and end with their process as locks of files did.
     ("fault_drill", "pkb_gym/engine/compile/cache.py"): "f9034cf161cd",
-    # Inputs of timed calls differ by source, of the same distribution.
-    ("honest_evaluations", "pkb_gym/engine/compare/layout.py"): "0adee03ea38f",
     # Names, texts of messages, comments in kernels, and types: the same work.
     **{
         (result, "pkb_gym/cluster/evaluation_step.py"): "eba7c4fcf9b4"
