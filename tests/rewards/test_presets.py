@@ -7,6 +7,7 @@ import math
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.rewards import (
     BestSoFar,
     BottleneckCoverage,
@@ -21,7 +22,7 @@ from pkb_gym.rewards import (
     find_reward,
     rests_on_rank_reports,
 )
-from pkb_gym.rewards.examples import failed, profiled, timed
+from pkb_gym.rewards.examples import CONFIG, failed, profiled, timed
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.recipes import RECIPES
 
@@ -181,3 +182,15 @@ def test_recipes_name_their_papers():
 def test_misspelt_families(name):
     with pytest.raises(ConfigError, match=r"reward 'fast_"):
         find_reward(name)
+
+
+def test_a_right_kernel_on_emulated_gpus_earns_its_correctness_alone():
+    """Nothing is timed there: 1 of the default reward's [0, 2], and 0.3 * 1{correct} of Kevin's."""
+    emulated = CONFIG.model_copy(update={"device": "emulated", "until": "check"})
+    right = timed(speedup=9.0).model_copy(
+        update={"stage": Stage.RUN, "config": emulated, "timing": None, "roofline": None}
+    )
+    assert find_reward("default")(right) == 1.0
+    assert find_reward("correctness_only")(right) == 1.0
+    assert find_reward("kevin")(right) == 0.3
+    assert find_reward("roofline_only")(right) == 0.0
