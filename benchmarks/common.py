@@ -71,6 +71,12 @@ def unfinished(path: Path) -> dict[str, Any] | None:
     return found if same else None
 
 
+def gpus_in_name(world_size: int, ranks_per_gpu: int) -> str:
+    """The GPUs in the name of a result: `2_gpus`, or `1_gpus_of_2_ranks` where ranks share them."""
+    shared = f"_of_{world_size}_ranks" if ranks_per_gpu > 1 else ""
+    return f"{-(-world_size // ranks_per_gpu)}_gpus{shared}"
+
+
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
     """Writes one result with its header and prints it."""
     content = json.dumps(header() | result, indent=1)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,9 +26,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import BoundedSemaphore
 
-from benchmarks.common import RESULTS, commit, header, make_parser
+from benchmarks.common import RESULTS, commit, gpus_in_name, header, make_parser
 from benchmarks.emulated_mutants import COMPILE_TIMEOUT_S, Judged, Row, experts, judge, load, markdown, mutants_of, save
-from benchmarks.renamed import renamed_in
+from benchmarks.renamed import with_present_names
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.host import processors
@@ -41,14 +40,11 @@ TIMEOUT_S = 2.0
 """Deadline of a block of calls, which takes milliseconds; the evaluation adds what its delays of ranks may take."""
 CALLS = (14, 86)
 GANGS = 3
-_HEADERS = "pkb_gym/engine/include/pkb/*.h"
 
 
 def operation_of(row: Row) -> tuple[str, str, str]:
     """The operation of a mutant, by the present names: those of a result may be older."""
-    names = renamed_in(_HEADERS)
-    mutant = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), row.mutant)
-    return row.problem, row.kind, mutant
+    return row.problem, row.kind, with_present_names(row.mutant)
 
 
 def chosen(of: Sequence[Row], problems: Sequence[Problem]) -> list[Judged]:
@@ -157,12 +153,6 @@ def earlier_rows(path: Path, mutants: Sequence[Judged]) -> list[Row]:
     return [replace(row, commit=row.commit or of) for row in rows]
 
 
-def file_name(world_size: int, ranks_per_gpu: int) -> str:
-    """The name of a result."""
-    shared = f"_of_{world_size}_ranks" if ranks_per_gpu > 1 else ""
-    return f"emulated_mutants_{-(-world_size // ranks_per_gpu)}_gpus{shared}.json"
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("emulated_mutants_on_gpus", __doc__)
     of = RESULTS / "emulated_mutants.json"
@@ -185,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     world_size = int(json.loads(args.of.read_text(encoding="utf-8"))["world_size"])
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     mutants = chosen(load(args.of), [problem for problem in problems if expert_source(problem, "cu")])
-    path = args.out / file_name(world_size, args.ranks_per_gpu)
+    path = args.out / f"emulated_mutants_{gpus_in_name(world_size, args.ranks_per_gpu)}.json"
     rows = {row.key: row for row in earlier_rows(path, mutants)}
     here = commit()
     about: dict[str, object] = {"gpus": list(gpus.names()), "world_size": world_size}

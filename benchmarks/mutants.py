@@ -28,10 +28,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from benchmarks.common import RESULTS, header, unfinished
+from benchmarks.common import RESULTS, gpus_in_name, header, unfinished
 from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import reason_why
 from benchmarks.mutant_rows import Row, load, merge
+from benchmarks.renamed import with_present_names
 from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource, Mutant, Operation, reached
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -328,8 +329,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     suffix = {"cpu": "cpp", "cuda": "cu"}[args.device]
     problems = [find_problem(name) for name in args.problems] if args.problems else catalogue()
     problems = [problem for problem in problems if expert_source(problem, suffix)]
-    on_gpus = f"mutants_{wanted_gpus}_gpus" + (f"_of_{world_size}_ranks" if shared else "")
-    path = args.out / ("mutants.json" if args.device == "cpu" else f"{on_gpus}.json")
+    on_gpus = f"mutants_{gpus_in_name(world_size, args.ranks_per_gpu)}.json"
+    path = args.out / ("mutants.json" if args.device == "cpu" else on_gpus)
     about = {"device": args.device, "world_size": world_size, "sizes": args.sizes, "until": args.until}
     if args.device == "cuda":
         about |= {"gpus": list(gpus.names()), "ranks_per_gpu": args.ranks_per_gpu}
@@ -360,7 +361,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def known_sizes(rows: Iterable[Row]) -> dict[tuple[str, str], str | None]:
     """The size of each mutant in rows, by problem and by its name with today's identifiers."""
-    return {(row.problem, row.mutant.replace("tell_begun", "signal_begun")): row.size for row in rows if row.mutant}
+    return {(row.problem, with_present_names(row.mutant)): row.size for row in rows if row.mutant}
 
 
 def in_order(work: Sequence[Judged], sizes: Sequence[str]) -> list[list[Judged]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatch
 
 MOVED: dict[str, str] = {
@@ -158,3 +159,9 @@ def renamed_in(path: str) -> dict[str, str]:
                 raise ValueError(f"{path}: several new names for {', '.join(sorted(clash))}")
             found |= names
     return found
+
+
+def with_present_names(operation: str) -> str:
+    """An operation of a kernel or its headers, as a result names it, with the identifiers of today."""
+    names = renamed_in("pkb_gym/engine/include/pkb/*.h")
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), operation)

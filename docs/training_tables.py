@@ -287,8 +287,8 @@ def _study(found: Found) -> str:
     if not tables:
         return ""
     intro = (
-        "Mean reward of the best submission on a prompt of `sizes` at equal evaluations, where those of the training "
-        "are charged to the prompts in equal parts:"
+        "Mean reward of the best submission on a prompt of `sizes`, with the evaluations that each arm had; those of "
+        "the training are charged to the prompts in equal parts:"
     )
     evolve = "The same on the prompts that `evolve` searched, a search without a model that ran on another machine:"
     return f"\n\n{evolve}\n\n".join([f"{intro}\n\n{tables[0]}".strip(), *tables[1:]])
