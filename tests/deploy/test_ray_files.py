@@ -113,7 +113,9 @@ def slurm(tmp_path):
 def test_the_slurm_script_starts_a_head_and_workers_and_runs_the_command(slurm, tmp_path):
     found = tmp_path / "found"
     variables = "$RAY_ADDRESS $RAY_USAGE_STATS_ENABLED $RAY_AUTH_MODE $RAY_AUTH_TOKEN"
-    status, calls = slurm("bash", "-c", f'echo "{variables}" > {found}; exit 5')
+    # The script ends its workers with the command: so the command waits until all of them have been started.
+    command = f'until (($(grep -c "num-gpus=[0-9]" "$CALLS") == 3)); do :; done; echo "{variables}" > {found}; exit 5'
+    status, calls = slurm("bash", "-c", command)
     assert status == 5, "the status is that of the command"
     assert re.fullmatch(r"node1:6379 0 token [0-9a-f]{64}\n", found.read_text())
     starts = {call for call in calls if "--block" in call}
