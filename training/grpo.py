@@ -36,7 +36,13 @@ from pkb_gym.training.inputs.rows import load_prompts
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
-from pkb_gym.training.learner.turn_credit import AdvantageName, Credit, CreditName, find_credit
+from pkb_gym.training.learner.turn_credit import (
+    AdvantageName,
+    Credit,
+    CreditName,
+    check_negative_weight,
+    find_credit,
+)
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
@@ -71,6 +77,18 @@ class GrpoArguments:
     recipe: str | None = field(
         default=None,
         metadata={"help": "Reward, credit and advantages of published work, such as kevin; instead of the five above."},
+    )
+
+    negative_weight: float = field(
+        default=1.0, metadata={"help": "Factor of negative advantages, from 0 to 1; below 1 the gradient is biased."}
+    )
+    drop_uniform_groups: bool = field(
+        default=False,
+        metadata={"help": "Leave groups whose advantages are all 0 out of the loss, the part of beta too."},
+    )
+    reference_model: str | None = field(
+        default=None,
+        metadata={"help": "beta: policy that training stays near; by default the one that it begins with."},
     )
 
     evaluation: OwnerMode = field(
@@ -108,6 +126,13 @@ class GrpoArguments:
         default="cache", metadata={"help": "colocated, inline: what leaves the GPU in a reward phase."}
     )
 
+    generate_ahead: bool = field(
+        default=False,
+        metadata={
+            "help": "Generate each batch a step before it is learnt from, so that evaluations run meanwhile; dedicated "
+            "and ray alone."
+        },
+    )
     decoding: DecodingWay = field(
         default="auto",
         metadata={"help": "transformers: generate, or graph: CUDA graphs; auto takes graph where the model allows it."},
@@ -166,6 +191,9 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
         GrpoArguments.advantages,
     ):
         raise ConfigError(f"recipe {args.recipe} has a reward, credit and advantages of its own; leave those out")
+    check_negative_weight(args.negative_weight)
+    if args.reference_model is not None and not config.beta:
+        raise ConfigError("reference_model is the policy that beta is the weight of the distance to; give --beta too")
     refuse_sequence_options(config, 1 if args.single_turn else args.max_turns)
     if args.generation_chunk is not None and config.use_vllm:
         raise ConfigError("generation_chunk is for transformers; vLLM makes batches of its own")
@@ -217,6 +245,8 @@ def train(
         decoding=args.decoding,
         offload=args.offload,
         max_minutes=args.max_minutes,
+        generate_ahead=args.generate_ahead,
+        drop_uniform_groups=args.drop_uniform_groups,
     )
     config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)
     tokenizer = AutoTokenizer.from_pretrained(
@@ -231,9 +261,12 @@ def train(
             processing_class=tokenizer,
             peft_config=get_peft_config(model),
         )
+        if args.reference_model is not None:
+            trainer.stay_near(args.reference_model)
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model()
         trainer.save_state()
+        trainer.judge_ahead()
     finally:
         evaluator.close()
         log.close()
@@ -248,9 +281,12 @@ def reward_and_credit(args: GrpoArguments) -> tuple[Reward, Credit]:
     """
     if args.recipe is not None:
         recipe = find_recipe(args.recipe)
-        return find_reward(recipe.reward), Credit(recipe.returns, recipe.advantages)
+        return find_reward(recipe.reward), Credit(recipe.returns, recipe.advantages, args.negative_weight)
     over: Over = args.over
-    return find_reward(args.reward), find_credit(args.credit, args.advantages, gamma=args.gamma, over=over)
+    credit = find_credit(
+        args.credit, args.advantages, gamma=args.gamma, over=over, negative_weight=args.negative_weight
+    )
+    return find_reward(args.reward), credit
 
 
 def evaluation_config(args: GrpoArguments) -> EvalConfig:

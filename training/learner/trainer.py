@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import AutoModelForCausalLM
 from trl import GRPOConfig
-from trl.chat_template_utils import parse_response
+from trl.models.utils import disable_gradient_checkpointing
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.inputs.chat import Message
-from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
-from pkb_gym.training.learner.sequence_options import refuse_sequence_options
+from pkb_gym.training.learner.ahead import GeneratedBatch, LateAnswer, Tensors, check_ahead, reward_figures
+from pkb_gym.training.learner.rollout_trainer import RolloutGRPOTrainer
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
-from pkb_gym.training.learner.trl_names import check_attributes, check_methods
-from pkb_gym.training.learner.turn_credit import token_advantages
-from pkb_gym.training.processes.offload import GpuMemory
-from pkb_gym.training.processes.phases import PhaseClock
+from pkb_gym.training.learner.turn_credit import is_uniform, token_advantages
 from pkb_gym.training.results.run_log import EpisodeRecord, episode_metrics
-from pkb_gym.training.rollout.decoding import Decoding
-from pkb_gym.training.rollout.early_submission import AtOnce, stopped_by
-from pkb_gym.training.rollout.episodes import PolicyReply, RolloutEpisode
-from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, submitted_source
-from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
-
-Tensors = dict[str, Any]
-"""The batch that TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
+from pkb_gym.training.rollout.tool_rounds import side_by_side
 
 
-class KernelGRPOTrainer(ResumableGRPOTrainer):
+class KernelGRPOTrainer(RolloutGRPOTrainer):
     """GRPO in which each turn of a rollout has an advantage of its own.
 
     What differs from `GRPOTrainer`:
 
-    - Submissions of a round are judged side by side, each from the moment that its sequence is complete.
-    - The last submission that is allowed ends a rollout: a reply to its answer is not generated.
+    - Rollouts have several turns, see `RolloutGRPOTrainer`.
     - `advantages` have the shape (B, T), see `turn_credit`; TRL's `scale_rewards` does not affect them.
     - Rollouts that the evaluator could not judge have advantage 0, and count in no mean.
+    - Under `generate_ahead`, evaluations run while the policy learns and generates, see `ahead`.
     - A run resumes from any of its steps as if it had not been interrupted, see `resumable`.
 
     Args:
@@ -59,73 +43,136 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         clock: measures where the time of each step goes.
     """
 
-    # Attributes that TRL and transformers leave untyped, or type more loosely than it is here.
-    model: Any
-    environments: Any
-    num_generations: int
-    num_generations_eval: int
-    max_completion_length: int
-    generation_config: Any
-    _logs: dict[str, Any]
-
     def __init__(self, settings: TrainerSettings, **kwargs: Any) -> None:
-        check_methods()
-        self._settings = settings
-        self._rows: list[int] | None = None
-        self._single_turn_episodes: list[RolloutEpisode] = []
-        self.clock = PhaseClock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
         if isinstance(args := kwargs.get("args"), GRPOConfig):  # before the model is loaded
-            refuse_sequence_options(args, settings.rollouts.max_turns if settings.multi_turn else 1)
-        if settings.multi_turn:
-            kwargs["environment_factory"] = partial(RolloutEnvironment, settings.rollouts)
-        else:
-            kwargs["reward_funcs"] = [self.kernel]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="You are using 'environment_factory'")  # so we are
-            super().__init__(**kwargs)
-        check_attributes(self)
-        if settings.multi_turn:
-            self.max_tool_calling_iterations = settings.rollouts.max_turns
-        if settings.offload == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ConfigError(
-                "offload='all' moves whole weights, and these are sharded over ranks; use offload='cache'"
-            )
-        if settings.generation_chunk is not None and self._generates_together:
-            raise ConfigError(
-                "generation_chunk is of no use where ranks generate together: they would not stay in step"
-            )
-        self._memory = GpuMemory(self.model, settings.offload)
-        self._decoding = Decoding("generate" if self._generates_together else settings.decoding)
-        self.add_callback(_Steps(self))
-
-    # ---- rollouts ---------------------------------------------------------------------------------------------------
+            check_ahead(settings, log_completions=args.log_completions)
+        self._late_answers: dict[int, LateAnswer] = {}
+        self._ahead: GeneratedBatch | None = None
+        super().__init__(settings, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Tensors:
-        mode = "train" if self.model.training else "eval"
+        with self.clock.phase("other"):
+            if not self._generates_ahead:
+                return self._judged(self._generated(inputs))
+            due = self._ahead
+            if due is not None and self._is_last_generation:
+                return self._judged(due)
+            self._ahead = fresh = self._generated(inputs)
+            return self._judged(fresh if due is None else due)
+
+    @property
+    def _generates_ahead(self) -> bool:
+        return self._settings.generate_ahead and bool(self.model.training)
+
+    @property
+    def _is_last_generation(self) -> bool:
+        """Whether the optimizer steps until the next generation are the last ones."""
+        micro_steps = (self.args.steps_per_generation or 1) * self.num_iterations
+        steps = micro_steps / self.args.gradient_accumulation_steps
+        return bool(self.state.global_step + steps >= self.state.max_steps)
+
+    def _generated(self, inputs: list[dict[str, Any]]) -> GeneratedBatch:
+        """Rollouts whose last submissions may still be evaluated."""
         if not self._settings.multi_turn:
             self._single_turn_episodes = [self._settings.rollouts.begin(row) for row in inputs]
-        with self.clock.phase("other"):
-            output: Tensors = super()._generate_and_score_completions(inputs)
-            mine = [EpisodeRecord.of(episode, self.state.global_step) for episode in self._episodes()]
-            with self.clock.phase("ranks"):
-                of_ranks = self._settings.host.gather(mine)
-            records = [record for rank in of_ranks for record in rank]
-            advantages = self._turn_advantages(records, mode)
-            begin = sum(len(rank) for rank in of_ranks[: self._settings.host.rank])
-            assistant_mask = output["completion_mask"] * output.get("tool_mask", 1)
-            output["advantages"] = token_advantages(advantages[begin : begin + len(mine)], assistant_mask)
-            self._report(records, advantages, mode)
-        return output
+        self._late_answers = {}
+        output: Tensors = super()._generate_and_score_completions(inputs)
+        if self._generates_ahead:
+            self._forget_reward_metrics()
+            if "old_per_token_logps" not in output:
+                output["old_per_token_logps"] = self._log_probabilities(output)
+        return GeneratedBatch(output, list(self._episodes()), self.state.global_step, self._late_answers)
 
-    def _turn_advantages(self, records: Sequence[EpisodeRecord], mode: str) -> list[list[float]]:
+    def _judged(self, batch: GeneratedBatch) -> Tensors:
+        """What the loss reads, when all evaluations have ended; reported once, however often it is used."""
+        if not batch.is_judged:
+            if batch.answers:
+                with self._reward_phase():
+                    side_by_side({row: begin() for row, begin in batch.answers.items()})
+            self._credit(batch)
+            batch.is_judged = True
+        if self._generates_ahead:
+            self._add("train", "updates_since_generation", float(self.state.global_step - batch.step))
+            self._add_reward_metrics(batch.values)
+        return dict(batch.tensors)
+
+    def _credit(self, batch: GeneratedBatch) -> None:
+        """Enters the advantages of turns, leaves out what nothing is learnt from, and reports the batch."""
+        mode = "train" if self.model.training else "eval"
+        mine = [EpisodeRecord.of(episode, self.state.global_step) for episode in batch.episodes]
+        with self.clock.phase("ranks"):
+            of_ranks = self._settings.host.gather(mine)
+        records = [record for rank in of_ranks for record in rank]
+        groups = self._group_advantages(records, mode)
+        advantages = [turns for group in groups for turns in group]
+        begin = sum(len(rank) for rank in of_ranks[: self._settings.host.rank])
+        own, output = slice(begin, begin + len(mine)), batch.tensors
+        assistant_mask = output["completion_mask"] * output.get("tool_mask", 1)
+        output["advantages"] = token_advantages(advantages[own], assistant_mask)
+        if self._settings.drop_uniform_groups:
+            kept = [not is_uniform(group) for group in groups for _ in group]
+            self._add(mode, "groups_dropped", float(sum(map(is_uniform, groups))))
+            output["tool_mask"] = assistant_mask * torch.tensor(kept[own], device=assistant_mask.device).unsqueeze(1)
+            output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
+        batch.values = [record.episode_value for record in records]
+        self._report(records, advantages, mode)
+
+    def _log_probabilities(self, output: Tensors) -> torch.Tensor:
+        """(B, T) of the policy as it is."""
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        size = self.args.per_device_train_batch_size
+        checkpointing: Any = self.args.gradient_checkpointing_kwargs  # a dictionary by now, whatever its type says
+        with torch.no_grad(), disable_gradient_checkpointing(self.model, checkpointing):
+            kept = output["completion_ids"].shape[1]
+            found: torch.Tensor = self._get_per_token_logps_and_entropies(self.model, ids, mask, kept, size)[0]
+        return found
+
+    def _forget_reward_metrics(self) -> None:
+        """Takes out what TRL has entered for rewards that are not known yet."""
+        of_functions = [f"rewards/{name}/{figure}" for name in self.reward_func_names for figure in ("mean", "std")]
+        for name in ("reward", "reward_std", "frac_reward_zero_std", *of_functions):
+            entered = self._metrics["train"][name]
+            entered.pop()
+            if not entered:
+                del self._metrics["train"][name]
+
+    def _add_reward_metrics(self, values: Sequence[float | None]) -> None:
+        figures = reward_figures(values, self.num_generations)
+        for name, value in figures.items():
+            self._add("train", name, value)
+        for function in self.reward_func_names if figures else ():
+            self._add("train", f"rewards/{function}/mean", figures["reward"])
+            self._add("train", f"rewards/{function}/std", figures["reward_std"])
+
+    def judge_ahead(self) -> None:
+        """Waits for a batch that was generated and is not learnt from, and logs it; for the end of a run."""
+        if self._ahead is not None and not self._ahead.is_judged:
+            self.model.train()
+            self._judged(self._ahead)
+
+    def stay_near(self, reference: str) -> None:
+        """Has `beta` weigh the distance to another policy than the one that training begins with.
+
+        Args:
+            reference: folder of a model of the same shape.
+
+        Raises:
+            ConfigError: there is no reference model of its own: beta is 0, or an adapter is trained; or it is sharded.
+        """
+        if self.ref_model is None:
+            raise ConfigError("reference_model needs beta above 0, and a policy that is trained whole, not an adapter")
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ConfigError("reference_model cannot be loaded into weights that are sharded over ranks")
+        weights = AutoModelForCausalLM.from_pretrained(reference, dtype=next(self.ref_model.parameters()).dtype)
+        self.accelerator.unwrap_model(self.ref_model).load_state_dict(weights.state_dict())
+
+    def _group_advantages(self, records: Sequence[EpisodeRecord], mode: str) -> list[list[list[float]]]:
+        """Of each group, of each of its episodes, the advantages of its turns."""
         size = self.num_generations if mode == "train" else self.num_generations_eval
         groups = [records[begin : begin + size] for begin in range(0, len(records), size)]
-        credit = self._settings.credit
-        return [
-            turns
-            for group in groups
-            for turns in credit.of_group([record.values for record in group], [record.submitted for record in group])
-        ]
+        of_group = self._settings.credit.of_group
+        return [of_group([one.values for one in group], [one.submitted for one in group]) for group in groups]
 
     def _report(self, records: Sequence[EpisodeRecord], advantages: Sequence[Sequence[float]], mode: str) -> None:
         for name, value in episode_metrics(records).items():
@@ -137,266 +184,9 @@ class KernelGRPOTrainer(ResumableGRPOTrainer):
         if mode == "train":
             self._settings.log.add_episodes(records)
 
-    def _episodes(self) -> list[RolloutEpisode]:
-        if not self._settings.multi_turn:
-            return self._single_turn_episodes
-        return [environment.episode for environment in self.environments]
-
-    def kernel(self, completions: Sequence[object], **_: object) -> list[float | None]:
-        """The reward function of single-turn rollouts; `_calculate_rewards` has had them judged."""
-        return [episode.episode_value for episode, _ in zip(self._single_turn_episodes, completions, strict=True)]
-
-    def _calculate_rewards(
-        self, inputs: object, prompts: object, completions: Sequence[str | list[Message]], completion_ids_list: object
-    ) -> torch.Tensor:
-        if not self._settings.multi_turn:
-            sources = {row: submitted_source(completion) for row, completion in enumerate(completions)}
-            with self._reward_phase():
-                side_by_side(
-                    {
-                        row: self._single_turn_episodes[row].submit(source)
-                        for row, source in sources.items()
-                        if source is not None
-                    }
-                )
-        rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        return rewards
-
-    # ---- generation -------------------------------------------------------------------------------------------------
-
-    @property
-    def _generates_together(self) -> bool:
-        """Whether generation is a collective, which all ranks have to call equally often."""
-        return bool(self._dist.is_zero3 or self._dist.is_fsdp) or (
-            self.use_vllm and (self.vllm_mode == "server" or self.vllm_tensor_parallel_size > 1)
-        )
-
-    def _generate_single_turn(
-        self,
-        prompt_ids: list[list[int]],
-        images: object,
-        multimodal_fields: dict[str, Any],
-        num_generations: int,
-        has_tool_images: bool = False,
-    ) -> tuple[list[list[int]], list[list[float]] | None]:
-        """Generates one message for each prompt; submissions are prefetched as soon as they are complete."""
-        rows = list(range(len(prompt_ids))) if self._rows is None else self._rows
-        chunk = self._settings.generation_chunk or len(prompt_ids)
-        ids: list[list[int]] = []
-        logprobs: list[list[float]] = []
-        with self.clock.phase("generation"):
-            for begin in range(0, len(prompt_ids), chunk):
-                part = prompt_ids[begin : begin + chunk]
-                on_finished = partial(self._prefetch, rows[begin : begin + chunk], part)
-                with self._watching(on_finished if rows else None):
-                    new_ids, new_logprobs = super()._generate_single_turn(  # type: ignore[no-untyped-call]  # trl's
-                        part, images, multimodal_fields, num_generations, has_tool_images
-                    )
-                for place, sequence in enumerate(new_ids if rows else ()):
-                    on_finished(place, sequence)
-                    text = str(self._tokenizer.decode(sequence, skip_special_tokens=True))
-                    reply = PolicyReply(text, len(part[place]), len(sequence))
-                    self._episodes()[rows[begin + place]].add_reply(reply)
-                ids += new_ids
-                logprobs += new_logprobs or []
-        return ids, logprobs or None
-
-    @contextlib.contextmanager
-    def _watching(self, on_finished: Callable[[int, list[int]], None] | None) -> Iterator[None]:
-        """Reports each sequence of transformers as it ends; None for prompts whose sequences are not used."""
-        if self.use_vllm or self.use_transformers_continuous_batching:
-            yield
-            return
-        model = self.accelerator.unwrap_model(self.model_wrapped)
-        if on_finished is None:
-            decoding = stopped_by(model, AtOnce())
+    def _answer_last(self, answering: Mapping[int, LateAnswer]) -> None:
+        """Judges the last submissions of a batch: at once, or when it is learnt from."""
+        if self._generates_ahead:
+            self._late_answers = dict(answering)
         else:
-            decoding = self._decoding.in_place_of_generate(model, self.eos_token_ids, on_finished)
-        with decoding:
-            yield
-
-    def _prefetch(self, rows: Sequence[int], prompt_ids: Sequence[list[int]], place: int, new_ids: list[int]) -> None:
-        """Begins evaluations of a finished sequence's submissions, as far as they may begin; may be called again."""
-        episode = self._episodes()[rows[place]]
-        if not self._settings.multi_turn:
-            sources = [submitted_source(self._tokenizer.decode(new_ids, skip_special_tokens=True))]
-        else:
-            calls = self._parse(new_ids, prompt_ids[place]).get("tool_calls") or []
-            functions = [call.get("function") or {} for call in calls]
-            sources = [
-                (function.get("arguments") or {}).get("source")
-                for function in functions
-                if function.get("name") == RolloutEnvironment.submit.__name__
-            ]
-        for source in sources:
-            if isinstance(source, str):
-                episode.prefetch(source)
-
-    def _parse(self, ids: list[int], prefix: list[int]) -> Message:
-        return dict(parse_response(self._tokenizer, ids, prefix=prefix, tools=list(self.tools)))
-
-    # ---- rounds of a multi-turn rollout -----------------------------------------------------------------------------
-
-    def _tool_call_loop(
-        self,
-        prompts: object,  # noqa: ARG002  # TRL's signature
-        prompt_ids: list[list[int]],
-        completion_ids: list[list[int]],
-        completions: list[list[Message]],
-        logprobs: list[list[float]] | None,
-        images: object,  # noqa: ARG002
-        multimodal_fields: object,  # noqa: ARG002
-    ) -> tuple[list[list[int]], list[list[Message]], list[list[int]], list[list[float]] | None, int, int, list[Any]]:
-        """In place of TRL's, see `tool_rounds`; text alone."""
-        rollouts = [
-            Rollout(prompt, ids, [1] * len(ids), messages, None if logprobs is None else logprobs[row])
-            for row, (prompt, ids, messages) in enumerate(zip(prompt_ids, completion_ids, completions, strict=True))
-        ]
-        counts = CallCounts()
-        calls = {row: rollout.tool_calls for row, rollout in enumerate(rollouts) if rollout.tool_calls}
-        for left in reversed(range(self.max_tool_calling_iterations)):
-            if not self._on_any_rank(bool(calls)):
-                break
-            with self._reward_phase():
-                answers = side_by_side({row: self._tool_box(row, counts).answer(made) for row, made in calls.items()})
-            if left:
-                calls = self._go_on(rollouts, answers)
-        return (
-            [rollout.assistant_mask for rollout in rollouts],
-            [rollout.messages for rollout in rollouts],
-            [rollout.completion_ids for rollout in rollouts],
-            None if logprobs is None else [rollout.logprobs or [] for rollout in rollouts],
-            counts.calls,
-            counts.failures,
-            [[] for _ in rollouts],
-        )
-
-    def _on_any_rank(self, flag: bool) -> bool:
-        """Whether there is another round: where a round needs all ranks, if any rank needs it."""
-        if not (self._generates_together or self._settings.schedule.takes_turns):
-            return flag
-        with self.clock.phase("ranks"):
-            return self._settings.host.any(flag)
-
-    @contextlib.contextmanager
-    def _reward_phase(self) -> Iterator[None]:
-        self._memory.optimizer = self.optimizer
-        if self._settings.schedule.takes_turns:
-            self._decoding.release()  # kernels on this GPU need the memory
-        with self.clock.phase("evaluation"), self._settings.schedule.reward_phase(self.clock, self._memory):
-            yield
-
-    def _tool_box(self, row: int, counts: CallCounts) -> ToolBox:
-        tools = {**self._sync_tool_dicts[row], **self._async_tool_dicts[row]}
-        episode = self._episodes()[row]
-        return ToolBox(tools, episode.begin_message, episode.record_fault, counts)
-
-    def _go_on(
-        self, rollouts: Sequence[Rollout], answers: Mapping[int, Sequence[Message]]
-    ) -> dict[int, list[ToolCall]]:
-        """Appends answers, and the messages that the policy writes next.
-
-        A rollout that has no room left for an answer and something after it ends where it is.
-
-        Returns:
-            The tool calls of the new messages.
-        """
-        going = []
-        for row, messages in answers.items():
-            rollout = rollouts[row]
-            ids = self._get_tool_suffix_ids(messages)  # type: ignore[no-untyped-call]  # trl's
-            length = len(rollout.completion_ids) + len(ids)
-            if length < self.max_completion_length and len(rollout.prompt_ids) + length < self._max_model_length:
-                rollout.append_tool_messages(messages, ids)
-                going.append(row)
-        if not going and not self._generates_together:
-            return {}
-        contexts = {row: rollouts[row].context_ids for row in going}
-        room = {row: self.max_completion_length - len(rollouts[row].completion_ids) for row in going}
-        new_ids, logprobs = self._generate_next(contexts, max(room.values(), default=1))
-        for place, row in enumerate(going):
-            ids = new_ids[place][: room[row]]
-            sampled = None if logprobs is None else logprobs[place][: room[row]]
-            rollouts[row].append_assistant_message(self._parse(ids, contexts[row]) if ids else None, ids, sampled)
-        return {row: rollouts[row].tool_calls for row in going if rollouts[row].tool_calls}
-
-    def _generate_next(
-        self, contexts: Mapping[int, list[int]], max_new_tokens: int
-    ) -> tuple[list[list[int]], list[list[float]] | None]:
-        """One message for each context; a rank without any takes part in the collective all the same."""
-        self._rows = list(contexts)
-        prompt_ids = list(contexts.values()) or [[self._tokenizer.eos_token_id]]
-        try:
-            with self._at_most(max_new_tokens):
-                return self._generate_single_turn(prompt_ids, None, {}, num_generations=1)
-        finally:
-            self._rows = None
-
-    @contextlib.contextmanager
-    def _at_most(self, max_new_tokens: int) -> Iterator[None]:
-        if self.use_vllm:  # its limit is set once; what is too long is cut off
-            yield
-            return
-        usual = self.generation_config.max_new_tokens
-        self.generation_config.max_new_tokens = min(usual, max_new_tokens)
-        try:
-            yield
-        finally:
-            self.generation_config.max_new_tokens = usual
-
-    @property
-    def _max_model_length(self) -> int:
-        if self.use_vllm and self.vllm_mode == "colocate":
-            return int(self.vllm_generation.llm.llm_engine.model_config.max_model_len)
-        return int(self.model.config.max_position_embeddings)
-
-    # ---- time -------------------------------------------------------------------------------------------------------
-
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """See `Trainer.training_step`."""
-        with self.clock.phase("learning"):
-            loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[no-untyped-call]  # trl's
-            return loss
-
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # TRL's tuple
-        with self.clock.phase("learning"):
-            return super()._get_per_token_logps_and_entropies(*args, **kwargs)
-
-    # ---- checkpoints ------------------------------------------------------------------------------------------------
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        self._settings.log.save(Path(output_dir))
-
-
-class _Steps(TrainerCallback):
-    """Logs each step, and ends the run when its time is up."""
-
-    def __init__(self, trainer: KernelGRPOTrainer) -> None:
-        self._trainer = trainer
-        self._began = time.monotonic()
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:  # noqa: ARG002
-        """See `TrainerCallback`."""
-        self._trainer._settings.log.begin(state.global_step, self._trainer.checkpoint)
-        self._began = time.monotonic()
-        self._trainer.clock.lap()
-
-    def on_step_end(
-        self,
-        args: TrainingArguments,  # noqa: ARG002
-        state: TrainerState,
-        control: TrainerControl,
-        **_: Any,
-    ) -> TrainerControl:
-        """See `TrainerCallback`; since the loss, gradients were clipped and the optimizer made its step."""
-        settings, clock = self._trainer._settings, self._trainer.clock
-        clock.charge("learning")
-        of_ranks = settings.host.gather((clock.lap(), time.monotonic() - self._began))
-        laps = [lap for lap, _ in of_ranks]
-        for name, value in settings.log.add_step(state.global_step - 1, laps).items():
-            self._trainer._metrics["train"][name].append(value)
-        spent_s = of_ranks[0][1]  # all ranks go by the first one's clock
-        if settings.max_minutes is not None and spent_s > 60 * settings.max_minutes:
-            control.should_save = control.should_training_stop = True
-        return control
+            super()._answer_last(answering)

@@ -28,6 +28,8 @@ class TrainerSettings:
         decoding: how transformers generates.
         offload: what leaves the GPU in a reward phase.
         max_minutes: the run is saved and ended after so many; None for no limit.
+        generate_ahead: whether a batch is generated a step before it is learnt from, see `ahead`.
+        drop_uniform_groups: whether groups whose advantages are all 0 are left out of the loss.
     """
 
     rollouts: Rollouts
@@ -40,3 +42,5 @@ class TrainerSettings:
     decoding: DecodingWay = "auto"
     offload: Offload = "cache"
     max_minutes: float | None = None
+    generate_ahead: bool = False
+    drop_uniform_groups: bool = False

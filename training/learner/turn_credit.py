@@ -10,6 +10,15 @@ Every message of the policy is a turn. One without a submission (a malformed cal
 and never the advantage of a message that submitted: credits by turn give it a return of its own, those of the whole
 episode (`OF_EPISODE`) give it advantage 0. An episode without any submission has the empty value for all its messages.
 The environment's tokens have no advantage, and no loss either.
+
+Negative advantages may weigh less (`negative_weight` w < 1). With A+ and A- for the positive and the negative part,
+
+    E[(A+ + w A-) grad log p] = w * grad J + (1 - w) * E[A+ grad log p]
+
+a mixture of the policy gradient and of imitating the better replies of a group. It is a biased estimate of grad J: a
+negative advantage says where probability should leave, and not where it should go, which a policy of low entropy pays
+for with its other replies. Source: Arnal et al., Asymmetric REINFORCE for off-policy reinforcement learning,
+arXiv:2506.20520; Le Roux et al., Tapered off-policy REINFORCE, arXiv:2503.14286.
 """
 
 from __future__ import annotations
@@ -84,10 +93,12 @@ class Credit:
     Attributes:
         returns: of an episode's turns, from their values.
         advantages: of a group's turns, from their returns.
+        negative_weight: factor of negative advantages, from 0 to 1; see the module.
     """
 
     returns: Returns
     advantages: Callable[[Group], Advantages]
+    negative_weight: float = 1.0
 
     def of_group(
         self, episodes: Sequence[Values], submitted: Sequence[Sequence[bool]] | None = None
@@ -107,6 +118,12 @@ class Credit:
             >>> by_turn.of_group(values, submitted), of_episode.of_group(values, submitted)
             ([[0.25, -0.25], [-0.25, 0.25]], [[0.25, 0.0], [-0.25, -0.25]])
         """
+        return [[self._weighed(turn) for turn in turns] for turns in self._unweighed(episodes, submitted)]
+
+    def _weighed(self, advantage: float) -> float:
+        return advantage if advantage >= 0 else self.negative_weight * advantage
+
+    def _unweighed(self, episodes: Sequence[Values], submitted: Sequence[Sequence[bool]] | None) -> list[list[float]]:
         made = [[True] * len(values) for values in episodes] if submitted is None else submitted
         if self.returns not in OF_EPISODE:
             return [_filled(turns) for turns in self.advantages([self.returns(values) for values in episodes])]
@@ -137,6 +154,7 @@ def find_credit(
     *,
     gamma: float = KEVIN_GAMMA,
     over: Over = "turn",
+    negative_weight: float = 1.0,
 ) -> Credit:
     """Credit by the names of its parts; `pkb_gym.rewards.returns` and `advantages` say what they compute.
 
@@ -145,10 +163,12 @@ def find_credit(
         advantages: "group_mean" is `group_relative` without division by the standard deviation.
         gamma: discount of later turns; of `discounted_sum` and `discounted_max` alone.
         over: whether a turn is compared with those of the same number, or with all turns of the group.
+        negative_weight: factor of negative advantages, from 0 to 1.
 
     Raises:
-        ConfigError: there is no such name.
+        ConfigError: there is no such name, or the weight lies outside.
     """
+    check_negative_weight(negative_weight)
     if returns in DISCOUNTED:
         of_turns = DISCOUNTED[returns](gamma)
     elif returns == "outcome":
@@ -164,7 +184,28 @@ def find_credit(
     }
     if advantages not in comparisons:
         raise ConfigError(f"no advantages {advantages!r}; there are {', '.join(comparisons)}")
-    return Credit(of_turns, comparisons[advantages])
+    return Credit(of_turns, comparisons[advantages], negative_weight)
+
+
+def check_negative_weight(weight: float) -> None:
+    """Refuses a weight of negative advantages that is none.
+
+    Raises:
+        ConfigError: it lies outside of 0 to 1.
+    """
+    if not 0.0 <= weight <= 1.0:
+        raise ConfigError(
+            f"negative_weight must lie between 0 (they count for nothing) and 1 (as they are), got {weight:g}"
+        )
+
+
+def is_uniform(group: Sequence[Sequence[float]]) -> bool:
+    """Whether a group of episodes has no advantage but 0, so that nothing can be learnt from it.
+
+    Args:
+        group: of each episode, the advantages of its turns.
+    """
+    return not any(advantage for turns in group for advantage in turns)
 
 
 def token_advantages(turns: Sequence[Sequence[float]], assistant_mask: torch.Tensor) -> torch.Tensor:

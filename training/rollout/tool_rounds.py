@@ -98,6 +98,12 @@ class ToolBox:
     on_fault: Callable[[str], str]
     counts: CallCounts = field(default_factory=CallCounts)
 
+    def count(self, tool_calls: Sequence[ToolCall]) -> None:
+        """Counts the calls of one message, and those of them that cannot be carried out."""
+        for call in tool_calls:
+            self.counts.calls += 1
+            self.counts.failures += self._refusal(*_name_and_arguments(call)) is not None
+
     async def answer(self, tool_calls: Sequence[ToolCall]) -> list[Message]:
         """Carries out the calls of one message, one after another: a later one may build on an earlier one."""
         self.begin_message()
@@ -105,11 +111,8 @@ class ToolBox:
 
     async def _answer(self, call: ToolCall) -> Message:
         """A call that cannot be carried out is answered with the reason; an exception of a tool is no fault of it."""
-        self.counts.calls += 1
-        function = call.get("function") or {}
-        name, arguments = str(function.get("name", "unknown")), function.get("arguments") or {}
+        name, arguments = _name_and_arguments(call)
         if (reason := self._refusal(name, arguments)) is not None:
-            self.counts.failures += 1
             return {"role": "tool", "name": name, "content": str({"error": reason})}
         try:
             found = self.tools[name](**arguments)
@@ -135,6 +138,11 @@ class ToolBox:
             if kinds.get(argument) is str and not isinstance(value, str):
                 return f"{name}: {argument} must be a text, got {type(value).__name__}"
         return None
+
+
+def _name_and_arguments(call: ToolCall) -> tuple[str, Any]:
+    function = call.get("function") or {}
+    return str(function.get("name", "unknown")), function.get("arguments") or {}
 
 
 def side_by_side(work: Mapping[int, Coroutine[None, None, Done]]) -> dict[int, Done]:

@@ -11,7 +11,7 @@ import pytest
 from trl import GRPOTrainer
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.learner import resumable, trainer, trl_names
+from pkb_gym.training.learner import resumable, rollout_trainer, trainer, trl_names
 
 
 def test_trl_has_every_name():
@@ -43,7 +43,7 @@ def test_an_attribute_that_is_gone_is_named():
 def test_the_list_is_complete():
     """Every private name in the trainer's modules that is TRL's or transformers' own is listed, and no other."""
     used = set()
-    for module in (resumable, trainer):
+    for module in (resumable, rollout_trainer, trainer):
         for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute | ast.FunctionDef):
                 name = node.attr if isinstance(node, ast.Attribute) else node.name

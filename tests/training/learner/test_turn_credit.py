@@ -93,3 +93,23 @@ def test_unknown_names_are_refused():
         find_credit("best")
     with pytest.raises(ConfigError, match="no advantages 'z'"):
         find_credit("outcome", "z")
+
+
+def test_negative_advantages_weigh_less_by_hand():
+    """Values 1, 0 and 0.2 less the mean of the others: 0.9, -0.6 and -0.3; a quarter of the negative ones."""
+    found = find_credit("own_value", "leave_one_out", negative_weight=0.25).of_group([[1.0], [0.0], [0.2]])
+    assert found == [pytest.approx([0.9]), pytest.approx([-0.15]), pytest.approx([-0.075])]
+    assert find_credit("own_value", "leave_one_out", negative_weight=0.0).of_group([[1.0], [0.0]]) == [[1.0], [0.0]]
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan")])
+def test_a_weight_outside_of_its_range_is_refused(weight):
+    with pytest.raises(ConfigError, match="between 0"):
+        find_credit(negative_weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("group", "uniform"), [([[0.0, 0.0], [0.0]], True), ([[0.0, 0.1], [0.0]], False), ([[0.0], [-0.1]], False)]
+)
+def test_a_group_is_uniform_where_no_advantage_differs_from_0(group, uniform):
+    assert turn_credit.is_uniform(group) is uniform

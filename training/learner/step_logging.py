@@ -1,0 +1,60 @@
+"""What happens at the end of each step: its log, and the end of a run whose time is up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from pkb_gym.training.learner.trainer_settings import TrainerSettings
+from pkb_gym.training.processes.phases import PhaseClock
+
+
+class StepLogging(TrainerCallback):
+    """Logs each step, and ends the run when its time is up.
+
+    Args:
+        settings: of the trainer.
+        clock: of its phases.
+        checkpoint: returns the folder that the run resumed from, if it did.
+        add_metric: is given the name and value of each metric of a step.
+    """
+
+    def __init__(
+        self,
+        settings: TrainerSettings,
+        clock: PhaseClock,
+        checkpoint: Callable[[], Path | None],
+        add_metric: Callable[[str, float], None],
+    ) -> None:
+        self._settings, self._clock = settings, clock
+        self._checkpoint, self._add_metric = checkpoint, add_metric
+        self._began = time.monotonic()
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:  # noqa: ARG002
+        """See `TrainerCallback`."""
+        self._settings.log.begin(state.global_step, self._checkpoint())
+        self._began = time.monotonic()
+        self._clock.lap()
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,
+        **_: Any,
+    ) -> TrainerControl:
+        """See `TrainerCallback`; since the loss, gradients were clipped and the optimizer made its step."""
+        settings, clock = self._settings, self._clock
+        clock.charge("learning")
+        of_ranks = settings.host.gather((clock.lap(), time.monotonic() - self._began))
+        laps = [lap for lap, _ in of_ranks]
+        for name, value in settings.log.add_step(state.global_step - 1, laps).items():
+            self._add_metric(name, value)
+        spent_s = of_ranks[0][1]  # all ranks go by the first one's clock
+        if settings.max_minutes is not None and spent_s > 60 * settings.max_minutes:
+            control.should_save = control.should_training_stop = True
+        return control
