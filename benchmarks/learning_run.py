@@ -1,6 +1,7 @@
 r"""A pretrained model learns on one machine: supervised training, GRPO, and both judged on three rings of prompts.
 
     model   sft   rings_sft   grpo   rings_grpo   rings_base   verdict_sft   verdict_grpo   rft   rings_rft   samples
+    evolve
 
 Each stage is a public recipe in a process of its own, with a log and a time limit. Finished work is not done again:
 the same command over and over fits any time limit. Small files come into `--out`: results, summaries, rollouts,
@@ -9,6 +10,9 @@ of at most 16 MiB. The policy that is judged is the one that these parts give. `
 on in another place, without the state of the optimizer. Evaluations run on the CPU, in `--services` services with
 processors of their own. The stages `verdict_...` judge a policy that reads of a failure no more than that it was one:
 what the feedback's text is good for. The call that is to finish GRPO keeps time for what follows (`--keep-s`).
+`samples` (best of n) and `evolve` (a search without a model, on one prompt of each problem) are controls; `evolve` has
+as many evaluations of a prompt as GRPO had, its training included. With `--seed 0 1 2`, the second and third seed have
+stages of GRPO and `rft` of their own, in folders `seed-1` and `seed-2` of both `--runs` and `--out`.
 
     python -m benchmarks.learning_run --gguf MODEL.gguf --corpus DATA --prompts RINGS --runs RUNS --out OUT --minutes 9
 """
@@ -24,10 +28,13 @@ import sys
 import tarfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from math import ceil
 from pathlib import Path
 
+from benchmarks import learning_study
 from benchmarks.common import header, make_parser
 from benchmarks.learning_weights import (
     BEGIN,
@@ -47,10 +54,14 @@ NAME = "learning_run"
 RINGS = "rings.jsonl"
 PER_PROBLEM = {"sizes": 6, "left_out": 6, "test": 1}
 """Prompts of each problem that a ring is judged on."""
+COMMON_TO_SEEDS = ("model", "sft", "rings_sft", "rings_base", "verdict_sft", "samples", "evolve")
+"""Stages that the first seed has alone."""
 SPARE_S = 15.0
 """Of the time limit, what is left for collecting."""
 KEPT = ("*.log", "*.json", "results.jsonl", "parts/*.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
 """Files of a stage's folder that come into the result."""
+STUDY_RING = "sizes"
+"""Ring on which policies and controls are compared at equal evaluations."""
 RINGS_OF_VERDICTS = ("sizes", "left_out")
 """Rings on which the text of the feedback is left out."""
 
@@ -128,16 +139,11 @@ class Run:
         begin = sft if not (runs / BEGIN / WEIGHTS).exists() else str(runs / BEGIN)
         practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", begin]
         practise += ["--max_turns", str(args.grpo_turns), "--max_completion_length", str(args.grpo_completion)]
-        practise += [
-            "--output_dir",
-            grpo,
-            *learn,
-            *judge,
-            "--max_steps",
-            str(args.grpo_steps),
-            "--beta",
-            str(args.beta),
-        ]
+        practise += ["--output_dir", grpo, *learn, *judge, "--max_steps", str(args.grpo_steps)]
+        practise += ["--beta", str(args.beta), "--negative_weight", str(args.negative_weight)]
+        practise += ["--reference_model", sft] if args.beta else []
+        practise += ["--generate_ahead", str(args.generate_ahead).lower()]
+        practise += ["--drop_uniform_groups", str(args.drop_uniform_groups).lower()]
         practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
         practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
         practise += ["--learning_rate", str(args.learning_rate), "--lr_scheduler_type", "constant_with_warmup"]
@@ -148,6 +154,9 @@ class Run:
         again += ["--max_length", "2560", "--per_device_train_batch_size", str(args.sft_batch)]
         again += ["--gradient_accumulation_steps", "2"]
         again += ["--learning_rate", "5e-5", "--max_steps", str(args.rft_steps), "--save_strategy", "no"]
+        search = ["benchmarks.learning_search", "--prompts", ring_file, "--ring", STUDY_RING, "--per-problem", "1"]
+        search += ["--evaluations", str(self.evaluations_of_a_prompt), "--services", str(args.services)]
+        search += ["--kernel-timeout", "4", "--output", str(runs / "evolve")]
         convert = ["pkb_gym.training.pretrained_model", "--gguf", str(args.gguf), "--output", model]
         return [
             Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
@@ -160,8 +169,19 @@ class Run:
             rings(trained, args.samples, *verdicts, name="verdict_grpo", limit_s=200),
             Stage("rft", ["pkb_gym.training.rft", *again], 120, made="trainer_state.json"),
             rings(rft, args.samples, name="rings_rft", limit_s=300),
-            rings(sft, args.best_of, "--limit", "42", "--temperature", "0.9", name="samples", limit_s=300),
+            rings(sft, args.best_of, "--limit", "42", "--temperature", "0.9", name="samples", limit_s=500),
+            Stage("evolve", search, 400, made="results.jsonl"),
         ]
+
+    @property
+    def evaluations_of_a_prompt(self) -> int:
+        """As many as GRPO had of a prompt of the ring, its training included; 24 before it has begun."""
+        file = self.folder / "grpo" / "rollouts.jsonl"
+        if not file.exists():
+            return 24
+        prompts = sum(row["ring"] == STUDY_RING for row in read_jsonl(self.folder / RINGS))
+        charged = training_evaluations(file, file.stat().st_mtime_ns) / max(1, prompts)
+        return ceil(charged) + int(self.args.samples) * int(self.args.turns)
 
     def go_on(self) -> None:
         """Does what is not finished, until a stage fails or the time is up."""
@@ -226,6 +246,12 @@ class Run:
                 return -1
 
 
+@cache
+def training_evaluations(rollouts: Path, changed_ns: int) -> int:  # noqa: ARG001  # part of the key of the cache
+    """Evaluations of a training, see `learning_study`."""
+    return learning_study.training_evaluations(read_jsonl(rollouts))
+
+
 def first_of_each(rows: Sequence[Row], ring: str | None, per_problem: int) -> list[Row]:
     """The first prompts of each problem, of one ring or of all."""
     taken: Counter[str] = Counter()
@@ -251,10 +277,10 @@ def collect(runs: Path, out: Path) -> None:
     with tarfile.open(out / "run.tar.gz", "w:gz") as archive:
         for path in sorted({path for pattern in KEPT for path in runs.rglob(pattern)}):
             inside = path.relative_to(runs)
-            in_checkpoint = any(part.startswith("checkpoint-") for part in inside.parts)
-            if not in_checkpoint and inside.name not in SKIPPED and path.name != STATE:
+            elsewhere = any(part.startswith(("checkpoint-", "seed-")) for part in inside.parts)
+            if not elsewhere and inside.name not in SKIPPED and path.name != STATE:
                 archive.add(path, str(inside))
-        for stage in sorted(path for path in runs.iterdir() if path.is_dir()):
+        for stage in sorted(path for path in runs.iterdir() if path.is_dir() and not path.is_symlink()):
             if (state := newest_weights(stage) / STATE).exists():
                 archive.add(state, f"{stage.name}/{STATE}")
     for name in ("rings_sft", "rings_grpo"):
@@ -274,7 +300,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=Path, required=True, help="folder of models and logs")
     parser.add_argument("--out", type=Path, required=True, help="folder of what is kept")
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of GRPO, one after another; see above")
     parser.add_argument("--resume-from", type=Path, help="folder with the parts of `--out`, to go on with their policy")
     parser.add_argument("--services", type=int, default=7, help="evaluation services (default: %(default)s)")
     parser.add_argument("--skip", nargs="+", default=[], metavar="STAGE", help="stages to leave out")
@@ -300,6 +326,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--beta", type=float, default=0.0, help="weight of GRPO's distance to SFT (default: %(default)s)"
     )
+    parser.add_argument(
+        "--negative-weight", type=float, default=1.0, help="of negative advantages (default: %(default)s)"
+    )
+    parser.add_argument("--generate-ahead", action="store_true", help="evaluate while the policy learns and generates")
+    parser.add_argument("--drop-uniform-groups", action="store_true", help="leave groups without an advantage out")
     parser.add_argument("--learning-rate", type=float, default=4e-5, help="of GRPO (default: %(default)s)")
     parser.add_argument(
         "--grpo-s", type=float, default=560.0, help="seconds of GRPO in all calls (default: %(default)s)"
@@ -310,20 +341,45 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     began = time.monotonic()
-    run = Run(args, began + 60 * args.minutes)
-    try:
-        run.go_on()
-    finally:
-        about = header() | {
-            "gpus": list(gpus.names()),
-            "wall_s": round(time.monotonic() - began, 1),
-            "spent_s": run.spent,
-            "kept": run.kept,
-            "grpo_steps_before": step_of(run.folder / BEGIN),
-        }
-        write_atomically(args.runs / "about.json", json.dumps(about, indent=1) + "\n")
-        collect(args.runs, args.out)
-    print(json.dumps(run.spent))
+    for run in runs_of_seeds(args, began + 60 * args.minutes):
+        try:
+            run.go_on()
+        finally:
+            write_about(run, began)
+            collect(run.folder, Path(run.args.out))
+        print(json.dumps(run.spent))
+
+
+def runs_of_seeds(args: argparse.Namespace, deadline: float) -> Iterator[Run]:
+    """A run for each seed. Those after the first have its model and SFT, and do not begin before these are there."""
+    first, *further = args.seed
+    yield Run(argparse.Namespace(**vars(args) | {"seed": first}), deadline)
+    for seed in further:
+        folder = args.runs / f"seed-{seed}"
+        if not all((args.runs / f"{name}.finished").exists() for name in ("sft", "grpo")):
+            return
+        folder.mkdir(exist_ok=True)
+        for name in ("model", "sft"):
+            if not (folder / name).exists():
+                (folder / name).symlink_to(Path("..") / name)
+            (folder / f"{name}.finished").touch()
+        own = {"seed": seed, "runs": folder, "out": args.out / folder.name, "skip": [*args.skip, *COMMON_TO_SEEDS]}
+        parts = None if args.resume_from is None else args.resume_from / folder.name
+        yield Run(argparse.Namespace(**vars(args) | own | {"resume_from": parts}), deadline)
+
+
+def write_about(run: Run, began: float) -> None:
+    """What the run is of, as far as it has come."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    about = header() | {
+        "gpus": list(gpus.names()),
+        "seed": run.args.seed,
+        "wall_s": round(time.monotonic() - began, 1),
+        "spent_s": run.spent,
+        "kept": run.kept,
+        "grpo_steps_before": step_of(run.folder / BEGIN),
+    }
+    write_atomically(run.folder / "about.json", json.dumps(about, indent=1) + "\n")
 
 
 if __name__ == "__main__":

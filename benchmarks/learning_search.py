@@ -1,7 +1,8 @@
 r"""`evolve` on prompts: a search without a model, with as many evaluations of each prompt as a trained policy had.
 
 The prompts are those of `ring_prompts.py` or `pkb export prompts`. Each is an episode of its own, valued by the reward
-of the training. A prompt that is complete is not searched again: the same command goes on.
+of the training. A prompt that is complete is not searched again: the same command goes on. With `--services`, prompts
+are searched side by side, each by a service with processors of its own, as `learning_run` evaluates.
 
     python -m benchmarks.learning_search --prompts RINGS/prompts.jsonl --ring sizes --per-problem 2 \
         --evaluations 30 --output RUNS/evolve
@@ -9,8 +10,10 @@ of the training. A prompt that is complete is not searched again: the same comma
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from benchmarks.common import make_parser
@@ -27,7 +30,9 @@ from pkb_gym.envs.attempts import judged_attempt
 from pkb_gym.envs.episode import Episode
 from pkb_gym.rewards import find_reward
 from pkb_gym.rewards.empty_value import empty_value
+from pkb_gym.training.evaluation.owner import start_evaluation
 from pkb_gym.training.inputs.rows import Row, read_jsonl
+from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import read_rows
 from pkb_gym.training.results.policy_summary import prompt_key
 from pkb_gym.training.rollout.episodes import RolloutTask
@@ -67,8 +72,22 @@ def search(
         yield judged_attempt(requested, turn, None)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Searches for each prompt, and writes `results.jsonl`."""
+@contextlib.contextmanager
+def evaluators(services: int) -> Iterator[Evaluator]:
+    """What judges: this process, or several services side by side on shares of the processors."""
+    if services == 1:
+        with LocalEvaluator() as evaluator:
+            yield evaluator
+        return
+    schedule = start_evaluation("dedicated", HostGroup(), services=services)
+    try:
+        yield schedule.evaluator
+    finally:
+        schedule.close()
+
+
+def options() -> argparse.ArgumentParser:
+    """Its command line."""
     parser = make_parser(NAME, __doc__)
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="rows of the prompts")
     parser.add_argument("--ring", help="only prompts of this ring")
@@ -76,17 +95,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--evaluations", type=int, required=True, help="of each prompt")
     parser.add_argument("--reward", default="default", help="preset (default: %(default)s)")
     parser.add_argument("--timing-budget", type=float, default=0.1, help="seconds (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="prompts side by side (default: %(default)s)")
+    parser.add_argument("--kernel-timeout", type=float, help="seconds of a block of calls, see `grpo.py`")
+    parser.add_argument("--jobs", type=int, help="prompts side by side (default: as many as services)")
+    parser.add_argument("--services", type=int, default=1, help="evaluation services (default: %(default)s)")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Searches for each prompt, and writes `results.jsonl`."""
+    args = options().parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / "results.jsonl"
-    base = EvalConfig(until="time", timing_budget_s=args.timing_budget)
+    base = EvalConfig(until="time", timing_budget_s=args.timing_budget, timeout_s=args.kernel_timeout)
     provider = open_agent(AGENT, {})
     with (
         LineFile(path, holds="attempts", writer=NAME, option="--output") as lines,
-        LocalEvaluator() as evaluator,
-        ThreadPoolExecutor(args.jobs) as pool,
+        evaluators(args.services) as evaluator,
+        ThreadPoolExecutor(args.jobs or args.services) as pool,
     ):
         lines.cut_off(lines.read()[1])
         done = {prompt_key(row) for row in read_rows(path)}
@@ -100,7 +126,9 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(f"{row['problem']}: {error}")
                 return []
 
-        for row, attempts in zip(waiting, pool.map(play, waiting), strict=True):
+        begun = {pool.submit(play, row): row for row in waiting}
+        for ended in as_completed(begun):
+            row, attempts = begun[ended], ended.result()
             if attempts:  # at once: a prompt is complete or absent
                 lines.append("\n".join(attempt.to_line() for attempt in attempts))
             best = max((attempt.reward for attempt in attempts if attempt.reward is not None), default=None)

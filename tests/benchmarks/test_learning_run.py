@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import learning_run, learning_weights
+from benchmarks import learning_run, learning_search, learning_weights
 from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, write_rings
 from benchmarks.learning_weights import keep_weights, newest_weights
 from pkb_gym.training.inputs.option_names import check_options, option_names
@@ -183,8 +183,84 @@ def test_every_stage_is_a_recipe_with_options_that_it_has(tmp_path: Path, monkey
     assert [stage.name for stage in seen][:6] == ["model", "sft", "rings_sft", "grpo", "rings_grpo", "rings_base"]
     for stage in seen:
         module, *options = stage.arguments
+        if module == "benchmarks.learning_search":
+            learning_search.options().parse_args(options)
+            continue
         recipe = Path(learning_run.__file__).parent.parent / "training" / f"{module.rpartition('.')[2]}.py"
         check_options(options, option_names(recipe), recipe.stem)
+
+
+def command_line(tmp_path: Path, *more: str) -> list[str]:
+    return [
+        *(f"--{name}={tmp_path / name}" for name in ("gguf", "corpus", "prompts", "runs", "out")),
+        "--minutes",
+        "1",
+        *more,
+    ]
+
+
+def test_further_seeds_have_practice_of_their_own_after_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[int, str, list[str]]] = []
+    monkeypatch.setattr(Run, "verdict_prompts", 5)
+
+    def go_on(run: Run) -> None:
+        (run.folder / "grpo").mkdir(parents=True, exist_ok=True)
+        practise = next(stage for stage in run.stages() if stage.name == "grpo").arguments
+        used = [practise[practise.index(name) + 1] for name in ("--seed", "--output_dir", "--model_name_or_path")]
+        seen.append(
+            (run.args.seed, Path(run.args.out).name, [str(Path(one).relative_to(tmp_path)) for one in used[1:]])
+        )
+        assert used[0] == str(run.args.seed) and ("samples" in run.args.skip) == (run.args.seed != 4)
+
+    monkeypatch.setattr(Run, "go_on", go_on)
+    learning_run.main(command_line(tmp_path, "--seed", "4", "5", "6"))
+    assert seen == [(4, "out", ["runs/grpo", "runs/sft"])], "the first one is not finished"
+    for name in ("model", "sft"):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "made").write_text(name)
+    for name in ("sft", "grpo"):
+        (tmp_path / "runs" / f"{name}.finished").touch()
+    learning_run.main(command_line(tmp_path, "--seed", "4", "5", "6"))
+    assert seen[2:] == [
+        (5, "seed-5", ["runs/seed-5/grpo", "runs/seed-5/sft"]),
+        (6, "seed-6", ["runs/seed-6/grpo", "runs/seed-6/sft"]),
+    ]
+    assert (tmp_path / "runs" / "seed-6" / "sft" / "made").read_text() == "sft", "that of the first seed"
+    with tarfile.open(tmp_path / "out" / "run.tar.gz") as archive:
+        assert "about.json" in archive.getnames()
+        assert not [name for name in archive.getnames() if "seed-" in name], "each seed has an archive of its own"
+    with tarfile.open(tmp_path / "out" / "seed-5" / "run.tar.gz") as archive:
+        about = archive.extractfile("about.json")
+        assert about is not None and json.load(about)["seed"] == 5
+
+
+def test_the_search_has_as_many_evaluations_of_a_prompt_as_practice_had(run: Run):
+    """5 evaluations of training on 2 prompts of the ring are 3 of each, rounded up; 2 samples of 2 turns are 4."""
+    run.args.samples, run.args.turns = 2, 2
+    assert run.evaluations_of_a_prompt == 24
+    (run.folder / "grpo").mkdir(parents=True)
+    rings = [{"ring": ring} for ring in ("sizes", "sizes", "test")]
+    (run.folder / "rings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rings))
+    lines = [{"is_duplicate": number == 0, "failure": None} for number in range(6)]
+    lines.append({"is_duplicate": False, "failure": "no_submission"})
+    (run.folder / "grpo" / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run.evaluations_of_a_prompt == 3 + 4
+
+
+def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[list[str]] = []
+    monkeypatch.setattr(Run, "verdict_prompts", 5)
+    monkeypatch.setattr(Run, "go_on", lambda run: seen.append(list(run.stages()[3].arguments)))
+    learning_run.main(command_line(tmp_path))
+    given = ["--beta", "0.04", "--negative-weight", "0.5", "--generate-ahead", "--drop-uniform-groups"]
+    learning_run.main(command_line(tmp_path, *given))
+    names = ("--beta", "--negative_weight", "--generate_ahead", "--drop_uniform_groups")
+    assert [[of[of.index(name) + 1] for name in names] for of in seen] == [
+        ["0.0", "1.0", "false", "false"],
+        ["0.04", "0.5", "true", "true"],
+    ]
+    assert "--reference_model" not in seen[0]
+    assert Path(seen[1][seen[1].index("--reference_model") + 1]) == tmp_path / "runs" / "sft"
 
 
 def test_each_problem_of_a_ring_has_its_first_prompts(tmp_path: Path):

@@ -10,6 +10,8 @@ import pytest
 from benchmarks import learning_search
 from benchmarks.learning_run import first_of_each
 from benchmarks.learning_search import main
+from pkb_gym.training.evaluation.owner import EvaluationSchedule
+from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import read_rows
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import row
@@ -40,6 +42,21 @@ def test_every_prompt_is_searched_once(tmp_path: Path, monkeypatch: pytest.Monke
     judged = len(evaluator.requested)
     main(command)
     assert len(evaluator.requested) == judged
+
+
+def test_services_judge_side_by_side(monkeypatch: pytest.MonkeyPatch):
+    """The schedule of `grpo.py` is started with so many services, and ended."""
+    started: list[tuple[str, int]] = []
+    evaluator = Evaluator()
+
+    def start(mode: str, host: HostGroup, *, services: int) -> EvaluationSchedule:
+        started.append((mode, services))
+        return EvaluationSchedule(evaluator, host)
+
+    monkeypatch.setattr(learning_search, "start_evaluation", start)
+    with learning_search.evaluators(3) as found:
+        assert found is evaluator and not evaluator.closed
+    assert started == [("dedicated", 3)] and evaluator.closed
 
 
 def test_the_first_prompts_of_each_problem_are_taken():
