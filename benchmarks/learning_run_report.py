@@ -1,13 +1,15 @@
 r"""Figures of a `learning_run`, from what it collected.
 
-    python -m benchmarks.learning_run_report run.tar.gz --prompts RINGS/prompts.jsonl [--corpus DATA/corpus.jsonl] \
-        [--pretrained OTHER.tar.gz] [--evolve EVOLVE/results.jsonl] [--out benchmarks/results]
+    python -m benchmarks.learning_run_report run.tar.gz [seed-1/run.tar.gz ...] --prompts RINGS/prompts.jsonl \
+        [--corpus DATA/corpus.jsonl] [--pretrained OTHER.tar.gz] [--evolve EVOLVE/results.jsonl] \
+        [--out benchmarks/results]
 
 writes `learning_run.json`, from which docs/generate_training.py makes tables and pictures: figures of every policy on
 the three rings, gains that are paired by prompt, the second turn with the text of the feedback and without, failures,
 distances of kernels to those of the corpus, curves of the training, where its time went, and controls at equal
 evaluations. Stages that are missing or were broken off appear as far as they came. The pretrained model may have been
-judged by another run.
+judged by another run, and `evolve` have searched elsewhere. With the archives of further seeds, there are figures of
+each seed and of all joined (`learning_seeds`); what is not of a seed is that of the first.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from benchmarks.common import RESULTS, make_parser
 from benchmarks.learning_by_problem import ring_by_problem, training_by_problem
 from benchmarks.learning_nearest import Shown, nearness, shown_kernels
 from benchmarks.learning_report import phase_figures, step_curves
+from benchmarks.learning_seeds import SeedResults, seeds_figures
 from benchmarks.learning_study import Arm, compare, rewards_by_prompt, training_evaluations
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import NO_SUBMISSION, Attempt
@@ -137,6 +141,12 @@ def stage_rows(folder: Path) -> list[Row]:
     return [row_of(Attempt.model_validate(attempt)) for line in lines for attempt in line["attempts"]]
 
 
+def policy_rows(run: Path) -> dict[str, list[Row]]:
+    """Policy -> its results on the rings; of those that were judged."""
+    rows = {name: stage_rows(run / stage) for name, stage in POLICIES.items()}
+    return {name: of for name, of in rows.items() if of}
+
+
 def figures(
     run: Path, prompts: Sequence[Row], evolve: Sequence[Row] = (), corpus: Sequence[Shown] = ()
 ) -> dict[str, Any]:
@@ -148,9 +158,7 @@ def figures(
         evolve: results of `learning_search` on prompts of the rings.
         corpus: kernels that SFT was shown.
     """
-    rings = rings_of(prompts)
-    rows = {name: stage_rows(run / stage) for name, stage in POLICIES.items()}
-    rows = {name: of for name, of in rows.items() if of}
+    rings, rows = rings_of(prompts), policy_rows(run)
     found: dict[str, Any] = json.loads((run / "about.json").read_bytes())
     found["prompts"] = dict(Counter(row.get("ring") or "train" for row in prompts))
     found["policies"] = {
@@ -177,10 +185,36 @@ def figures(
     if "grpo" in rows and found["grpo"] is not None:
         arms = _arms(run, rows, found["grpo"]["evaluations"], rings)
         found["study"] = [one.model_dump(mode="json") for one in compare(arms, "grpo")]
-        if evolve:
-            arms.append(_arm("evolve", evolve, 0, rings))
+        own = stage_rows(run / "evolve")
+        found["evolve_on_same_machine"] = bool(own)
+        if own or evolve:
+            arms.append(_arm("evolve", own or evolve, 0, rings))
             found["study_evolve"] = [one.model_dump(mode="json") for one in compare(arms, "grpo")]
     return found
+
+
+def figures_of_seeds(runs: Sequence[Path], prompts: Sequence[Row]) -> dict[str, Any]:
+    """Figures of each seed and of all joined; see `learning_seeds`.
+
+    Args:
+        runs: folders with what was collected, that of the first seed first.
+        prompts: of `ring_prompts.py`.
+    """
+    rings, shared = rings_of(prompts), policy_rows(runs[0])
+    seeds = []
+    for run in runs:
+        about = json.loads((run / "about.json").read_bytes())
+        own = {name: of for name, of in policy_rows(run).items() if name in ("grpo", "rft")}
+        rows = {name: of for name, of in shared.items() if name == "sft"} | own
+        training = _grpo(run / "grpo")
+        arms = (
+            [] if training is None or "grpo" not in rows else _arms(run, rows, training["evaluations"], rings, runs[0])
+        )
+        seed = int(about.get("seed", 0))
+        arms = [replace(arm, seed=seed) for arm in arms]
+        named = {name: about[name] for name in ("date", "machine", "commit", "gpus", "spent_s") if name in about}
+        seeds.append(SeedResults(seed, rows, arms, named, training))
+    return seeds_figures(seeds, rings, [pair for pair in GAINS if "base" not in pair], STUDY_RING)
 
 
 def _gains(before: Sequence[Row], after: Sequence[Row], rings: Mapping[str, str]) -> dict[str, Any]:
@@ -244,12 +278,26 @@ def _of_all_steps(rollouts: Sequence[Row]) -> list[Row]:
     return [{**row, "sample": row["step"] * AFTER + row["sample"]} for row in rollouts]
 
 
-def _arms(run: Path, rows: Mapping[str, Sequence[Row]], trained: int, rings: Mapping[str, str]) -> list[Arm]:
-    """Policies at equal evaluations; the kernels that `rft` learns from were found by those of GRPO."""
+def _arms(
+    run: Path,
+    rows: Mapping[str, Sequence[Row]],
+    trained: int,
+    rings: Mapping[str, str],
+    first: Path | None = None,
+) -> list[Arm]:
+    """Policies at equal evaluations; the kernels that `rft` learns from were found by those of GRPO.
+
+    Args:
+        run: of a seed.
+        rows: of its policies.
+        trained: evaluations of its GRPO.
+        rings: prompt key -> ring.
+        first: run of the first seed, which has the samples; by default this one.
+    """
     arms = [_arm("grpo", rows["grpo"], trained, rings)]
     if "sft" in rows:
         arms.append(_arm("sft", rows["sft"], 0, rings))
-    if samples := stage_rows(run / "samples"):
+    if samples := stage_rows((first or run) / "samples"):
         later = [{**row, "sample": row["sample"] + AFTER} for row in samples]
         arms.append(_arm("best of n", [*rows.get("sft", ()), *later], 0, rings))
     if "rft" in rows:
@@ -286,7 +334,7 @@ def take_pretrained(archive: Path, run: Path) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Reads what was collected, and writes the result."""
     parser = make_parser(NAME, __doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="run.tar.gz of `learning_run`")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run.tar.gz of `learning_run`, of each seed")
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="of `ring_prompts.py`")
     parser.add_argument("--corpus", type=Path, metavar="FILE", help="corpus.jsonl that SFT learned from")
     parser.add_argument("--pretrained", type=Path, metavar="RUN", help="of another run, whose `rings_base` is taken")
@@ -295,11 +343,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     evolve = [] if args.evolve is None else read_rows(args.evolve)
     corpus = [] if args.corpus is None else shown_kernels(read_jsonl(args.corpus))
+    prompts = read_jsonl(args.prompts)
     with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(args.run) as archive:
-            archive.extractall(folder, filter="data")
-        before = None if args.pretrained is None else take_pretrained(args.pretrained, Path(folder))
-        found = figures(Path(folder), read_jsonl(args.prompts), evolve, corpus)
+        runs = [Path(folder) / str(number) for number in range(len(args.runs))]
+        for archive, run in zip(args.runs, runs, strict=True):
+            with tarfile.open(archive) as opened:
+                opened.extractall(run, filter="data")
+        before = None if args.pretrained is None else take_pretrained(args.pretrained, runs[0])
+        found = figures(runs[0], prompts, evolve, corpus)
+        found |= figures_of_seeds(runs, prompts) if len(runs) > 1 else {}
     found |= {} if before is None else {"pretrained": before}
     write_atomically(args.out / f"{RESULT}.json", json.dumps(found, indent=1) + "\n")
     print(f"{args.out / RESULT}.json: {', '.join(found['policies'])}")

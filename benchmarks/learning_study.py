@@ -154,6 +154,28 @@ def compare(arms: Sequence[Arm], subject: str) -> list[ArmFigures]:
     return figures
 
 
+def joined_gains(arms: Sequence[Arm], subject: str) -> dict[str, Estimate | None]:
+    """Of each other arm, how much more the subject has, at its evaluations: the mean of all seeds on each prompt.
+
+    Standard errors are clustered by problem; the seeds of a prompt count as one value.
+
+    Raises:
+        ConfigError: see `compare`.
+    """
+    compare(arms, subject)  # refuses what cannot be compared
+    gains: dict[str, dict[str, list[float]]] = {}
+    for seed in sorted({arm.seed for arm in arms}):
+        of_seed = [arm for arm in arms if arm.seed == seed]
+        own = next(arm for arm in of_seed if arm.name == subject)
+        for arm in of_seed:
+            if arm is not own:
+                budgets = {key: spent for key, spent in own.spent.items() if key in arm.rewards}
+                best, theirs = arm.best(budgets), own.best(budgets)
+                for key in best.keys() & theirs.keys():
+                    gains.setdefault(arm.name, {}).setdefault(key, []).append(theirs[key] - best[key])
+    return {name: _mean({key: fmean(of) for key, of in by_prompt.items()}) for name, by_prompt in gains.items()}
+
+
 def _figures(arm: Arm, subject: Arm, common: frozenset[str]) -> ArmFigures:
     budgets = {key: spent for key, spent in subject.spent.items() if key in common}
     best, theirs = arm.best(budgets), subject.best(budgets)

@@ -38,7 +38,7 @@ def sections(found: Found) -> str:
     """All tables, with what is needed to read them."""
     texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found))
     texts = (*texts, _by_problem(found), _nearest(found))
-    more = (_second_turns(found), _second_turn(found), _study(found), _time(found))
+    more = (_second_turns(found), _second_turn(found), _study(found), _seeds(found), _time(found))
     return "\n\n".join(text.strip() for text in (*texts, *more) if text)
 
 
@@ -290,8 +290,36 @@ def _study(found: Found) -> str:
         "Mean reward of the best submission on a prompt of `sizes`, with the evaluations that each arm had; those of "
         "the training are charged to the prompts in equal parts:"
     )
-    evolve = "The same on the prompts that `evolve` searched, a search without a model that ran on another machine:"
+    where = "beside the others" if found.get("evolve_on_same_machine") else "on another machine"
+    evolve = f"The same on the prompts that `evolve` searched, a search without a model that ran {where}:"
     return f"\n\n{evolve}\n\n".join([f"{intro}\n\n{tables[0]}".strip(), *tables[1:]])
+
+
+def _seeds(found: Found) -> str:
+    """Gains of every seed, and of all joined; nothing where there is one."""
+    if "joined" not in found:
+        return ""
+    joined = found["joined"]
+    rows = []
+    for pair, rings in joined["gains"].items():
+        for ring in RINGS:
+            of_seeds = [one["gains"].get(pair, {}).get(ring) for one in found["seeds"]]
+            cells = ["" if of is None else _signed(of["reward"]) for of in of_seeds]
+            both = rings.get(ring)
+            if both is not None and both["reward"] is not None:
+                gains = (_signed(both["reward"]), _errors(both["reward"]), _signed(both["correct"]))
+                rows.append((ring, pair, *cells, *gains))
+    seeds = [f"seed {one['seed']}" for one in found["seeds"]]
+    head = ("ring", "gain in reward", *seeds, "all", "in errors", "in share correct")
+    arms = [(name, _signed(one), _errors(one)) for name, one in joined["study"].items() if one is not None]
+    texts = [
+        "Seed by seed, and all seeds joined: their episodes on a prompt are taken together, and standard errors are "
+        f"clustered by problem:\n\n{parts.table(head, rows)}"
+    ]
+    if arms:
+        head = ("arm", "GRPO has more, all seeds", "in errors")
+        texts.append(f"At equal evaluations, the mean of the seeds on each prompt:\n\n{parts.table(head, arms)}")
+    return "\n\n".join(texts)
 
 
 def _more(arm: Found) -> tuple[str, str]:
