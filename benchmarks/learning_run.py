@@ -180,7 +180,7 @@ class Run:
         if not file.exists():
             return 24
         prompts = sum(row["ring"] == STUDY_RING for row in read_jsonl(self.folder / RINGS))
-        charged = training_evaluations(file, file.stat().st_mtime_ns) / max(1, prompts)
+        charged: float = training_evaluations(file, file.stat().st_mtime_ns) / max(1, prompts)
         return ceil(charged) + int(self.args.samples) * int(self.args.turns)
 
     def go_on(self) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.training.evaluation.owner import start_evaluation
 from pkb_gym.training.evaluation.service_group import SpreadEvaluator, share_out_processors
 from pkb_gym.training.processes.host_group import HostGroup
@@ -65,3 +65,52 @@ def test_processors_are_shared_out_from_the_last_on():
 def test_several_services_are_for_the_cpu_of_one_node():
     with pytest.raises(ConfigError, match="several evaluation services"):
         start_evaluation("inline", HostGroup(), services=2)
+
+
+class Gate:
+    """Answers with its name when it is opened."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.opened, self.begun = name, threading.Event(), threading.Event()
+
+    def evaluate(self, *_: object):
+        self.begun.set()
+        assert self.opened.wait(DEADLINE_S)
+        return self.name
+
+    def close(self) -> None:
+        self.opened.set()
+
+
+class Named:
+    """In the place of a problem."""
+
+    name = "Reduce"
+
+
+def test_a_request_waits_for_the_first_that_has_room():
+    """One of the two is kept busy; the other one judges all that wait."""
+    busy, free = Gate("busy"), Gate("free")
+    spread = SpreadEvaluator([busy, free], most_in_hand=1)
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(spread.evaluate, Named(), "", None)
+        assert busy.begun.wait(DEADLINE_S)
+        free.opened.set()
+        others = [threads.submit(spread.evaluate, Named(), "", None) for _ in range(3)]
+        assert [one.result(DEADLINE_S) for one in others] == ["free"] * 3
+        busy.opened.set()
+        assert first.result(DEADLINE_S) == "busy"
+    assert spread._in_hand == [0, 0]
+
+
+def test_requests_that_wait_end_when_it_is_closed():
+    gate = Gate("only")
+    spread = SpreadEvaluator([gate], most_in_hand=1)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(spread.evaluate, Named(), "", None)
+        assert gate.begun.wait(DEADLINE_S)
+        waiting = threads.submit(spread.evaluate, Named(), "", None)
+        spread.close()
+        assert first.result(DEADLINE_S) == "only"
+        with pytest.raises(InfrastructureError, match="Reduce: the evaluators were closed"):
+            waiting.result(DEADLINE_S)
