@@ -40,6 +40,7 @@ from benchmarks.learning_weights import (
     BEGIN,
     LEARNED,
     STATE,
+    judged_weights,
     keep_weights,
     newest_weights,
     restore_kept,
@@ -115,7 +116,7 @@ class Run:
         """In order; see the module."""
         args, runs = self.args, self.folder
         model, sft, grpo, rft = (str(runs / name) for name in ("model", "sft", "grpo", "rft"))
-        trained = str(newest_weights(runs / "grpo"))
+        trained = str(judged_weights(runs / "grpo"))
         device = ["--use_cpu", "true", "--bf16", "false"] if args.cpu else ["--bf16", "true"]
         learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
         learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
@@ -143,6 +144,7 @@ class Run:
         practise += ["--beta", str(args.beta), "--negative_weight", str(args.negative_weight)]
         practise += ["--reference_model", sft] if args.beta else []
         practise += ["--generate_ahead", str(args.generate_ahead).lower()]
+        practise += ["--best_window", str(args.best_window)]
         practise += ["--drop_uniform_groups", str(args.drop_uniform_groups).lower()]
         practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
         practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
@@ -321,6 +323,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("sft-batch", 8),
         ("rft-steps", 60),
         ("grpo-steps", 200),
+        ("best-window", 0),  # steps; 0 judges the newest policy
     ):
         parser.add_argument(f"--{name}", type=int, default=number, help="(default: %(default)s)")
     parser.add_argument(

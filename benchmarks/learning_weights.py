@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.learner.best_window import BEST
 from pkb_gym.training.learner.weight_difference import WEIGHTS, parts_of, restore_difference, store_difference
 
 LEARNED = {"sft": "model", "grpo": "sft"}
@@ -29,6 +30,11 @@ def newest_weights(folder: Path) -> Path:
     return max(steps, key=lambda path: (steps[path], path == folder), default=folder)
 
 
+def judged_weights(folder: Path) -> Path:
+    """The policy of a stage: after its best steps where it has kept them (`--best_window`), else the newest."""
+    return folder / BEST if (folder / BEST / WEIGHTS).exists() else newest_weights(folder)
+
+
 def keep_weights(name: str, runs: Path, out: Path, *, is_over: bool) -> dict[str, dict[str, float]]:
     """Stores the weights that a stage has so far, and copies the parts to `out` where they fit.
 
@@ -36,12 +42,13 @@ def keep_weights(name: str, runs: Path, out: Path, *, is_over: bool) -> dict[str
         name: of the stage.
         runs: folder of all stages.
         out: folder of what is kept.
-        is_over: whether the stage is finished; its weights then become those that the parts give.
+        is_over: whether the stage is finished; what is stored is then the policy that is judged, whose weights become
+            those that the parts give. Else it is the newest, to go on with.
 
     Returns:
         Figures by name of the stage; nothing where there are no weights, or they could not be stored.
     """
-    base, weights = runs / LEARNED[name], newest_weights(runs / name)
+    base, weights = runs / LEARNED[name], (judged_weights if is_over else newest_weights)(runs / name)
     if not (weights / WEIGHTS).exists():
         return {}
     began = time.monotonic()

@@ -33,6 +33,7 @@ from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule, OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, parse_arguments, run_recipe
 from pkb_gym.training.inputs.rows import load_prompts
+from pkb_gym.training.learner.best_window import BestWindow
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
@@ -143,6 +144,13 @@ class GrpoArguments:
     archive_keep: int = field(
         default=8, metadata={"help": "Kernels kept in the archive for each problem, language and world size."}
     )
+    best_window: int = field(
+        default=0,
+        metadata={
+            "help": "Keep the weights after the so many steps of the greatest mean reward, in the folder `best`; an epoch "
+            "is a good length. 0: not."
+        },
+    )
     max_minutes: float | None = field(
         default=None, metadata={"help": "Save a checkpoint and end after so many minutes; resume with last."}
     )
@@ -192,6 +200,8 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
     ):
         raise ConfigError(f"recipe {args.recipe} has a reward, credit and advantages of its own; leave those out")
     check_negative_weight(args.negative_weight)
+    if args.best_window and (args.best_window < 0 or config.logging_steps != 1 or config.save_strategy == "no"):
+        raise ConfigError("best_window is a number of steps; it needs the log of each and checkpoints: logging_steps 1")
     if args.reference_model is not None and not config.beta:
         raise ConfigError("reference_model is the policy that beta is the weight of the distance to; give --beta too")
     refuse_sequence_options(config, 1 if args.single_turn else args.max_turns)
@@ -261,6 +271,8 @@ def train(
             processing_class=tokenizer,
             peft_config=get_peft_config(model),
         )
+        if args.best_window > 0:
+            trainer.add_callback(BestWindow(args.best_window))
         if args.reference_model is not None:
             trainer.stay_near(args.reference_model)
         trainer.train(resume_from_checkpoint=checkpoint)

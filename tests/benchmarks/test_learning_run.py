@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from benchmarks import learning_run, learning_search, learning_weights
 from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, write_rings
-from benchmarks.learning_weights import keep_weights, newest_weights
+from benchmarks.learning_weights import judged_weights, keep_weights, newest_weights
 from pkb_gym.training.inputs.option_names import check_options, option_names
 
 WRITES = (
@@ -167,6 +167,17 @@ def test_weights_are_those_of_most_steps(tmp_path: Path):
     assert newest_weights(tmp_path) == tmp_path
 
 
+def test_the_policy_that_is_judged_is_that_of_the_best_steps(tmp_path: Path):
+    (tmp_path / "checkpoint-10").mkdir()
+    (tmp_path / "checkpoint-10" / "trainer_state.json").write_text('{"global_step": 10}')
+    (tmp_path / "checkpoint-10" / "model.safetensors").touch()
+    assert judged_weights(tmp_path) == newest_weights(tmp_path) == tmp_path / "checkpoint-10"
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "model.safetensors").touch()
+    assert judged_weights(tmp_path) == tmp_path / "best"
+    assert newest_weights(tmp_path) == tmp_path / "checkpoint-10", "what a run goes on with"
+
+
 def test_no_stage_begins_when_the_time_is_up(run: Run, monkeypatch: pytest.MonkeyPatch):
     stages(run, monkeypatch, model="stage_that_works")
     run.deadline = time.monotonic() + learning_run.SPARE_S
@@ -253,11 +264,12 @@ def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Run, "go_on", lambda run: seen.append(list(run.stages()[3].arguments)))
     learning_run.main(command_line(tmp_path))
     given = ["--beta", "0.04", "--negative-weight", "0.5", "--generate-ahead", "--drop-uniform-groups"]
+    given += ["--best-window", "10"]
     learning_run.main(command_line(tmp_path, *given))
-    names = ("--beta", "--negative_weight", "--generate_ahead", "--drop_uniform_groups")
+    names = ("--beta", "--negative_weight", "--generate_ahead", "--drop_uniform_groups", "--best_window")
     assert [[of[of.index(name) + 1] for name in names] for of in seen] == [
-        ["0.0", "1.0", "false", "false"],
-        ["0.04", "0.5", "true", "true"],
+        ["0.0", "1.0", "false", "false", "0"],
+        ["0.04", "0.5", "true", "true", "10"],
     ]
     assert "--reference_model" not in seen[0]
     assert Path(seen[1][seen[1].index("--reference_model") + 1]) == tmp_path / "runs" / "sft"

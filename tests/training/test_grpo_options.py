@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from pathlib import Path
 
@@ -170,6 +171,28 @@ class _Pausable:
 
     def resume(self) -> None:
         pass
+
+
+def test_the_weights_after_the_best_steps_are_kept(monkeypatch, policy, evaluator, tmp_path):
+    """Both rollouts of a step have speedups 1 and 1, 1 and 10, 10 and 2, 1 and 1: steps 2 and 3 are the best two."""
+    speeds = iter([1, 1, 1, 10, 10, 2, 1, 1, 9, 9])
+    follow(monkeypatch, lambda _: submit(f"speedup {next(speeds)}"))
+    changes = {"save_strategy": "steps", "save_steps": 1, "max_steps": 4}
+    run(policy, evaluator, config(tmp_path, **changes), max_turns=1, best_window=2)
+    record = json.loads((tmp_path / "best.json").read_text())
+    assert (record["step"], record["steps"]) == (3, 2)
+    assert same_weights(tmp_path / "best", tmp_path / "checkpoint-3")
+    assert not same_weights(tmp_path / "best", tmp_path / "checkpoint-2")
+    kept = {path.name for path in (tmp_path / "best").iterdir()}
+    assert {"config.json", "tokenizer.json", "trainer_state.json"} <= kept and "optimizer.pt" not in kept
+    resumed = config(tmp_path, resume_from_checkpoint="last", **changes | {"max_steps": 5})
+    run(policy, evaluator, resumed, max_turns=1, best_window=2)
+    assert json.loads((tmp_path / "best.json").read_text()) == record, "1, 1 and 9, 9 are no better"
+
+
+def test_a_window_without_checkpoints_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="best_window is a number of steps"):
+        check(GrpoArguments(prompts="", best_window=2), config(tmp_path))
 
 
 def test_reward_figures_by_hand():
