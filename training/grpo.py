@@ -147,8 +147,8 @@ class GrpoArguments:
     best_window: int = field(
         default=0,
         metadata={
-            "help": "Keep the weights after the so many steps of the greatest mean reward, in the folder `best`; an epoch "
-            "is a good length. 0: not."
+            "help": "Keep the weights after the best window of so many steps, by mean reward, in the folder `best`; an "
+            "epoch is a good length. 0: not."
         },
     )
     max_minutes: float | None = field(
