@@ -199,8 +199,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): as_of
         for name, as_of in (("candidate_block", "a7e6d158"), ("output_sampler", "3437b049"))
     },
-    # Ranks with several processors of the CPU meet their servers on one of them: those of these figures have one each, or
-    # GPUs. A reference rank is sent one descriptor more.
+    # Ranks with several processors of the CPU meet their servers on one of them: those of these figures have one each,
+    # or GPUs. A reference rank is sent one descriptor more.
     **{
         (result, "pkb_gym/engine/handover/server.cpp"): "a7e6d158"
         for result in (
