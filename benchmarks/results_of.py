@@ -76,6 +76,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "service_load": ("pkb_gym/serve/*.py", "pkb_gym/engine/evaluators/*.py", *GANGS),
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
     "evaluation_rate": ("training/evaluation/*.py", "pkb_gym/engine/stages/machine_sharing.py", *TIMING, *GANGS),
+    "learning_rate_probe": ("training/learner/turn_credit.py", "rewards/advantages.py", "rewards/returns.py"),
     "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
     "reward_study": (*(f"rewards/{name}.py" for name in ("presets", "default", "ladder", "milestones")), *TIMING),
     "catalogue": ("problems/catalogue.py",),

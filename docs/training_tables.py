@@ -92,10 +92,17 @@ def _about(found: Found) -> str:
     gpu = ", ".join(found.get("gpus") or ()) or "no GPU"
     return (
         f"`benchmarks/results/learning_run.json` ({found['date']}, commit {found['commit']}): {gpu}, "
-        f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs, {spent.get('sft', 0.0):.0f} s. "
+        f"{found['machine']}. SFT: {sft['steps']} steps, {sft['epochs']:g} epochs{_of_sft(spent)}. "
         f"GRPO: {grpo['steps']} steps, {grpo['evaluations']} evaluations, {spent.get('grpo', 0.0):.0f} s."
         f"{_not_judged(found)}{_pretrained(found)}"
     )
+
+
+def _of_sft(spent_s: Mapping[str, float]) -> str:
+    """Its seconds, or that it was stored by an earlier run, which may have judged it too."""
+    if "sft" in spent_s:
+        return f", {spent_s['sft']:.0f} s"
+    return ", by an earlier run" + ("" if "rings_sft" in spent_s else ", which judged it too")
 
 
 def _not_judged(found: Found) -> str:

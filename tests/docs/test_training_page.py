@@ -114,6 +114,13 @@ def found() -> dict[str, object]:
     }
 
 
+def test_sft_of_an_earlier_run_has_no_time(found):
+    found["spent_s"] = {"grpo": 300.0}
+    assert "1.5 epochs, by an earlier run, which judged it too. GRPO:" in generator.tables.sections(found)
+    found["spent_s"] = {"grpo": 300.0, "rings_sft": 90.0}
+    assert "1.5 epochs, by an earlier run. GRPO:" in generator.tables.sections(found)
+
+
 def test_tables_hold_the_figures_of_the_result(found):
     text = generator.tables.sections(found)
     assert "a GPU, a processor. SFT: 2 steps, 1.5 epochs, 80 s. GRPO: 2 steps, 40 evaluations, 300 s." in text

@@ -67,6 +67,15 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     # Where generation is a collective, a rank that has nothing to generate takes part, and keeps nothing of it.
     assert [rank["together"] for rank in reports] == [[3, reports[0]["lengths"]], [3, reports[1]["lengths"]]]
 
+    # A batch that was generated ahead is that of all ranks, too.
+    ahead = [rank["ahead"] for rank in reports]
+    assert ahead[0]["weights"] == ahead[1]["weights"] and ahead[0]["ages"] == ahead[1]["ages"] == [0, 1, 1]
+    best = (value(10) + value(4)) / 4  # of the four rollouts, two submitted nothing
+    assert ahead[0]["rewards"] == ahead[1]["rewards"] == pytest.approx([best] * 3)
+    tokens = [sum(pair) for pair in zip(ahead[0]["own"], ahead[1]["own"], strict=True)]
+    assert ahead[0]["tokens"] == ahead[1]["tokens"] == tokens
+    assert ahead[0]["unused"] == ahead[1]["unused"] == 0, "two batches for three steps"
+
     # Ranks that hold a part of the weights each learn what ranks with all of them do, and save the whole.
     for rank in reports:
         assert set(rank["sharded"]["own_parts"]) == {"DTensor"}

@@ -113,6 +113,24 @@ def learn(policy: Path, output: Path, messages: list[str], evaluator: Gated) -> 
     return trainer
 
 
+def learn_ahead(policy: Path, output: Path, messages: list[str]) -> dict[str, object]:
+    """Three steps, of which the second and the third learn from a batch that was generated a step before."""
+    script = iter(messages * 2)
+    GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
+    settings = config(output, num_generations=4, max_steps=3, use_cpu=True)
+    options = {"max_turns": 3, "generate_ahead": True, "drop_uniform_groups": True}
+    trainer = run(policy, FakeEvaluator(), settings, [row()], trainer_class=Watched, **options)
+    steps = [line for line in trainer.state.log_history if "loss" in line]
+    return {
+        "weights": sum(float(parameter.double().sum()) for parameter in trainer.model.parameters()),
+        "ages": [line["updates_since_generation"] for line in steps],
+        "rewards": [line["reward"] for line in steps],
+        "tokens": [int(batch["num_items_in_batch"]) for batch in trainer.batches],
+        "own": [int((batch["completion_mask"] * batch["tool_mask"]).sum()) for batch in trainer.batches],
+        "unused": len(list(script)),
+    }
+
+
 def main(policy: Path, output: Path) -> None:
     rank = PartialState(cpu=True).process_index
     evaluator = Gated()
@@ -130,6 +148,7 @@ def main(policy: Path, output: Path) -> None:
         "logged": trainer.state.log_history[0],
         "lengths": batch["completion_mask"].sum(dim=1).tolist(),
         "together": generations(policy, output / "together", rank),
+        "ahead": learn_ahead(policy, output / "ahead", MESSAGES[rank]),
     }
     share_out_weights()
     sharded = learn(policy, output / "sharded", TOGETHER[rank], Gated())
