@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import threading
-import warnings
 
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+from pkb_gym.engine.support import syntax_tree
 
 
 def check_statically(feedback: FeedbackBuilder) -> None:
@@ -33,10 +32,6 @@ COLLECTIVES = frozenset(
     }
 )
 
-
-_PARSING = threading.Lock()
-"""Filters of warnings are the process's."""
-
 MAX_PARSED_CHARS = 64 << 10
 """Python parses a source of this length in a third of a second at most, and holds the interpreter meanwhile."""
 
@@ -50,9 +45,7 @@ def calls_torch_distributed(source: str) -> bool | None:
     if len(source) > MAX_PARSED_CHARS:
         return None
     try:
-        with _PARSING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as many as the text has lines
-            tree = ast.parse(source)
+        tree = syntax_tree.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     for node in ast.walk(tree):
