@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -146,38 +149,78 @@ def test_all_doors_have_their_turn():
     assert set(LONGEST_FIRST) == set(DOORS)
 
 
+def test_all_commands_end_with_an_installation_that_is_interrupted(tmp_path, monkeypatch):
+    """They have process groups of their own, which no Ctrl-C reaches."""
+    first = threading.Lock()
+
+    def install(self: installation.Installer, door: installation.Door) -> None:
+        if first.acquire(blocking=False):
+            _thread.interrupt_main()
+        commands.run(["sleep", "600"], 600)
+
+    monkeypatch.setattr(commands, "_ENDING", threading.Event())
+    monkeypatch.setattr(installation.Installer, "install", install)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            installation.install_all(installation.doors(tmp_path, []), tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with pytest.raises(commands.Ended):
+        commands.run(["sleep", "600"], 600)
+
+
 MAKE = """\
 #!/bin/bash
 echo "made $1"
 echo "$1" >>"$CALLS"
+[[ $1 != "$LASTS" ]] || exec sleep 600
 [[ $1 != "${FAILS%%:*}" ]] || (($(grep -cx "$1" "$CALLS") > ${FAILS##*:}))
 """
-"""In place of make, for `.ci/run`: it fails at a target as often as FAILS says."""
+"""In place of make, for `.ci/run`: it fails at a target as often as FAILS says, and does not end at that of LASTS."""
+
+ENVIRONMENTS = "doors-environments"
+
+
+@pytest.fixture
+def continuous_integration(tmp_path):
+    """Runs `.ci/run` with another make; what it did, the targets by their output, and how often each was made."""
+
+    def run(fails: str, lasts: str = "") -> tuple[subprocess.CompletedProcess[str], list[str], Counter[str]]:
+        for name in ("make", "chromium", "bwrap", "g++", "python"):  # so that no package is missing
+            (tmp_path / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
+            (tmp_path / name).chmod(0o755)
+        changes = {
+            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+            "PYTHON": "python",
+            "CALLS": str(tmp_path / "calls"),
+            "FAILS": fails,
+            "LASTS": lasts,
+            "TMPDIR": str(tmp_path),
+        }
+        done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
+        made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
+        return done, made, Counter((tmp_path / "calls").read_text().split())
+
+    yield run
+    assert not list(tmp_path.glob("tmp.*")), "nothing is left"
 
 
 @pytest.mark.parametrize(
-    ("fails", "status", "calls"),
-    [
-        ("nothing:0", 0, {"doors": 1, "test": 1}),
-        ("doors:1", 0, {"doors": 2, "test": 1}),
-        ("doors:2", 1, {"doors": 2, "test": 1}),
-        ("test:1", 1, {"doors": 0, "test": 1}),
-    ],
+    ("fails", "status", "doors"),
+    [("nothing:0", 0, 1), ("doors:1", 0, 2), ("doors:2", 1, 2), (f"{ENVIRONMENTS}:1", 0, 1)],
 )
-def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(tmp_path, fails, status, calls):
-    for name in ("make", "chromium", "bwrap", "g++", "python"):  # so that no package is missing
-        (tmp_path / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
-    changes = {
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        "PYTHON": "python",
-        "CALLS": str(tmp_path / "calls"),
-        "FAILS": fails,
-        "TMPDIR": str(tmp_path),
-    }
-    done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
+def test_continuous_integration_sets_doors_up_beside_the_tests_and_runs_them_after(
+    continuous_integration, fails, status, doors
+):
+    done, made, calls = continuous_integration(fails)
     assert bool(done.returncode) == bool(status), done.stdout
-    made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
-    assert made == [".venv/.installed-dev", "test", *["doors"] * calls["doors"]]
-    assert Counter((tmp_path / "calls").read_text().split()) == +Counter({".venv/.installed-dev": 1, **calls})
-    assert not list(tmp_path.glob("tmp.*")), "nothing is left"
+    assert made == [".venv/.installed-dev", "test", ENVIRONMENTS, *["doors"] * doors]
+    assert calls == {".venv/.installed-dev": 1, "test": 1, ENVIRONMENTS: 1, "doors": doors}
+
+
+def test_continuous_integration_fails_with_the_tests_and_waits_for_no_door(continuous_integration):
+    """The fixture's leaks would be found: an installation that goes on ends with it."""
+    done, made, calls = continuous_integration("test:1", lasts=ENVIRONMENTS)
+    assert done.returncode == 1, done.stdout
+    assert made == [".venv/.installed-dev", "test"] and not calls["doors"]

@@ -1,6 +1,6 @@
 """Sets up a virtual environment for each foreign framework and runs the tests of its door there: `make doors`.
 
-    python -m tests.doors [--venvs FOLDER] [NAME ...]
+    python -m tests.doors [--venvs FOLDER] [--install-only] [NAME ...]
 
 Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
 resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,13 +73,25 @@ def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedPro
     return run([*pytest, *options, str(door.folder)], TESTS_S, **shared)
 
 
+def install(chosen: list[Door], venvs: Path) -> int:
+    """Sets up the environments alone; 0 if all are there or cannot be had for this Python."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what is being installed ends, too
+    missing = install_all(chosen, venvs)
+    for name, reason in missing.items():
+        print(f"{name} cannot be installed: {reason}")
+    return any(not isinstance(reason, NotForThisPython) for reason in missing.values())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.doors", description=__doc__.splitlines()[0])
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-doors", help="folder of the virtual environments")
+    parser.add_argument("--install-only", action="store_true", help="set up the virtual environments, and test nothing")
     parser.add_argument("names", nargs="*", metavar="NAME", help="doors; all by default")
     options = parser.parse_args()
     venvs = options.venvs.absolute()
     chosen = doors(venvs, options.names)
+    if options.install_only:
+        return install(chosen, venvs)
     token, began = secrets.token_hex(16), time.monotonic()
 
     def say(text: str) -> None:
