@@ -258,6 +258,8 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     monkeypatch.setattr(local, "compile_source", lambda *_: artifact)
     monkeypatch.setattr(local, "CandidateRun", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(local, "judge", judge)
+    monkeypatch.setattr(GangPool, "start_zygotes", lambda self: None)
+    monkeypatch.setattr(GangPool, "check_hidden", lambda self, folder: None)
     monkeypatch.setattr(GangPool, "reference", lambda self, *kind: judge.kinds.append(kind))
     monkeypatch.setattr(GangPool, "handovers", lambda self, device: None)
     monkeypatch.setattr(GangPool, "discard_broken", lambda self: setattr(judge, "discarded", judge.discarded + 1))
