@@ -18,7 +18,6 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
-from pkb_gym.engine.stages import candidate_run
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from tests.doors.contract import (
@@ -34,9 +33,6 @@ from tests.doors.contract import (
     write,
 )
 from tests.serve.forwarding import Forwarding, serving
-
-DEADLINE_BASELINES = 4
-"""In place of the engine's 30: each deadlock waits so long, and no other kernel takes longer than the baseline."""
 
 CASES_IN_ORDER = sorted(CASES, key=("deadlock", "expert", *CASES).index)
 """Deadlocks leave the processors to the compiler, which the experts need."""
@@ -104,7 +100,6 @@ def judge(url: str, problem: str, case: str, task: str) -> Expected:
 
 
 def main(path: Path) -> None:
-    candidate_run.DEADLINE_BASELINES = DEADLINE_BASELINES
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-doors-"))
         # Failures are part of the contract, and no reason to replace the evaluator.
