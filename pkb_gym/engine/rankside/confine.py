@@ -69,7 +69,7 @@ _EVERYWHERE = {
     "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
 }  # fmt: skip
 
-F_SETSIG, F_SETLEASE = 10, 1024
+F_SETSIG, F_SETLEASE, F_NOTIFY = 10, 1024, 1026
 TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 """TIOCSCTTY, TIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCVHANGUP: a terminal of its own would send a frozen
 rank SIGCONT, and one that it was given would take input from it."""
@@ -101,9 +101,13 @@ _IDLE = ("sync", "syncfs", "readahead", "fadvise64")
 written; the others drop files of the machine from its memory, and have the kernel go on to read them while the rank is
 frozen."""
 
-MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT = 3, 12, 21
+MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT, PR_SET_MEMORY_MERGE = 3, 12, 21, 67
 _IDLE_ADVICE = (MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT)
-"""Advice of `madvise` that is taken and does nothing: to read, compare or write out pages while the rank is frozen."""
+"""Advice of `madvise` that is taken and does nothing: to read, compare or write out pages while the rank is frozen. The
+last is an option of `prctl`, by which the kernel compares all pages of a process; it does nothing either."""
+
+PR_SCHED_CORE = 62
+"""An option of `prctl`: other processes would not run beside this one on a core that the baseline shares with them."""
 
 _NOT_THERE = ("clone3", "timerfd_create")
 """The flags of the first lie in memory that a filter cannot read; libc falls back to `clone`. Timers of the second run
@@ -229,10 +233,12 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body += [] if allow_processes else [_op(_JSET, CLONE_THREAD, 1, 0), deny]
             body.append(_op(_RET, _ALLOW))
         elif name == "prctl":  # a rank must not outlive its leader
-            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
+            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 1, 0), _op(_JEQ, PR_SCHED_CORE, 0, 1), deny]
+            body += [_op(_JEQ, PR_SET_MEMORY_MERGE, 0, 1), idle, _op(_RET, _ALLOW)]
         elif name in ("fcntl", "ioctl"):  # a frozen rank could have SIGCONT sent to itself, as timer_create could
-            # and a lease on a file of the system would hold up whoever opens it, compilers of other candidates too
-            values: tuple[int, ...] = (F_SETSIG, F_SETLEASE) if name == "fcntl" else TERMINALS
+            # and a lease on a file of the system would hold up whoever opens it, compilers of other candidates too;
+            # a watch of a folder of the system has the kernel look through all of its watches at each file read there
+            values: tuple[int, ...] = (F_SETSIG, F_SETLEASE, F_NOTIFY) if name == "fcntl" else TERMINALS
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
             body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
         elif name == "socket":

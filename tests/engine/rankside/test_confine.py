@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import struct
+import tempfile
 import threading
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.skipif(
     platform.machine() not in confine._ARCHITECTURES, reason=f"no system call filter for {platform.machine()}"
 )
 LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_NAME, PR_GET_MEMORY_MERGE = 15, 68
 
 
 def refused(call: Callable[[], object], number: int = errno.EPERM) -> None:
@@ -281,6 +283,11 @@ def test_no_timers_run_out_and_no_files_are_watched_while_it_is_frozen() -> None
         refused(lambda: LIBC.timerfd_create(1, 0), errno.ENOSYS)
         refused(lambda: LIBC.inotify_init1(0))
         refused(lambda: LIBC.fanotify_init(0, 0))
+        with tempfile.TemporaryDirectory() as name:
+            folder = os.open(name, os.O_RDONLY)
+            for events in (fcntl.DN_ACCESS, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT, 0):
+                refused(lambda events=events: fcntl.fcntl(folder, fcntl.F_NOTIFY, events))
+            os.close(folder)
 
     filtered(work)
 
@@ -306,6 +313,27 @@ def test_the_kernel_reads_no_files_ahead_and_drops_none() -> None:
         with mmap.mmap(-1, 4 * mmap.PAGESIZE) as memory:
             memory[0] = 1
             memory.madvise(mmap.MADV_DONTNEED)
+
+    filtered(work)
+
+
+def test_the_kernel_compares_no_pages_of_a_frozen_rank() -> None:
+    """What `MADV_MERGEABLE` does for some pages, an option of the process does for all of them."""
+
+    def work() -> None:
+        assert LIBC.prctl(confine.PR_SET_MEMORY_MERGE, 1, 0, 0, 0) == 0
+        assert LIBC.prctl(confine.PR_SET_MEMORY_MERGE, 1, 1, 1, 1) == 0, "the kernel refuses this, so it was not called"
+        assert LIBC.prctl(PR_GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0
+
+    filtered(work)
+
+
+def test_a_rank_keeps_no_core_to_itself() -> None:
+    def work() -> None:
+        for command in range(4):  # to ask, to begin, to give to another process, to take from one
+            refused(lambda command=command: LIBC.prctl(confine.PR_SCHED_CORE, command, 0, 0, 0))
+        name = ctypes.create_string_buffer(b"renamed")
+        assert LIBC.prctl(PR_SET_NAME, name, 0, 0, 0) == 0, "the rest of prctl is needed"
 
     filtered(work)
 
