@@ -101,10 +101,11 @@ _IDLE = ("sync", "syncfs", "readahead", "fadvise64")
 written; the others drop files of the machine from its memory, and have the kernel go on to read them while the rank is
 frozen."""
 
-MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT, PR_SET_MEMORY_MERGE = 3, 12, 21, 67
-_IDLE_ADVICE = (MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT)
-"""Advice of `madvise` that is taken and does nothing: to read, compare or write out pages while the rank is frozen. The
-last is an option of `prctl`, by which the kernel compares all pages of a process; it does nothing either."""
+MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT, MADV_COLLAPSE, PR_SET_MEMORY_MERGE = 3, 12, 21, 25, 67
+_IDLE_ADVICE = (MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT, MADV_COLLAPSE)
+"""Advice of `madvise` that is taken and does nothing: to read, compare or write out pages while the rank is frozen, and
+to make huge pages of a heap at once, of which the baseline's has none. The last name is of an option of `prctl`, by
+which the kernel compares all pages of a process; it does nothing either."""
 
 PR_SCHED_CORE = 62
 """An option of `prctl`: other processes would not run beside this one on a core that the baseline shares with them."""

@@ -307,7 +307,7 @@ def test_the_kernel_reads_no_files_ahead_and_drops_none() -> None:
         os.posix_fadvise(-1, 0, 0, os.POSIX_FADV_WILLNEED)  # the kernel knows no such descriptor
         assert LIBC.readahead(-1, ctypes.c_int64(0), ctypes.c_size_t(4096)) == 0
         nowhere = ctypes.c_void_p(1)
-        for advice in (mmap.MADV_WILLNEED, mmap.MADV_MERGEABLE, confine.MADV_PAGEOUT):
+        for advice in (mmap.MADV_WILLNEED, mmap.MADV_MERGEABLE, confine.MADV_PAGEOUT, confine.MADV_COLLAPSE):
             assert LIBC.madvise(nowhere, ctypes.c_size_t(1), advice) == 0
         assert LIBC.madvise(nowhere, ctypes.c_size_t(1), mmap.MADV_DONTNEED) == -1, "allocators give memory back by it"
         with mmap.mmap(-1, 4 * mmap.PAGESIZE) as memory:
