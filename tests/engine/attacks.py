@@ -112,7 +112,7 @@ FAMILIES = (
             *("takes_all_*", "leaves_a_core"),
         ),
         "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
-        ("engine/ranks/test_candidate_gang.py",),
+        ("engine/ranks/test_candidate_gang.py", "engine/rankside/test_remove_tree.py"),
     ),
     Family(
         "break the heap",
