@@ -102,7 +102,7 @@ FAMILIES = (
         (
             *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
             *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py", "engine/ranks/test_conductor.py"),
-            *("problems/test_source_files.py", "cli/test_evaluate_folder.py"),
+            *("problems/test_source_files.py", "cli/test_evaluate_folder.py", "report/test_leaderboard.py"),
         ),
     ),
     Family(
