@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -67,10 +68,15 @@ def test_what_is_not_there_or_no_folder_stays_as_it_is(tmp_path: Path) -> None:
         assert (tmp_path / name).exists()
 
 
-def test_a_deep_folder_hinders_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_folder_hinders_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """It ended the evaluation in a RecursionError, and the start of every later evaluator of this user."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = TemporaryFolder()
+    request.addfinalizer(
+        lambda: subprocess.run(["rm", "-rf", tmp_path], check=True)
+    )  # pytest could not remove it either
     make_deep(folder.path, sys.getrecursionlimit() + 100)
     abandoned = tmp_path / f"{PREFIX}abandoned"
     folder.path.rename(abandoned)
