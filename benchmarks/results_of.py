@@ -196,9 +196,19 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("fault_drill", "pkb_gym/engine/compile/python.py"): "031ee00cc661",
     # Memory of samples is taken before the candidate runs, and each is compared by itself: the same copies.
     **{
-        ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): "3437b049"
-        for name in ("candidate_block", "output_sampler")
+        ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): as_of
+        for name, as_of in (("candidate_block", "a7e6d158"), ("output_sampler", "3437b049"))
     },
+    # Ranks with several processors of the CPU meet their servers on one of them: those of these figures have one each,
+    # or GPUs. A reference rank is sent one descriptor more.
+    **{
+        (result, "pkb_gym/engine/handover/server.cpp"): "a7e6d158"
+        for result in (
+            *("gpu_evaluator_1_ranks", "gpu_experts_2_ranks", "handover_requests"),
+            *("honest_evaluations", "learning_run", "reward_study"),
+        )
+    },
+    ("fault_drill", "pkb_gym/engine/ranks/reference_gang.py"): "a7e6d158",
     # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
     ("fault_drill", "pkb_gym/engine/compile/handover.py"): "f26a8538",
     # Another way to the same answer about a library.

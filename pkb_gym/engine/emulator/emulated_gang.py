@@ -102,6 +102,11 @@ class EmulatedGang:
         """The tail of what the ranks wrote; which of them wrote it is not known."""
         return re.sub(r"^rank 0: ", "", self._gang.output, flags=re.MULTILINE)
 
+    @property
+    def pidfds(self) -> Sequence[int]:
+        """As `CandidateGang.pidfds`: none, since no rank has a process of its own."""
+        return ()
+
     def output_of(self, rank: int) -> str:  # noqa: ARG002  # as `CandidateGang.output_of`
         """As `output`, of one rank alone: nothing."""
         return ""

@@ -39,6 +39,42 @@ void sleep_us(int32_t us) {
   nanosleep(&nap, nullptr);
 }
 
+// The thread that makes a rank's calls, which meets the server on one processor at each handover.
+//
+// Where a rank may use several processors, the scheduler wakes one of the two on another than the other's at times, which
+// takes several times as long as to switch on one: handovers would cost now this, now that. So the thread is held on the
+// server's processor while it is woken, and free from then on, as the threads are that it starts.
+class RankThread {
+ public:
+  // `id` is 0 where it is not known.
+  explicit RankThread(pid_t id) : id_(id) {
+    CPU_ZERO(&server_);
+    if (id_ == 0 || sched_getaffinity(id_, sizeof own_, &own_) != 0 || CPU_COUNT(&own_) < 2) {
+      id_ = 0;
+      return;
+    }
+    // The last of them: the machine's first takes its interrupts, as a rule.
+    for (processor_ = CPU_SETSIZE - 1; !CPU_ISSET(processor_, &own_);) --processor_;
+    CPU_SET(processor_, &server_);
+  }
+
+  // Where the server has to run; -1 for anywhere.
+  int processor() const { return processor_; }
+
+  // A refusal costs precision alone, of these two.
+  void hold() const {
+    if (id_ != 0) sched_setaffinity(id_, sizeof server_, &server_);
+  }
+  void release() const {
+    if (id_ != 0) sched_setaffinity(id_, sizeof own_, &own_);
+  }
+
+ private:
+  pid_t id_;
+  int processor_ = -1;
+  cpu_set_t own_, server_;
+};
+
 class Server {
  public:
   Server(const Script& script, int processor) : script_(script), processor_(processor) {}
@@ -83,8 +119,8 @@ class Server {
 
 class CpuServer : public Server {
  public:
-  CpuServer(const Script& script, char* segment, int request_fd, int reply_fd)
-      : Server(script, -1), segment_(segment), request_fd_(request_fd), reply_fd_(reply_fd) {}
+  CpuServer(const Script& script, char* segment, int request_fd, int reply_fd, const RankThread& rank)
+      : Server(script, rank.processor()), segment_(segment), request_fd_(request_fd), reply_fd_(reply_fd), rank_(rank) {}
 
  protected:
   void serve() override {
@@ -94,7 +130,10 @@ class CpuServer : public Server {
       if (served_ > 0) depart(served_ - 1);
       if (served_ < script_.calls) arrive(served_);
       ++served_;
-      if (write(reply_fd_, &one, sizeof one) != sizeof one) return;
+      rank_.hold();
+      const bool replied = write(reply_fd_, &one, sizeof one) == sizeof one;
+      rank_.release();
+      if (!replied) return;
     }
   }
 
@@ -127,6 +166,7 @@ class CpuServer : public Server {
 
   char* segment_;
   int request_fd_, reply_fd_;
+  const RankThread rank_;
 };
 
 class GpuServer : public Server {
@@ -203,9 +243,10 @@ void* started(Server* server) {
 
 }  // namespace
 
-// Serves a block's handovers on the CPU: reads of `request_fd` (an eventfd) are the rank's, writes to `reply_fd` ours.
-extern "C" void* pkb_serve_on_cpu(const Script* script, void* segment, int request_fd, int reply_fd) {
-  return started(new CpuServer(*script, static_cast<char*>(segment), request_fd, reply_fd));
+// Serves a block's handovers on the CPU: writes to `request_fd` (an eventfd) are the rank's, writes to `reply_fd` ours.
+// `rank` is the rank's process, whose main thread makes the calls; 0 where it has none of its own.
+extern "C" void* pkb_serve_on_cpu(const Script* script, void* segment, int request_fd, int reply_fd, int rank) {
+  return started(new CpuServer(*script, static_cast<char*>(segment), request_fd, reply_fd, RankThread(rank)));
 }
 
 // Serves a block's handovers on a GPU, which are numbered from `first_sequence` on. The thread spins, on one processor.

@@ -21,6 +21,7 @@ from pkb_gym.engine.ranks.output_sampler import (
     OutputSamples,
     draw_parts,
 )
+from pkb_gym.engine.ranks.pidfds import pid_of
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class CandidateHandovers:
         self._copy_engine = None if sampler is None else GpuCopyEngine()
         self._served = 0
         self.fds: tuple[int, ...] = ()
+        self._pidfds: tuple[int, ...] = ()
 
     @property
     def next_sequence(self) -> int:
@@ -107,9 +109,9 @@ class CandidateHandovers:
         return self._served + 1
 
     def take(self, fds: Sequence[int]) -> None:
-        """Takes the eventfds of the next candidate's rank."""
+        """Takes the eventfds of the next candidate's rank, and its pidfd where it has a process of its own."""
         self.close()
-        self.fds = tuple(fds)
+        self.fds, self._pidfds = tuple(fds[:2]), tuple(fds[2:])
 
     def serve(self, script: Script, heap: AnyHeap, processor: int) -> HandoverServer:
         """Begins to serve a block.
@@ -123,7 +125,9 @@ class CandidateHandovers:
         self._served += script.calls + 1
         if heap.cuda_device is not None:
             return self._library.serve_on_gpu(script, heap.mailbox, first, processor)
-        return self._library.serve_on_cpu(script, heap.segment(heap.rank), *self.fds)
+        process = next((pid_of(pidfd) for pidfd in self._pidfds), None)
+        request_fd, reply_fd = self.fds
+        return self._library.serve_on_cpu(script, heap.segment(heap.rank), request_fd, reply_fd, process or 0)
 
     def sampling(self, block: BoundBlock, *, is_disturbed: bool) -> Sampling | None:
         """The sampling of a block; None on the CPU, where handovers are made by the trusted side itself.
@@ -139,9 +143,9 @@ class CandidateHandovers:
 
     def close(self) -> None:
         """Lets go of the candidate."""
-        for fd in self.fds:
+        for fd in (*self.fds, *self._pidfds):
             os.close(fd)
-        self.fds = ()
+        self.fds = self._pidfds = ()
         self._served = 0
 
 

@@ -154,6 +154,11 @@ class CandidateGang:
         """As `output`, of one rank alone and as it wrote it."""
         return self._gang.output_of(rank)
 
+    @property
+    def pidfds(self) -> Sequence[int]:
+        """Of each rank."""
+        return self._gang.processes.pidfds
+
     def prepare(self, dialect: Dialect, *, one_queue: bool = False) -> None:
         """Gets its ranks ready before a candidate is known.
 

@@ -24,6 +24,8 @@ class CandidateRanks(Protocol):
     timeout_s: float
 
     @property
+    def pidfds(self) -> Sequence[int]: ...  # noqa: D102
+    @property
     def output(self) -> str: ...  # noqa: D102
     def output_of(self, rank: int) -> str: ...  # noqa: D102
     def map_heap(self, dialect: Dialect, heap: SymmetricHeap, handovers: HandoverEnds) -> None: ...  # noqa: D102

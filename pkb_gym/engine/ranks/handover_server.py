@@ -111,12 +111,14 @@ class HandoverLibrary:
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
         self._library.pkb_serve_on_cpu.restype = ctypes.c_void_p
-        self._library.pkb_serve_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+        self._library.pkb_serve_on_cpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int] * 3]
         self._library.pkb_serve_on_gpu.restype = ctypes.c_void_p
         self._library.pkb_serve_on_gpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int]
         self._library.pkb_finish_serving.argtypes = [ctypes.c_void_p]
 
-    def serve_on_cpu(self, script: Script, segment: int, request_fd: int, reply_fd: int) -> HandoverServer:
+    def serve_on_cpu(
+        self, script: Script, segment: int, request_fd: int, reply_fd: int, rank: int | None = None
+    ) -> HandoverServer:
         """Begins to serve a block on the CPU.
 
         Args:
@@ -124,11 +126,13 @@ class HandoverLibrary:
             segment: address of the rank's segment.
             request_fd: an eventfd that the rank writes to.
             reply_fd: an eventfd that the rank reads.
+            rank: the rank's process, whose main thread makes the calls; by default this one, 0 for an unknown one.
         """
+        pid = os.getpid() if rank is None else rank
         for fd in (request_fd, reply_fd):
             drain(fd)
         start = self._library.pkb_serve_on_cpu
-        return HandoverServer(script, lambda raw: start(raw, segment, request_fd, reply_fd), self._finish)
+        return HandoverServer(script, lambda raw: start(raw, segment, request_fd, reply_fd, pid), self._finish)
 
     def serve_on_gpu(self, script: Script, mailbox: int, first_sequence: int, processor: int) -> HandoverServer:
         """Begins to serve a block on a GPU.

@@ -143,7 +143,7 @@ class ReferenceGang:
         source: str,
         scratch_bytes: int,
         segment_bytes: int,
-        eventfds: Sequence[Sequence[int]],
+        rank_fds: Sequence[Sequence[int]],
     ) -> None:
         """Hands over what is to be evaluated.
 
@@ -152,10 +152,10 @@ class ReferenceGang:
             source: text of the baseline.
             scratch_bytes: of the symmetric scratch.
             segment_bytes: of the heaps.
-            eventfds: of each rank the two by which it and the candidate's rank agree.
+            rank_fds: of each rank, see `TakeWorkload`.
         """
         order = TakeWorkload(WorkloadSpec.of(workload), source, scratch_bytes, segment_bytes)
-        self._exchange(order, Ready, own_fds=eventfds)
+        self._exchange(order, Ready, own_fds=rank_fds)
 
     def make(self, trials: Sequence[int], *, timed: bool) -> None:
         """Draws the inputs of a block."""

@@ -57,7 +57,10 @@ class ClearCandidateHeap(WireMessage):
 
 @dataclass(frozen=True)
 class TakeWorkload(WireMessage):
-    """Begin an evaluation. Two eventfds come along: that the candidate's rank writes to, and that it reads.
+    """Begin an evaluation.
+
+    Two eventfds come along, that the candidate's rank writes to and that it reads, and the rank's pidfd where it has a
+    process of its own.
 
     Attributes:
         workload: what is evaluated.

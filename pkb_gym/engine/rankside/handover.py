@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from typing import Protocol
 
 from .devices import AnyHeap, Device
@@ -28,6 +29,10 @@ class NoHandover:
         """Nothing."""
 
 
+YIELDS, NAPS, NAP_S = 100, 20_000, 50e-6
+"""The most of each that a thread waits until it is free: a scheduler that owes it time gives it back what it yields."""
+
+
 class WaitingHandover:
     """The host waits until its stream has come there, then for the trusted side; on the CPU it is the stream itself.
 
@@ -39,6 +44,7 @@ class WaitingHandover:
 
     def __init__(self, device: Device, request_fd: int, reply_fd: int) -> None:
         self._device, self._request_fd, self._reply_fd = device, request_fd, reply_fd
+        self._is_held = len(os.sched_getaffinity(0)) > 1
 
     def cross(self) -> None:
         """See `Handover`."""
@@ -47,9 +53,21 @@ class WaitingHandover:
         while True:
             try:
                 os.eventfd_read(self._reply_fd)
-                return
+                break
             except InterruptedError:  # a candidate may have timers, and Python does not go on with this call by itself
                 continue
+        if self._is_held:
+            self._wait_for_release()
+
+    def _wait_for_release(self) -> None:
+        """The trusted side wakes this thread on its own processor, then frees it: threads inherit their processors."""
+        for wait in range(YIELDS + NAPS):
+            if len(os.sched_getaffinity(0)) > 1:
+                return
+            if wait < YIELDS:
+                os.sched_yield()
+            else:
+                time.sleep(NAP_S)
 
 
 class EnqueuedHandover:

@@ -129,7 +129,9 @@ class CandidateRun:
             self._gang = stack.enter_context(new_gang())
             ends = self._ends = stack.enter_context(HandoverEnds(config.world_size, libraries))
             source = Path(self.workload.problem.declared_in).with_name("reference.py").read_text(encoding="utf-8")
-            reference.take(self.workload, source, self.layout.scratch_bytes, self.layout.segment_bytes, ends.eventfds)
+            processes: Sequence[tuple[int, ...]] = [(pidfd,) for pidfd in self._gang.pidfds] or [()] * config.world_size
+            rank_fds = [(*pair, *process) for pair, process in zip(ends.eventfds, processes, strict=True)]
+            reference.take(self.workload, source, self.layout.scratch_bytes, self.layout.segment_bytes, rank_fds)
             stack.callback(self._release)
             self._gang.map_heap(self.dialect, self._heap, ends)
             self._gang.timeout_s = config.timeout_s

@@ -1,8 +1,11 @@
 """Kernels that break the call contract are refused, each time, with a sentence that says how."""
 
+import os
+
 import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
@@ -41,3 +44,28 @@ def test_a_broken_contract_is_refused(candidate: Candidate, local_evaluator: Loc
         assert feedback.race is not None and feedback.race.kind == RACES[candidate.path.name]
         assert feedback.race.evidence in feedback.message
         assert feedback.check is not None, "what was compared is lost"
+
+
+THREADED = """
+import os
+import threading
+import torch
+
+def solution(x):
+    def sum_of_one_rank():
+        assert len(os.sched_getaffinity(0)) == PROCESSORS, os.sched_getaffinity(0)
+        out.copy_(x)
+    out = torch.empty_like(x)
+    thread = threading.Thread(target=sum_of_one_rank)
+    thread.start()
+    thread.join()
+    return out
+"""
+
+
+def test_threads_of_a_call_may_use_all_processors_of_their_rank(local_evaluator: LocalEvaluator) -> None:
+    """A rank is held on one processor while it is woken for its call."""
+    source = THREADED.replace("PROCESSORS", str(len(os.sched_getaffinity(0))))
+    config = EvalConfig(device="cpu", world_size=1, size="tiny", until="time", timing_budget_s=0.2)
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, config)
+    assert feedback.timing is not None, feedback.message

@@ -1,5 +1,6 @@
 """The compiled server of handovers on the CPU: what it moves at each of them, and when."""
 
+import ctypes
 import os
 import select
 import signal
@@ -159,6 +160,35 @@ def test_a_signal_does_not_end_the_wait_of_a_rank(library, rank):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     server.finish()
+
+
+needs_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+
+
+@needs_processors
+def test_a_rank_meets_its_server_on_one_processor_and_is_free_otherwise(library, rank):
+    """Handovers cost 5 us where both happened to share a processor, and 35 us where they did not."""
+    own = os.sched_getaffinity(0)
+    here = []
+    for _ in range(30):
+        server = rank.serve(library, script())
+        for _ in range(CALLS + 1):
+            rank.handover.cross()
+            here.append(ctypes.CDLL(None).sched_getcpu())
+            assert os.sched_getaffinity(0) == own, "threads that the call starts would be held too"
+        assert server.finish() is not None
+    # Not always: from then on the scheduler may move it.
+    assert here.count(max(own)) > 0.8 * len(here)
+
+
+@needs_processors
+def test_a_rank_whose_process_is_unknown_is_not_held(library, rank):
+    own = os.sched_getaffinity(0)
+    server = library.serve_on_cpu(script(), rank.memory.ctypes.data, rank.request_fd, rank.reply_fd, rank=0)
+    for _ in range(CALLS + 1):
+        rank.handover.cross()
+        assert os.sched_getaffinity(0) == own
+    assert server.finish() is not None
 
 
 FULL = 2**64 - 2

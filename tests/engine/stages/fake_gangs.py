@@ -107,7 +107,7 @@ class FakeReferenceGang:
         source: str,
         scratch_bytes: int,
         segment_bytes: int,
-        eventfds: Sequence[Sequence[int]],
+        rank_fds: Sequence[Sequence[int]],
     ) -> None:
         self.source = source
         self._note("take", workload.problem.name)
@@ -224,6 +224,10 @@ class FakeCandidateGang:
     def load(self, job: Job, artifact: Artifact, source: str) -> None:
         self.job, self.source = job, source
         self._note("load", f"in {self.timeout_s:g} s")
+
+    @property
+    def pidfds(self) -> list[int]:
+        return []
 
     def output_of(self, rank: int) -> str:
         return self.output
