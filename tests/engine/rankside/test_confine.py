@@ -178,6 +178,28 @@ def test_a_frozen_rank_has_no_signal_sent_to_itself() -> None:
     filtered(work)
 
 
+def test_no_other_process_is_sent_signals_about_a_descriptor() -> None:
+    """SIGIO ends whoever does not expect it; without bubblewrap, that could be the evaluator."""
+
+    def work() -> None:
+        parent, (reading, writing) = os.getppid(), os.pipe()
+        for owner in (parent, -os.getpgid(parent), 0, 1):
+            refused(lambda owner=owner: fcntl.fcntl(reading, fcntl.F_SETOWN, owner))
+            refused(lambda owner=owner: fcntl.fcntl(reading, confine.F_SETOWN_EX, struct.pack("ii", 1, owner)))
+        with socket.socket() as connection:
+            for request in (confine.FIOSETOWN, confine.SIOCSPGRP):
+                refused(lambda request=request: fcntl.ioctl(connection, request, struct.pack("i", parent)))
+        caught: list[int] = []
+        signal.signal(signal.SIGIO, lambda number, _: caught.append(number))
+        fcntl.fcntl(reading, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC)
+        os.write(writing, b"x")
+        assert caught == [signal.SIGIO], "its own are its own"
+
+    filtered(work)
+    filtered(work, allow_processes=True)
+
+
 def test_no_thread_can_wait_where_it_cannot_be_stopped() -> None:
     """With a listener of its own for another filter a rank held the freeze up for 20 s."""
     filtered(lambda: refused(lambda: LIBC.syscall(confine._ARCHITECTURES[platform.machine()][1]["seccomp"], 1, 40, 0)))
