@@ -84,7 +84,7 @@ FAMILIES = (
             *("writes_outside_its_folders", "leaves_a_mark", "deletes_its_scratch", "takes_leases"),
         ),
         "namespaces, read-only mounts, filter, no capabilities",
-        ("engine/ranks/test_sandbox.py", "engine/rankside/test_confine.py"),
+        ("engine/ranks/test_sandbox.py", "engine/rankside/test_confine.py", "engine/rankside/test_landlock.py"),
     ),
     Family(
         "deceive the evaluator",
