@@ -146,6 +146,7 @@ class Drill:
             "evaluator": EvaluatorTarget(self._cache / "compile-of-evaluator", self._environment),
             "service": ServiceTarget(folder / "token", self._environment),
         }
+        self._struck: set[Through] = set()
 
     @property
     def number(self) -> int:
@@ -185,6 +186,7 @@ class Drill:
         through: Through = draw.choice(("evaluator", "service"))
         (victim,) = draw.choices(list(VICTIMS), list(VICTIMS.values()))
         target = self._targets[through]
+        self._struck.add(through)
         target.start()
         for attempt in range(10):  # until a process of that kind was there
             submissions = [
@@ -222,8 +224,8 @@ class Drill:
                     self.count(fault.name, "evaluator", [(submission, first)], target)
 
     def close(self) -> list[str]:
-        """Ends everything after one more evaluation of each target; one line for each thing that is left over."""
-        for target in self._targets.values():
+        """Ends everything after one more evaluation of each target that was struck; one line for each leftover."""
+        for target in (self._targets[through] for through in sorted(self._struck)):
             target.start()
             target.evaluate(self._submission(random.Random(0), fresh=False))
             target.close()

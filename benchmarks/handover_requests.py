@@ -192,13 +192,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     began, path = time.monotonic(), args.out / "handover_requests.json"
     rows: list[dict[str, Any]] = (unfinished(path) or {"rows": []})["rows"]
     wanted = list(steps())
+    about = header() | {"gpus": list(gpus.names())}  # before the first write, which changes the checkout
     with Evaluators() as evaluators, compiling_ahead(evaluators, wanted[len(rows) :]):
         for step in wanted[len(rows) :]:
             if time.monotonic() - began > args.budget_s:
                 break
             rows.append(_evaluated(evaluators, step))
-            result = header() | {"gpus": list(gpus.names()), "missing": len(wanted) - len(rows)}
-            write_atomically(path, json.dumps(result | {"summary": summary(rows), "rows": rows}, indent=1) + "\n")
+            result = about | {"missing": len(wanted) - len(rows), "summary": summary(rows), "rows": rows}
+            write_atomically(path, json.dumps(result, indent=1) + "\n")
     print(json.dumps(summary(rows), indent=1))
     return int(any(row["as_expected"] is False for row in rows))
 

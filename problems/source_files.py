@@ -77,6 +77,8 @@ def find_sources(folder: Path, problems: Iterable[Problem], ignore: Path | None 
             others.append((path, f"suffix {path.suffix!r} is none of {' '.join(SUFFIXES)}"))
         elif problem is None:
             others.append((path, "its name names no problem"))
+        elif path.exists() and not path.is_file():
+            others.append((path, "it is no regular file"))  # reading a pipe or a device might never end
         else:
             candidates.append((path, problem))
     candidates.sort(key=lambda found: (found[1].number, found[0].name))

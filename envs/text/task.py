@@ -13,7 +13,7 @@ from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
 from pkb_gym.engine.stages import execution_environment
-from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support import env_vars, syntax_tree
 from pkb_gym.envs.text.contracts import native_contract, python_contract
 from pkb_gym.envs.text.topology import SHARED_GPUS, emulated_text, links_text, topology_text
 from pkb_gym.problems.catalogue import reference_source
@@ -83,7 +83,7 @@ def _then(config: ResolvedConfig) -> str:
 
 def python_signature(source: str) -> str:
     """The `def` of `solution`, as the reference writes it."""
-    for node in ast.parse(source).body:
+    for node in syntax_tree.parse(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == "solution":
             lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
             return "\n".join(lines)

@@ -11,7 +11,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
+
+from pkb_gym.engine.support.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,6 +130,15 @@ def _least_width(console: Console, table: Table) -> int:
 
 def _console(file: IO[str]) -> Console:
     from rich.console import Console
+    from rich.text import Text
+
+    class EscapingConsole(Console):
+        """Shows texts without the control sequences in them: names of files may hold some, as what candidates write."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            """See `Console.render_str`; tables render their cells by it, too."""
+            return super().render_str(printable(text), **options)
 
     # Text of ours and of candidates is printed as it is: brackets are no markup, words are not coloured.
-    return Console(file=file, width=None if file.isatty() else PIPE_WIDTH, markup=False, highlight=False, emoji=False)
+    width = None if file.isatty() else PIPE_WIDTH
+    return EscapingConsole(file=file, width=width, markup=False, highlight=False, emoji=False)

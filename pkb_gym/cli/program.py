@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pkb_gym
 from pkb_gym.engine.errors import InfrastructureError, PkbError
+from pkb_gym.engine.support.printable import printable
 
 from .command import EXIT_STATUSES, Session, Status
 
@@ -111,4 +112,4 @@ def main(
 
 
 def _complain(message: str) -> None:
-    print("pkb: " + " ".join(message.split("\n")), file=sys.stderr)
+    print(printable("pkb: " + " ".join(message.split("\n"))), file=sys.stderr)

@@ -205,3 +205,18 @@ def test_the_reward_may_be_chosen(pkb, folder):
     assert found == {"all_reduce.cpp": 4.0, "72_hyena_forward_cp_cuda.py": 4.0, "sample_sort.cpp": 0.0}
     ran = pkb("eval-dir", folder, "--reward", "keven")
     assert ran.status == 2 and "no reward 'keven'. Did you mean 'kevin'?" in ran.err
+
+
+def test_names_of_files_do_nothing_to_the_terminal(pkb, tmp_path):
+    """Whoever hands a folder over chooses them: title, clipboard, whatever a terminal obeys."""
+    sequence = "\x1b]0;title\x07\u202e"
+    (tmp_path / f"all_reduce.{sequence}.cpp").write_text("deadlock")
+    (tmp_path / f"{sequence}.cpp").write_text("of no problem")
+    ran = pkb("eval-dir", tmp_path)
+    assert ran.status == 1
+    shown = "all_reduce.\\x1b]0;title\\x07\\u202e.cpp"
+    assert shown in ran.out and shown in ran.err and f"passed over: {shown[11:]}" in ran.err
+    ran = pkb("eval", "AllReduce", tmp_path / sequence)
+    assert ran.status == 2 and "cannot read" in ran.err and "\\x1b]0;title" in ran.err
+    for text in (ran.out, ran.err):
+        assert text.replace("\n", "").isprintable()

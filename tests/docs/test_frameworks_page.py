@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -146,38 +149,65 @@ def test_all_doors_have_their_turn():
     assert set(LONGEST_FIRST) == set(DOORS)
 
 
+def test_all_commands_end_with_an_installation_that_is_interrupted(tmp_path, monkeypatch):
+    """They have process groups of their own, which no Ctrl-C reaches."""
+    first = threading.Lock()
+
+    def install(self: installation.Installer, door: installation.Door) -> None:
+        if first.acquire(blocking=False):
+            _thread.interrupt_main()
+        commands.run(["sleep", "600"], 600)
+
+    monkeypatch.setattr(commands, "_ENDING", threading.Event())
+    monkeypatch.setattr(installation.Installer, "install", install)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            installation.install_all(installation.doors(tmp_path, []), tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with pytest.raises(commands.Ended):
+        commands.run(["sleep", "600"], 600)
+
+
 MAKE = """\
 #!/bin/bash
 echo "made $1"
 echo "$1" >>"$CALLS"
+[[ $1 != "$LASTS" ]] || exec sleep 600
 [[ $1 != "${FAILS%%:*}" ]] || (($(grep -cx "$1" "$CALLS") > ${FAILS##*:}))
 """
-"""In place of make, for `.ci/run`: it fails at a target as often as FAILS says."""
+"""In place of make, for `.ci/run`: it fails at a target as often as FAILS says, and does not end at that of LASTS."""
 
 
-@pytest.mark.parametrize(
-    ("fails", "status", "calls"),
-    [
-        ("nothing:0", 0, {"doors": 1, "test": 1}),
-        ("doors:1", 0, {"doors": 2, "test": 1}),
-        ("doors:2", 1, {"doors": 2, "test": 1}),
-        ("test:1", 1, {"doors": 0, "test": 1}),
-    ],
-)
-def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(tmp_path, fails, status, calls):
+def continuous_integration(folder: Path, fails: str, lasts: str = "") -> tuple[int, list[str], Counter[str]]:
+    """Its status, the targets in the order of their output, and how often each was made."""
     for name in ("make", "chromium", "bwrap", "g++", "python"):  # so that no package is missing
-        (tmp_path / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
+        (folder / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
+        (folder / name).chmod(0o755)
     changes = {
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "PYTHON": "python",
-        "CALLS": str(tmp_path / "calls"),
+        "CALLS": str(folder / "calls"),
         "FAILS": fails,
-        "TMPDIR": str(tmp_path),
+        "LASTS": lasts,
+        "TMPDIR": str(folder),
     }
     done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
-    assert bool(done.returncode) == bool(status), done.stdout
+    assert not list(folder.glob("tmp.*")), "nothing is left"
     made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
-    assert made == [".venv/.installed-dev", "test", *["doors"] * calls["doors"]]
-    assert Counter((tmp_path / "calls").read_text().split()) == +Counter({".venv/.installed-dev": 1, **calls})
-    assert not list(tmp_path.glob("tmp.*")), "nothing is left"
+    return done.returncode, made, Counter((folder / "calls").read_text().split())
+
+
+@pytest.mark.parametrize(("fails", "status", "doors"), [("nothing:0", 0, 1), ("doors:1", 0, 2), ("doors:2", 1, 2)])
+def test_continuous_integration_runs_them_beside_the_tests_and_shows_them_after(tmp_path, fails, status, doors):
+    found, made, calls = continuous_integration(tmp_path, fails)
+    assert bool(found) == bool(status)
+    assert made == [".venv/.installed-dev", "test", *["doors"] * doors]
+    assert calls == {".venv/.installed-dev": 1, "test": 1, "doors": doors}
+
+
+def test_continuous_integration_fails_with_the_tests_and_ends_the_doors(tmp_path):
+    """The fixture of leaks would find them."""
+    found, made, _ = continuous_integration(tmp_path, "test:1", lasts="doors")
+    assert found and made == [".venv/.installed-dev", "test"]

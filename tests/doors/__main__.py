@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.doors.commands import HERE, ROOT, environment, run
+from tests.doors.commands import HERE, ROOT, end_all, environment, run
 from tests.doors.installation import Door, NotForThisPython, doors, install_all
 
 CONTRACT_S, TESTS_S = 1200, 1200
@@ -79,6 +80,7 @@ def main() -> int:
     options = parser.parse_args()
     venvs = options.venvs.absolute()
     chosen = doors(venvs, options.names)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it runs ends, too
     token, began = secrets.token_hex(16), time.monotonic()
 
     def say(text: str) -> None:
@@ -108,11 +110,15 @@ def main() -> int:
                     key=lambda door: LONGEST_FIRST.index(door.name),
                 )
                 running = {testers.submit(run_tests, door, contract, token): door for door in present}
-                for done in as_completed(running):
-                    result = done.result()
-                    say(f"tests of {running[done].name}:\n{result.stdout}")
-                    if result.returncode != 0:
-                        failed.append(running[done].name)
+                try:
+                    for done in as_completed(running):
+                        result = done.result()
+                        say(f"tests of {running[done].name}:\n{result.stdout}")
+                        if result.returncode != 0:
+                            failed.append(running[done].name)
+                except BaseException:  # Ctrl-C, too: the threads would be waited for
+                    end_all()
+                    raise
     for name, reason in missing.items():
         if isinstance(reason, NotForThisPython):
             say(f"SKIPPED {name}: {reason}")

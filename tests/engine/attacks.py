@@ -84,7 +84,7 @@ FAMILIES = (
             *("writes_outside_its_folders", "leaves_a_mark", "deletes_its_scratch", "takes_leases"),
         ),
         "namespaces, read-only mounts, filter, no capabilities",
-        ("engine/ranks/test_sandbox.py", "engine/rankside/test_confine.py"),
+        ("engine/ranks/test_sandbox.py", "engine/rankside/test_confine.py", "engine/rankside/test_landlock.py"),
     ),
     Family(
         "deceive the evaluator",
@@ -102,6 +102,7 @@ FAMILIES = (
         (
             *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
             *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py", "engine/ranks/test_conductor.py"),
+            *("problems/test_source_files.py", "cli/test_evaluate_folder.py", "report/test_leaderboard.py"),
         ),
     ),
     Family(
@@ -111,7 +112,7 @@ FAMILIES = (
             *("takes_all_*", "leaves_a_core"),
         ),
         "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
-        ("engine/ranks/test_candidate_gang.py",),
+        ("engine/ranks/test_candidate_gang.py", "engine/rankside/test_remove_tree.py"),
     ),
     Family(
         "break the heap",

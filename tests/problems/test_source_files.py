@@ -1,5 +1,8 @@
 """Which problem a file is for."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from pkb_gym.problems.catalogue import catalogue
@@ -59,3 +62,13 @@ def test_candidates_come_by_problem_then_by_name(tmp_path):
         (tmp_path / name).touch()
     names = [path.name for path, _ in find_sources(tmp_path, catalogue()).candidates]
     assert names == ["1_allreduce.cpp", "hyena_cp.a.cpp", "hyena_cp.b.cpp"]
+
+
+def test_pipes_and_devices_are_passed_over(tmp_path: Path) -> None:
+    """Whoever hands a folder over could have its reader wait for ever."""
+    os.mkfifo(tmp_path / "hyena_cp.cpp")
+    (tmp_path / "AllReduce.py").symlink_to("/dev/zero")
+    (tmp_path / "broadcast.cpp").write_text("", encoding="utf-8")
+    found = find_sources(tmp_path, catalogue())
+    assert [path.name for path, _ in found.candidates] == ["broadcast.cpp"]
+    assert {why for _, why in found.others} == {"it is no regular file"}

@@ -61,6 +61,12 @@ def test_an_entry_is_read_as_it_was_written(tmp_path):
         read_entry(path.with_name("other.json"))
 
 
+def test_an_entry_is_a_regular_file(tmp_path):
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        read_entries([tmp_path])
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -7,17 +7,14 @@ import importlib.util
 import platform
 import re
 import shutil
-import struct
 import subprocess
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.support.dynamic_symbols import dynamic_symbols
 
 INCLUDE = Path(__file__).resolve().parent.parent / "include"
 EXPORTED = "__tvm_ffi_solution"
@@ -27,9 +24,7 @@ DEBUG_INFORMATION = ("-gdwarf-4", "-g1")
 """Of g++: lines for reports of crashes; the machine code is the same. addr2line of binutils 2.40 names wrong files of
 DWARF 5."""
 
-MAX_SECTIONS, MAX_SYMBOLS, MAX_NAME_BYTES = 10_000, 20_000, 8 << 20
-SYMBOL = struct.Struct("<IBBHQQ")
-"""Elf64_Sym of elf(5): where its name begins, kind, visibility, section (0 where it is needed), value, size."""
+MAX_SYMBOLS, MAX_NAME_BYTES = 20_000, 8 << 20
 
 
 def include_folders() -> tuple[Path, ...]:
@@ -50,26 +45,19 @@ def library_arguments() -> tuple[str, ...]:
 def exports_solution(binary: bytes) -> bool:
     """Whether a shared object exports `solution`, found by reading it: nothing is loaded.
 
-    One of more sections, symbols or names than any kernel has counts as without, since each is looked at. Names are not
-    read one by one: the linker puts a name into the end of a longer one, so that all together are far longer than the
-    table.
+    One of more sections, symbols or names than any kernel has counts as without, since each is looked at.
 
     Raises:
         InfrastructureError: it is no ELF file.
     """
     try:
-        file = ELFFile(BytesIO(binary))
-        dynamic = file.get_section_by_name(".dynsym") if file.num_sections() <= MAX_SECTIONS else None
+        dynamic = dynamic_symbols(binary)
     except ELFError as error:
         raise InfrastructureError(f"the compiler's result is no ELF file: {error}") from None
-    if not isinstance(dynamic, SymbolTableSection) or dynamic.num_symbols() > MAX_SYMBOLS:
+    if dynamic is None or dynamic.count > MAX_SYMBOLS or len(dynamic.names) > MAX_NAME_BYTES:
         return False
-    if dynamic.stringtable.data_size > MAX_NAME_BYTES or dynamic["sh_entsize"] != SYMBOL.size:
-        return False
-    names, symbols = dynamic.stringtable.data(), dynamic.data()
-    places = {found.start() for found in re.finditer(re.escape(EXPORTED.encode()) + b"\0", names)}
-    whole = len(symbols) // SYMBOL.size * SYMBOL.size
-    return any(name in places and section != 0 for name, _, _, section, _, _ in SYMBOL.iter_unpack(symbols[:whole]))
+    places = {found.start() for found in re.finditer(re.escape(EXPORTED.encode()) + b"\0", dynamic.names)}
+    return any(name in places and is_defined for name, is_defined in dynamic)
 
 
 @cache

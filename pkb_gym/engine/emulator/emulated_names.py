@@ -8,12 +8,11 @@ looks there first. So the functions that a library needs of either are renamed i
 from __future__ import annotations
 
 import re
-from io import BytesIO
 
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
+from pkb_gym.engine.support.dynamic_symbols import dynamic_symbols
 
-_NEEDED = re.compile(r"_*(?=cuda[A-Z]|cu[A-Z])")
+_NEEDED = re.compile(rb"_{0,4}(?P<prefix>cuda|cu)(?=[A-Z])")
+"""A bounded number of underscores: each symbol's name is looked at, and many may lie in the end of one long name."""
 _LACKING = re.compile(r"(undefined symbol: _*)(CUDA|CU)(?=[A-Z])")
 
 
@@ -22,18 +21,19 @@ def emulated_names(binary: bytes) -> bytes:
 
     Args:
         binary: of a candidate.
+
+    Raises:
+        ELFError: it is no ELF file.
     """
-    symbols = ELFFile(BytesIO(binary)).get_section_by_name(".dynsym")
-    if not isinstance(symbols, SymbolTableSection):
+    symbols = dynamic_symbols(binary)
+    if symbols is None:
         return binary
-    names_at = ELFFile(BytesIO(binary)).get_section(symbols["sh_link"])["sh_offset"]
     renamed = bytearray(binary)
-    for symbol in symbols.iter_symbols():
-        found = _NEEDED.match(symbol.name)
-        if found and symbol["st_shndx"] == "SHN_UNDEF":
-            begin = names_at + symbol.entry["st_name"] + found.end()
-            length = len("cuda") if symbol.name.startswith("cuda", found.end()) else len("cu")
-            renamed[begin : begin + length] = renamed[begin : begin + length].upper()
+    for name, is_defined in symbols:
+        found = None if is_defined else _NEEDED.match(symbols.names, name)
+        if found:
+            begin, end = (symbols.names_at + place for place in found.span("prefix"))
+            renamed[begin:end] = found["prefix"].upper()
     return bytes(renamed)
 
 

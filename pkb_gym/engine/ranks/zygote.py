@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from pkb_gym.engine.ranks.sandbox import (
 from pkb_gym.engine.ranks.visible_folders import is_below, package_folders
 from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
 from pkb_gym.engine.rankside.messages import WireError
+from pkb_gym.engine.rankside.remove_tree import remove_tree
 from pkb_gym.engine.rankside.wire import pair
 from pkb_gym.engine.support.env_vars import for_candidates, python_path, with_changes
 from pkb_gym.engine.support.ownership import TemporaryFolder
@@ -202,4 +202,4 @@ class Zygote:
         except OSError as error:
             gone = "the zygote is gone: " if not self.alive else ""
             raise InfrastructureError(f"{gone}no working folder for a gang can be made: {error}") from None
-        return path, lambda: shutil.rmtree(path, ignore_errors=True)
+        return path, lambda: remove_tree(path)

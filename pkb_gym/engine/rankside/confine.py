@@ -69,10 +69,19 @@ _EVERYWHERE = {
     "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
 }  # fmt: skip
 
-F_SETSIG, F_SETLEASE = 10, 1024
+F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY = 8, 10, 15, 1024, 1026
 TERMINALS = (0x540E, 0x5410, 0x5412, 0x541C, 0x541D, 0x5423, 0x5437)
 """TIOCSCTTY, TIOCSPGRP, TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD, TIOCVHANGUP: a terminal of its own would send a frozen
 rank SIGCONT, and one that it was given would take input from it."""
+
+FIOSETOWN, SIOCSPGRP = 0x8901, 0x8902
+_REFUSED_REQUESTS = {
+    "fcntl": (F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY),
+    "ioctl": (*TERMINALS, FIOSETOWN, SIOCSPGRP),
+}
+"""A frozen rank could have SIGCONT sent to itself, as by `timer_create`, and other processes SIGIO, which ends them, as
+owners of a descriptor. A lease on a file of the system would hold up whoever opens it, compilers of other candidates
+too; a watch of a folder of the system has the kernel look through all of its watches at each file read there."""
 
 _STARTS = ("fork", "vfork", "execve", "execveat", "setpgid")
 """System calls that start programs; ninja gives each a process group of its own."""
@@ -101,9 +110,14 @@ _IDLE = ("sync", "syncfs", "readahead", "fadvise64")
 written; the others drop files of the machine from its memory, and have the kernel go on to read them while the rank is
 frozen."""
 
-MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT = 3, 12, 21
-_IDLE_ADVICE = (MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT)
-"""Advice of `madvise` that is taken and does nothing: to read, compare or write out pages while the rank is frozen."""
+MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT, MADV_COLLAPSE, PR_SET_MEMORY_MERGE = 3, 12, 21, 25, 67
+_IDLE_ADVICE = (MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT, MADV_COLLAPSE)
+"""Advice of `madvise` that is taken and does nothing: to read, compare or write out pages while the rank is frozen, and
+to make huge pages of a heap at once, of which the baseline's has none. The last name is of an option of `prctl`, by
+which the kernel compares all pages of a process; it does nothing either."""
+
+PR_SCHED_CORE = 62
+"""An option of `prctl`: other processes would not run beside this one on a core that the baseline shares with them."""
 
 _NOT_THERE = ("clone3", "timerfd_create")
 """The flags of the first lie in memory that a filter cannot read; libc falls back to `clone`. Timers of the second run
@@ -229,12 +243,15 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body += [] if allow_processes else [_op(_JSET, CLONE_THREAD, 1, 0), deny]
             body.append(_op(_RET, _ALLOW))
         elif name == "prctl":  # a rank must not outlive its leader
-            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 0, 1), deny, _op(_RET, _ALLOW)]
-        elif name in ("fcntl", "ioctl"):  # a frozen rank could have SIGCONT sent to itself, as timer_create could
-            # and a lease on a file of the system would hold up whoever opens it, compilers of other candidates too
-            values: tuple[int, ...] = (F_SETSIG, F_SETLEASE) if name == "fcntl" else TERMINALS
+            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 1, 0), _op(_JEQ, PR_SCHED_CORE, 0, 1), deny]
+            body += [_op(_JEQ, PR_SET_MEMORY_MERGE, 0, 1), idle, _op(_RET, _ALLOW)]
+        elif name in _REFUSED_REQUESTS:
+            values = _REFUSED_REQUESTS[name]
             jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
-            body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny, _op(_RET, _ALLOW)]
+            body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny]
+            if name == "fcntl":  # of its own signals a rank may be the owner
+                body += [_op(_JEQ, F_SETOWN, 0, 3), _op(_LD, _ARG2_LOW_OFFSET), _op(_JEQ, pid, 1, 0), deny]
+            body.append(_op(_RET, _ALLOW))
         elif name == "socket":
             body = [*_only(_ARG0_LOW_OFFSET, _SOCKETS), *_only(_ARG2_LOW_OFFSET, _PROTOCOLS), _op(_RET, _ALLOW)]
         elif name == "prlimit64":

@@ -10,7 +10,7 @@ import socket
 import traceback
 from pathlib import Path
 
-from . import confine, namespaces
+from . import confine, landlock, namespaces
 from .forking import GangRequest, RankEnded, RanksStarted
 from .messages import WireError
 from .wire import Wire
@@ -67,6 +67,8 @@ def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fds: list[i
         if request.confined:
             confine.limit_resources(request.limits)
             confine.drop_capabilities()
+            if not request.isolate:
+                landlock.keep_out_of_other_processes()
             confine.filter_system_calls(request.allow_processes, isolated=request.isolate)
         entry.main(Wire(socket.socket(fileno=rank_fds[rank])), rank, request.world_size)
     except WireError:

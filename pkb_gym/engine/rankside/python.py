@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 import time
+from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any
 
@@ -147,9 +148,22 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
         source = file.read()
     if may_build(source):
         serve(extensions)
+    track_no_resources()
     module = new_module()
     execute(source, module)
     return getattr(module, "solution", None)
+
+
+def track_no_resources() -> None:
+    """Lets `multiprocessing` make shared memory and semaphores, whose names go with the gang.
+
+    By itself it starts a process that removes what nobody else has removed, and a rank may not start one.
+    """
+
+    def ignore(name: str, kind: str) -> None:
+        """Nothing."""
+
+    resource_tracker.register = resource_tracker.unregister = ignore  # type: ignore[assignment]
 
 
 def execute(source: str, module: ModuleType, file_name: str = FILE_NAME) -> None:

@@ -15,7 +15,6 @@ import gc
 import importlib
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -26,6 +25,7 @@ from . import leader, namespaces
 from .confine import die_with_parent
 from .forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
 from .messages import WireError
+from .remove_tree import remove_tree
 from .wire import Wire
 
 RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat")
@@ -60,7 +60,7 @@ def main() -> None:
 
 def _end() -> NoReturn:
     for folder in sys.argv[2:]:
-        shutil.rmtree(folder, ignore_errors=True)  # in place of an evaluator that was killed
+        remove_tree(folder)  # in place of an evaluator that was killed
     os._exit(0)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import threading
-import warnings
 
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+from pkb_gym.engine.support import syntax_tree
 
 
 def check_statically(feedback: FeedbackBuilder) -> None:
@@ -33,26 +32,22 @@ COLLECTIVES = frozenset(
     }
 )
 
-
-_PARSING = threading.Lock()
-"""Filters of warnings are the process's."""
-
-MAX_PARSED_CHARS = 64 << 10
-"""Python parses a source of this length in a third of a second at most, and holds the interpreter meanwhile."""
+MAX_PARSED_CHARS, MAX_IMPORT_DOTS = 64 << 10, 1000
+"""Python parses a source of this length in a third of a second at most, and holds the interpreter meanwhile. The time
+for a name in an import grows with the square of its dots: one name of this length takes two seconds."""
+_CONTINUED = re.compile(r"\\\r?\n|\\\r")
 
 
 def calls_torch_distributed(source: str) -> bool | None:
     """Whether a Python source names a collective of torch.distributed: the baseline's own means of communication.
 
-    None for a source that is too long to be parsed here. One that hides the name is seen when it runs, by its traffic
-    (`CandidateRun.run`) or its profile.
+    None for a source that would take long to be parsed here. One that hides the name is seen when it runs, by its
+    traffic (`CandidateRun.run`) or its profile.
     """
-    if len(source) > MAX_PARSED_CHARS:
+    if not _is_soon_parsed(source):
         return None
     try:
-        with _PARSING, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as many as the text has lines
-            tree = ast.parse(source)
+        tree = syntax_tree.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     for node in ast.walk(tree):
@@ -62,6 +57,13 @@ def calls_torch_distributed(source: str) -> bool | None:
         elif isinstance(node, ast.Attribute) and node.attr in COLLECTIVES and _is_torch_distributed(node.value):
             return True
     return False
+
+
+def _is_soon_parsed(source: str) -> bool:
+    if len(source) > MAX_PARSED_CHARS:
+        return False
+    lines = _CONTINUED.sub("", source).replace("\r", "\n").split("\n")
+    return all(line.count(".") <= MAX_IMPORT_DOTS for line in lines if "import" in line or "from" in line)
 
 
 def _is_torch_distributed(node: ast.expr) -> bool:

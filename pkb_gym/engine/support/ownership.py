@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
+
+from pkb_gym.engine.rankside.remove_tree import remove_tree
 
 PREFIX = "pkb-scratch-"
 
@@ -51,7 +52,7 @@ class TemporaryFolder:
 
     def close(self) -> None:
         """Removes it; calling it again changes nothing."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -102,7 +103,7 @@ def remove_abandoned(paths: Iterable[Path]) -> None:
                 if found.st_uid != os.geteuid() or not _is_at(lock, path):
                     continue
                 if stat.S_ISDIR(found.st_mode):
-                    shutil.rmtree(path, ignore_errors=True)
+                    remove_tree(path)
                 elif stat.S_ISREG(found.st_mode):
                     path.unlink()
             finally:

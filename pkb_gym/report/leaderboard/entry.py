@@ -116,6 +116,9 @@ def read_entry(path: Path) -> LeaderboardEntry:
         ConfigError: it cannot be read, is no entry, is of another version of the schema, or bears another name than its
             file.
     """
+    if path.exists() and not path.is_file():
+        # A link of somebody's to a device has no end.
+        raise ConfigError(f"cannot read {path}: it is no regular file")
     try:
         text = path.read_bytes()
         _check_version(path, text)

@@ -37,20 +37,23 @@ def start(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_run_that_is_ended_goes_on(start, tmp_path, sent, status):
+def test_a_run_that_is_interrupted_and_then_killed_goes_on(start, tmp_path):
     results = tmp_path / "results.jsonl"
-    process = start()
-    deadline = time.monotonic() + PATIENCE_S
-    while (results.read_bytes().count(b"\n") if results.exists() else 0) < 2:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(sent)
-    _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == status
-    assert "Traceback" not in err
-    before = read_attempts(results)
-    assert 2 <= len(before) < len(PROBLEMS) and {attempt.verdict for attempt in before} == {"passed"}
+    before = []
+    for sent, status in ((signal.SIGINT, 130), (signal.SIGKILL, -9)):
+        process = start()
+        deadline = time.monotonic() + PATIENCE_S
+        while (results.read_bytes().count(b"\n") if results.exists() else 0) < len(before) + 2:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == status
+        assert "Traceback" not in err
+        attempts = read_attempts(results)
+        assert attempts[: len(before)] == before and len(before) + 2 <= len(attempts) < len(PROBLEMS)
+        assert {attempt.verdict for attempt in attempts} == {"passed"}
+        before = attempts
     process = start()
     out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err

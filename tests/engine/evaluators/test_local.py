@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
@@ -31,6 +30,7 @@ from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards.examples import MACHINE
 from tests.engine.candidates import FOLDER, Candidate, read
 from tests.engine.evaluators.threads import PATIENCE_S, Visitor, in_thread, joined, running, until
+from tests.leaks import descendants
 
 GOOD = read(FOLDER / "good" / "waits_for_peers.cpp")
 BAD = read(FOLDER / "broken" / "segfault_on_one_rank.cpp")
@@ -135,11 +135,11 @@ PROBLEM = find_problem("AllReduce")
     "source", ["", "\n" * 20_000, "I cannot help with that.", "x" * (2 << 20), "\ud800", "\0"], ids=range(6)
 )
 def test_a_rejected_text_is_a_record_like_any_other(tmp_path: Path, source: str) -> None:
-    """No process is started, and the record survives JSON whatever the text holds."""
-    before = set(psutil.Process().children())
+    """No zygote is started, and the record survives JSON whatever the text holds."""
+    before = descendants()
     with LocalEvaluator(cache_dir=tmp_path) as evaluator:
         feedback = evaluator.evaluate(PROBLEM, source, EvalConfig(device="cpu"))
-        assert set(psutil.Process().children()) <= before
+        until(lambda: descendants() <= before)  # a process that looks whether bubblewrap works may be about to end
     assert (feedback.stage, feedback.failure) == (None, Failure.REJECTED)
     assert feedback.message
     assert Feedback.model_validate_json(feedback.model_dump_json()) == feedback
@@ -258,6 +258,8 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     monkeypatch.setattr(local, "compile_source", lambda *_: artifact)
     monkeypatch.setattr(local, "CandidateRun", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(local, "judge", judge)
+    monkeypatch.setattr(GangPool, "start_zygotes", lambda self: None)
+    monkeypatch.setattr(GangPool, "check_hidden", lambda self, folder: None)
     monkeypatch.setattr(GangPool, "reference", lambda self, *kind: judge.kinds.append(kind))
     monkeypatch.setattr(GangPool, "handovers", lambda self, device: None)
     monkeypatch.setattr(GangPool, "discard_broken", lambda self: setattr(judge, "discarded", judge.discarded + 1))

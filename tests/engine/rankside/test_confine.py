@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import struct
+import tempfile
 import threading
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.skipif(
     platform.machine() not in confine._ARCHITECTURES, reason=f"no system call filter for {platform.machine()}"
 )
 LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_NAME, PR_GET_MEMORY_MERGE = 15, 68
 
 
 def refused(call: Callable[[], object], number: int = errno.EPERM) -> None:
@@ -176,6 +178,28 @@ def test_a_frozen_rank_has_no_signal_sent_to_itself() -> None:
     filtered(work)
 
 
+def test_no_other_process_is_sent_signals_about_a_descriptor() -> None:
+    """SIGIO ends whoever does not expect it; without bubblewrap, that could be the evaluator."""
+
+    def work() -> None:
+        parent, (reading, writing) = os.getppid(), os.pipe()
+        for owner in (parent, -os.getpgid(parent), 0, 1):
+            refused(lambda owner=owner: fcntl.fcntl(reading, fcntl.F_SETOWN, owner))
+            refused(lambda owner=owner: fcntl.fcntl(reading, confine.F_SETOWN_EX, struct.pack("ii", 1, owner)))
+        with socket.socket() as connection:
+            for request in (confine.FIOSETOWN, confine.SIOCSPGRP):
+                refused(lambda request=request: fcntl.ioctl(connection, request, struct.pack("i", parent)))
+        caught: list[int] = []
+        signal.signal(signal.SIGIO, lambda number, _: caught.append(number))
+        fcntl.fcntl(reading, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC)
+        os.write(writing, b"x")
+        assert caught == [signal.SIGIO], "its own are its own"
+
+    filtered(work)
+    filtered(work, allow_processes=True)
+
+
 def test_no_thread_can_wait_where_it_cannot_be_stopped() -> None:
     """With a listener of its own for another filter a rank held the freeze up for 20 s."""
     filtered(lambda: refused(lambda: LIBC.syscall(confine._ARCHITECTURES[platform.machine()][1]["seccomp"], 1, 40, 0)))
@@ -281,6 +305,11 @@ def test_no_timers_run_out_and_no_files_are_watched_while_it_is_frozen() -> None
         refused(lambda: LIBC.timerfd_create(1, 0), errno.ENOSYS)
         refused(lambda: LIBC.inotify_init1(0))
         refused(lambda: LIBC.fanotify_init(0, 0))
+        with tempfile.TemporaryDirectory() as name:
+            folder = os.open(name, os.O_RDONLY)
+            for events in (fcntl.DN_ACCESS, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT, 0):
+                refused(lambda events=events: fcntl.fcntl(folder, fcntl.F_NOTIFY, events))
+            os.close(folder)
 
     filtered(work)
 
@@ -300,12 +329,33 @@ def test_the_kernel_reads_no_files_ahead_and_drops_none() -> None:
         os.posix_fadvise(-1, 0, 0, os.POSIX_FADV_WILLNEED)  # the kernel knows no such descriptor
         assert LIBC.readahead(-1, ctypes.c_int64(0), ctypes.c_size_t(4096)) == 0
         nowhere = ctypes.c_void_p(1)
-        for advice in (mmap.MADV_WILLNEED, mmap.MADV_MERGEABLE, confine.MADV_PAGEOUT):
+        for advice in (mmap.MADV_WILLNEED, mmap.MADV_MERGEABLE, confine.MADV_PAGEOUT, confine.MADV_COLLAPSE):
             assert LIBC.madvise(nowhere, ctypes.c_size_t(1), advice) == 0
         assert LIBC.madvise(nowhere, ctypes.c_size_t(1), mmap.MADV_DONTNEED) == -1, "allocators give memory back by it"
         with mmap.mmap(-1, 4 * mmap.PAGESIZE) as memory:
             memory[0] = 1
             memory.madvise(mmap.MADV_DONTNEED)
+
+    filtered(work)
+
+
+def test_the_kernel_compares_no_pages_of_a_frozen_rank() -> None:
+    """What `MADV_MERGEABLE` does for some pages, an option of the process does for all of them."""
+
+    def work() -> None:
+        assert LIBC.prctl(confine.PR_SET_MEMORY_MERGE, 1, 0, 0, 0) == 0
+        assert LIBC.prctl(confine.PR_SET_MEMORY_MERGE, 1, 1, 1, 1) == 0, "the kernel refuses this, so it was not called"
+        assert LIBC.prctl(PR_GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0
+
+    filtered(work)
+
+
+def test_a_rank_keeps_no_core_to_itself() -> None:
+    def work() -> None:
+        for command in range(4):  # to ask, to begin, to give to another process, to take from one
+            refused(lambda command=command: LIBC.prctl(confine.PR_SCHED_CORE, command, 0, 0, 0))
+        name = ctypes.create_string_buffer(b"renamed")
+        assert LIBC.prctl(PR_SET_NAME, name, 0, 0, 0) == 0, "the rest of prctl is needed"
 
     filtered(work)
 

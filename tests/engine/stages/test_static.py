@@ -10,7 +10,13 @@ import pytest
 import pkb_gym
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages.feedback_builder import Stopped
-from pkb_gym.engine.stages.static import MAX_PARSED_CHARS, calls_torch_distributed, check_statically, makes_streams
+from pkb_gym.engine.stages.static import (
+    MAX_IMPORT_DOTS,
+    MAX_PARSED_CHARS,
+    calls_torch_distributed,
+    check_statically,
+    makes_streams,
+)
 from tests.engine.stages.fake_gangs import KERNEL, PYTHON, builder
 
 
@@ -58,6 +64,17 @@ def test_no_text_holds_the_interpreter() -> None:
     assert calls_torch_distributed(short + call) is True
     assert calls_torch_distributed(long + call) is None
     assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("gap", ["", " ", "\f", "\\\n", "\\\r\n", "\\\r"])
+@pytest.mark.parametrize("begin", ["import é.", "from a.", "x = 1; import a."])
+def test_names_of_modules_without_end_are_not_parsed(begin: str, gap: str) -> None:
+    """A name of 30,000 parts, not in ASCII, took two seconds, and held a service up."""
+    call = "torch.distributed.all_reduce(x)"
+    longest = f"{begin}{f'é.{gap}' * (MAX_IMPORT_DOTS + 1)}b"
+    assert calls_torch_distributed(f"{call}\n{longest}\n") is None
+    assert calls_torch_distributed(f"{call}\n{'import a.b.c' + chr(10)}{'x = a.b.c' + chr(10)}" * 1000) is True
+    assert calls_torch_distributed(f"{call}\nx = [{'0.5, ' * (MAX_IMPORT_DOTS + 1)}]\n") is True
 
 
 def test_warnings_about_a_text_are_nobodys_to_read(recwarn: pytest.WarningsRecorder) -> None:
