@@ -17,7 +17,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|rllib|serve|train|tune)/
 
 EXTRAS ?=
-WORKERS ?= 2
+# On two cores the third works while tests of the others wait.
+WORKERS ?= 3
 
 .PHONY: install demo doors cluster emulated smoke test pytest lint format docs clean
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ import pytest
 from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
 from tests.doors import commands, debian_python, installation
-from tests.doors.__main__ import LONGEST_FIRST
+from tests.doors.__main__ import LONGEST_FIRST, wait_for
 
 PAGE = DOCS / "frameworks.md"
 DOORS = sorted(path.parent.name for path in (ROOT / "tests/doors").glob("*/test_door.py"))
@@ -172,42 +172,42 @@ def test_all_commands_end_with_an_installation_that_is_interrupted(tmp_path, mon
 
 MAKE = """\
 #!/bin/bash
+[[ $1 != doors ]] || until [[ $# == 1 || -e ${2##* } ]]; do sleep 0.01; done
 echo "made $1"
 echo "$1" >>"$CALLS"
-[[ $1 != "$LASTS" ]] || exec sleep 600
 [[ $1 != "${FAILS%%:*}" ]] || (($(grep -cx "$1" "$CALLS") > ${FAILS##*:}))
 """
-"""In place of make, for `.ci/run`: it fails at a target as often as FAILS says, and does not end at that of LASTS."""
+"""In place of make, for `.ci/run`: it fails at a target as often as FAILS says."""
 
 
-def continuous_integration(folder: Path, fails: str, lasts: str = "") -> tuple[int, list[str], Counter[str]]:
-    """Its status, the targets in the order of their output, and how often each was made."""
+@pytest.mark.parametrize(
+    ("fails", "status", "doors"),
+    [("nothing:0", 0, 1), ("doors:1", 0, 2), ("doors:2", 1, 2), ("test:1", 1, 0)],
+)
+def test_continuous_integration_prepares_doors_beside_the_tests_and_fails_with_either(tmp_path, fails, status, doors):
+    """Where the tests fail, the doors end without theirs: the fixture of leaks would find them."""
     for name in ("make", "chromium", "bwrap", "g++", "python"):  # so that no package is missing
-        (folder / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
-        (folder / name).chmod(0o755)
+        (tmp_path / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
     changes = {
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
         "PYTHON": "python",
-        "CALLS": str(folder / "calls"),
+        "CALLS": str(tmp_path / "calls"),
         "FAILS": fails,
-        "LASTS": lasts,
-        "TMPDIR": str(folder),
+        "TMPDIR": str(tmp_path),
     }
     done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
-    assert not list(folder.glob("tmp.*")), "nothing is left"
+    assert bool(done.returncode) == bool(status), done.stdout
     made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
-    return done.returncode, made, Counter((folder / "calls").read_text().split())
+    assert made == (tmp_path / "calls").read_text().split() == [".venv/.installed-dev", "test", *["doors"] * doors]
+    assert not list(tmp_path.glob("tmp.*")), "nothing is left"
 
 
-@pytest.mark.parametrize(("fails", "status", "doors"), [("nothing:0", 0, 1), ("doors:1", 0, 2), ("doors:2", 1, 2)])
-def test_continuous_integration_runs_them_beside_the_tests_and_shows_them_after(tmp_path, fails, status, doors):
-    found, made, calls = continuous_integration(tmp_path, fails)
-    assert bool(found) == bool(status)
-    assert made == [".venv/.installed-dev", "test", *["doors"] * doors]
-    assert calls == {".venv/.installed-dev": 1, "test": 1, "doors": doors}
-
-
-def test_continuous_integration_fails_with_the_tests_and_ends_the_doors(tmp_path):
-    """The fixture of leaks would find them."""
-    found, made, _ = continuous_integration(tmp_path, "test:1", lasts="doors")
-    assert found and made == [".venv/.installed-dev", "test"]
+def test_doors_wait_for_a_file_or_the_end_of_their_service(tmp_path):
+    with subprocess.Popen(["sleep", "600"], text=True) as service, ThreadPoolExecutor(1) as threads:
+        (tmp_path / "there").touch()
+        wait_for(tmp_path / "there", service)
+        waiting = threads.submit(wait_for, tmp_path / "never", service)
+        assert not waiting.done()
+        service.kill()
+        waiting.result(60)

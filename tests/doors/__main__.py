@@ -1,11 +1,12 @@
 """Sets up a virtual environment for each foreign framework and runs the tests of its door there: `make doors`.
 
-    python -m tests.doors [--venvs FOLDER] [NAME ...]
+    python -m tests.doors [--venvs FOLDER] [--after FILE] [NAME ...]
 
 Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
 resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
 that the doors need no torch. A test that fails, or a door that cannot be installed, fails all. A framework that takes
-no Python that can be had here is skipped and named at the end.
+no Python that can be had here is skipped and named at the end. With `--after`, tests of doors begin once the file is
+there: what comes before waits for downloads and deadlines for most of its time, which another program can use.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ CONTRACT_S, TESTS_S = 1200, 1200
 
 LONGEST_FIRST = ("verifiers", "harbor", "openenv", "trl", "verl", "inspect_ai")
 """All doors, in the order in which their tests begin."""
+
+LOOK_S = 0.2
+"""Between looks for the file of `--after`."""
 
 SIDE_BY_SIDE = 3
 """Doors that are tested at once: each mostly imports its framework, and what it submits was judged before."""
@@ -73,9 +77,16 @@ def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedPro
     return run([*pytest, *options, str(door.folder)], TESTS_S, **shared)
 
 
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    """Until a file is there, or the process has ended."""
+    while not path.exists() and process.poll() is None:
+        time.sleep(LOOK_S)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.doors", description=__doc__.splitlines()[0])
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-doors", help="folder of the virtual environments")
+    parser.add_argument("--after", type=Path, metavar="FILE", help="begin the tests of doors once this file is there")
     parser.add_argument("names", nargs="*", metavar="NAME", help="doors; all by default")
     options = parser.parse_args()
     venvs = options.venvs.absolute()
@@ -103,6 +114,9 @@ def main() -> int:
                 say("the contract could not be judged; see above")
                 return 1
             say(line)
+            if options.after is not None:
+                wait_for(options.after, judging)
+                say("the tests of doors begin")
             failed = []
             with ThreadPoolExecutor(SIDE_BY_SIDE) as testers:
                 present = sorted(
