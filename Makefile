@@ -17,8 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|rllib|serve|train|tune)/
 
 EXTRAS ?=
-# On two cores the third works while tests of the others wait.
-WORKERS ?= 3
+WORKERS ?= 2
 
 .PHONY: install demo doors cluster emulated smoke test pytest lint format docs clean
 

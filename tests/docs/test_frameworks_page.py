@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +15,7 @@ import pytest
 from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
 from tests.doors import commands, debian_python, installation
-from tests.doors.__main__ import LONGEST_FIRST, wait_for
+from tests.doors.__main__ import LONGEST_FIRST
 
 PAGE = DOCS / "frameworks.md"
 DOORS = sorted(path.parent.name for path in (ROOT / "tests/doors").glob("*/test_door.py"))
@@ -149,30 +146,8 @@ def test_all_doors_have_their_turn():
     assert set(LONGEST_FIRST) == set(DOORS)
 
 
-def test_all_commands_end_with_an_installation_that_is_interrupted(tmp_path, monkeypatch):
-    """They have process groups of their own, which no Ctrl-C reaches."""
-    first = threading.Lock()
-
-    def install(self: installation.Installer, door: installation.Door) -> None:
-        if first.acquire(blocking=False):
-            _thread.interrupt_main()
-        commands.run(["sleep", "600"], 600)
-
-    monkeypatch.setattr(commands, "_ENDING", threading.Event())
-    monkeypatch.setattr(installation.Installer, "install", install)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            installation.install_all(installation.doors(tmp_path, []), tmp_path)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with pytest.raises(commands.Ended):
-        commands.run(["sleep", "600"], 600)
-
-
 MAKE = """\
 #!/bin/bash
-[[ $1 != doors ]] || until [[ $# == 1 || -e ${2##* } ]]; do sleep 0.01; done
 echo "made $1"
 echo "$1" >>"$CALLS"
 [[ $1 != "${FAILS%%:*}" ]] || (($(grep -cx "$1" "$CALLS") > ${FAILS##*:}))
@@ -181,11 +156,15 @@ echo "$1" >>"$CALLS"
 
 
 @pytest.mark.parametrize(
-    ("fails", "status", "doors"),
-    [("nothing:0", 0, 1), ("doors:1", 0, 2), ("doors:2", 1, 2), ("test:1", 1, 0)],
+    ("fails", "status", "calls"),
+    [
+        ("nothing:0", 0, {"doors": 1, "test": 1}),
+        ("doors:1", 0, {"doors": 2, "test": 1}),
+        ("doors:2", 1, {"doors": 2, "test": 1}),
+        ("test:1", 1, {"doors": 0, "test": 1}),
+    ],
 )
-def test_continuous_integration_prepares_doors_beside_the_tests_and_fails_with_either(tmp_path, fails, status, doors):
-    """Where the tests fail, the doors end without theirs: the fixture of leaks would find them."""
+def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(tmp_path, fails, status, calls):
     for name in ("make", "chromium", "bwrap", "g++", "python"):  # so that no package is missing
         (tmp_path / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
@@ -199,15 +178,6 @@ def test_continuous_integration_prepares_doors_beside_the_tests_and_fails_with_e
     done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
     assert bool(done.returncode) == bool(status), done.stdout
     made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
-    assert made == (tmp_path / "calls").read_text().split() == [".venv/.installed-dev", "test", *["doors"] * doors]
+    assert made == [".venv/.installed-dev", "test", *["doors"] * calls["doors"]]
+    assert Counter((tmp_path / "calls").read_text().split()) == +Counter({".venv/.installed-dev": 1, **calls})
     assert not list(tmp_path.glob("tmp.*")), "nothing is left"
-
-
-def test_doors_wait_for_a_file_or_the_end_of_their_service(tmp_path):
-    with subprocess.Popen(["sleep", "600"], text=True) as service, ThreadPoolExecutor(1) as threads:
-        (tmp_path / "there").touch()
-        wait_for(tmp_path / "there", service)
-        waiting = threads.submit(wait_for, tmp_path / "never", service)
-        assert not waiting.done()
-        service.kill()
-        waiting.result(60)

@@ -1,19 +1,17 @@
 """Sets up a virtual environment for each foreign framework and runs the tests of its door there: `make doors`.
 
-    python -m tests.doors [--venvs FOLDER] [--after FILE] [NAME ...]
+    python -m tests.doors [--venvs FOLDER] [NAME ...]
 
 Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
 resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
 that the doors need no torch. A test that fails, or a door that cannot be installed, fails all. A framework that takes
-no Python that can be had here is skipped and named at the end. With `--after`, tests of doors begin once the file is
-there: what comes before waits for downloads and deadlines for most of its time, which another program can use.
+no Python that can be had here is skipped and named at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.doors.commands import HERE, ROOT, end_all, environment, run
+from tests.doors.commands import HERE, ROOT, environment, run
 from tests.doors.installation import Door, NotForThisPython, doors, install_all
 
 CONTRACT_S, TESTS_S = 1200, 1200
@@ -31,9 +29,6 @@ CONTRACT_S, TESTS_S = 1200, 1200
 
 LONGEST_FIRST = ("verifiers", "harbor", "openenv", "trl", "verl", "inspect_ai")
 """All doors, in the order in which their tests begin."""
-
-LOOK_S = 0.2
-"""Between looks for the file of `--after`."""
 
 SIDE_BY_SIDE = 3
 """Doors that are tested at once: each mostly imports its framework, and what it submits was judged before."""
@@ -77,21 +72,13 @@ def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedPro
     return run([*pytest, *options, str(door.folder)], TESTS_S, **shared)
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    """Until a file is there, or the process has ended."""
-    while not path.exists() and process.poll() is None:
-        time.sleep(LOOK_S)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.doors", description=__doc__.splitlines()[0])
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-doors", help="folder of the virtual environments")
-    parser.add_argument("--after", type=Path, metavar="FILE", help="begin the tests of doors once this file is there")
     parser.add_argument("names", nargs="*", metavar="NAME", help="doors; all by default")
     options = parser.parse_args()
     venvs = options.venvs.absolute()
     chosen = doors(venvs, options.names)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what it runs ends, too
     token, began = secrets.token_hex(16), time.monotonic()
 
     def say(text: str) -> None:
@@ -114,9 +101,6 @@ def main() -> int:
                 say("the contract could not be judged; see above")
                 return 1
             say(line)
-            if options.after is not None:
-                wait_for(options.after, judging)
-                say("the tests of doors begin")
             failed = []
             with ThreadPoolExecutor(SIDE_BY_SIDE) as testers:
                 present = sorted(
@@ -124,15 +108,11 @@ def main() -> int:
                     key=lambda door: LONGEST_FIRST.index(door.name),
                 )
                 running = {testers.submit(run_tests, door, contract, token): door for door in present}
-                try:
-                    for done in as_completed(running):
-                        result = done.result()
-                        say(f"tests of {running[done].name}:\n{result.stdout}")
-                        if result.returncode != 0:
-                            failed.append(running[done].name)
-                except BaseException:  # Ctrl-C, too: the threads would be waited for
-                    end_all()
-                    raise
+                for done in as_completed(running):
+                    result = done.result()
+                    say(f"tests of {running[done].name}:\n{result.stdout}")
+                    if result.returncode != 0:
+                        failed.append(running[done].name)
     for name, reason in missing.items():
         if isinstance(reason, NotForThisPython):
             say(f"SKIPPED {name}: {reason}")

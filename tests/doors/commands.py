@@ -6,19 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import threading
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-
-_RUNNING: set[subprocess.Popen[str]] = set()
-_LOCK = threading.Lock()
-_ENDING = threading.Event()
-
-
-class Ended(Exception):
-    """Raised by `run` once all commands have been ended."""
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -33,23 +24,16 @@ def run(command: list[str], limit_s: float, **changes: str) -> subprocess.Comple
         command: and its arguments.
         limit_s: deadline in seconds.
         **changes: of the environment.
-
-    Raises:
-        Ended: by `end_all`.
     """
-    with _LOCK:
-        if _ENDING.is_set():
-            raise Ended
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment(**changes),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            process_group=0,  # so that all that it starts ends with it
-        )
-        _RUNNING.add(process)
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(**changes),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,  # so that all that it starts ends with it
+    )
     late = ""
     try:
         printed, _ = process.communicate(timeout=limit_s)
@@ -59,19 +43,7 @@ def run(command: list[str], limit_s: float, **changes: str) -> subprocess.Comple
         late = f"\n{' '.join(command)} took more than {limit_s:g} s"
     finally:
         _end(process)
-        with _LOCK:
-            _RUNNING.discard(process)
-    if _ENDING.is_set():
-        raise Ended
     return subprocess.CompletedProcess(command, 124 if late else process.returncode, printed + late)
-
-
-def end_all() -> None:
-    """Ends all commands that other threads run, for a program that ends: none begins after it."""
-    with _LOCK:
-        _ENDING.set()
-        for process in _RUNNING:
-            _end(process)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
