@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-# Files of packages that no part of pkb-gym imports, as a regular expression; a quarter of all.
+# Files of packages that no part of pkb-gym imports, as a regular expression.
 RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|rllib|serve|train|tune)/
 
 EXTRAS ?=

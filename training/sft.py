@@ -188,7 +188,7 @@ def learnable(corpus: Dataset, *, imitate_failures: bool) -> Dataset:
         begin = _first_reply(messages) if imitate_failures else _after_last_failure(messages, row["feedback"])
         return {"prompt": messages[:begin], "completion": messages[begin:], "tools": tools}
 
-    # Said beforehand: inferred from a first batch without submissions in its prompts, they would not fit later ones.
+    # Given beforehand: inferred from a first batch without submissions in its prompts, they would not fit later ones.
     talk = corpus.features["messages"]
     features = Features({"prompt": talk, "completion": talk, "tools": Value("string")})
     return corpus.map(split, remove_columns=corpus.column_names, features=features, keep_in_memory=True)

@@ -30,7 +30,7 @@ MAX_LISTED = 6
 
 CLOSE = """\
 "close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank; tolerances
-said to be "for bfloat16" shrink with finer dtypes."""
+declared "for bfloat16" shrink with finer dtypes."""
 
 NO_GPU = """\
 This machine has no GPU. CUDA sources are compiled all the same, and the compiler's report on each kernel (registers,

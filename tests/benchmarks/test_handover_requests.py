@@ -16,7 +16,7 @@ from pkb_gym.rewards.examples import failed, timed
 
 
 class FakeEvaluators:
-    """Finds what is asked for early, unless told otherwise.
+    """Finds what is asked for early, unless configured otherwise.
 
     Attributes:
         evaluated: those that were not only compiled.

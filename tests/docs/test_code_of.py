@@ -97,9 +97,9 @@ def test_names_that_a_source_lacks_merge_nothing():
 
 
 def test_whole_identifiers_of_cpp_are_renamed_outside_of_strings():
-    before = 'bool told = told_before("told \\" told", \'t\');  // told\n'
-    assert code(before, ".h", {"told": "reported"}) == code(
-        'bool reported = told_before("told \\" told", \'t\');', ".h"
+    before = 'bool sent = sent_before("sent \\" sent", \'t\');  // sent\n'
+    assert code(before, ".h", {"sent": "reported"}) == code(
+        'bool reported = sent_before("sent \\" sent", \'t\');', ".h"
     )
     assert code(before, ".h", {"t": "u"}) == code(before, ".h")
 

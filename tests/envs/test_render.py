@@ -61,8 +61,8 @@ def test_the_card_shows_what_was_written_once():
     written = "".join(f"rank 0: step {step}\n" for step in range(20))
     card = plain(timed(speedup=2.0).model_copy(update={"output": written}))
     assert "output" in card and "... 8 earlier lines" in card and "step 7" not in card and "rank 0: step 19" in card
-    fallen = failed("runtime_error", message=f"rank 0 fell{LAST_OUTPUT}{written}")
-    card = plain(fallen.model_copy(update={"output": written}))
+    feedback = failed("runtime_error", message=f"rank 0 fell{LAST_OUTPUT}{written}")
+    card = plain(feedback.model_copy(update={"output": written}))
     assert "rank 0 fell" in card and card.count("step 19") == 1
 
 

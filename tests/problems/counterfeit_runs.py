@@ -16,7 +16,7 @@ from tests.problems.counterfeit import Counterfeit
 from tests.problems.support import Job, MadeInRanks, Run, run_jobs
 
 FALLING_OVER_S = {"published": 20.0, "robust": 4.0}
-"""A counterfeit whose ranks wait for one that raised has fallen over by then; sooner where it is meant to fail."""
+"""A counterfeit whose ranks wait for one that raised has failed by then; sooner where it is meant to fail."""
 
 FOLDER = Path(__file__).resolve().parent.parent / "counterfeits"
 TRIALS = {"published": 3, "robust": 4}

@@ -222,7 +222,7 @@ def test_without_nvcc_the_error_names_the_package(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_an_nvcc_that_does_not_say_where_it_lies(tmp_path: Path, monkeypatch, script: str, words: str) -> None:
-    """Its own folder was taken for the toolkit's, and what failed later said nothing of it."""
+    """Its own folder was taken for the toolkit's, and later failures did not name it."""
     folder = tmp_path / "bin"
     folder.mkdir()
     wrapper = folder / "nvcc"

@@ -31,8 +31,8 @@ def shell(text: str, limits: CompilerLimits = LIMITS, result: str = "", readable
 
 
 def test_files_go_in_and_the_result_comes_out(mode: str) -> None:
-    run = shell("echo said; echo loud >&2; cat first second > made", result="made")
-    assert (run.status, run.output, run.result) == (0, "said\nloud\n", b"one\ntwo\n")
+    run = shell("echo text; echo loud >&2; cat first second > made", result="made")
+    assert (run.status, run.output, run.result) == (0, "text\nloud\n", b"one\ntwo\n")
     assert compiled_of(run, LIMITS).artifact.binary == b"one\ntwo\n"
 
 
@@ -113,7 +113,7 @@ def test_a_stage_that_was_killed_is_recognised_by_the_log(log: str, killed: bool
 
 
 def test_a_full_disk_is_no_failure_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without bubblewrap, compilers write to the disk: what they said of it stood as a compile error."""
+    """Without bubblewrap, compilers write to the disk: their message about it stood as a compile error."""
     monkeypatch.setattr(sandboxed_compiler, "bubblewrap_works", lambda: False)
     monkeypatch.setattr(sandboxed_compiler, "DISK_BYTES", 1 << 62)
     with pytest.raises(InfrastructureError, match=r"sh had \d+ bytes of disk left"):

@@ -86,10 +86,10 @@ def test_a_prepared_gang_is_handed_over_once_and_stays_open(maker: Maker, arbite
 def test_a_gang_that_fell_while_it_stood_by_is_ended_and_not_handed_over(maker: Maker, arbiter: DeviceArbiter) -> None:
     with stock(maker, arbiter) as gangs:
         until(lambda: len(gangs._gangs) == 4)
-        fallen = gangs._gangs[-1]
-        fallen.is_whole = False  # type: ignore[misc]
-        assert gangs.take() is not fallen
-        assert fallen.closed == 1
+        failed_gang = gangs._gangs[-1]
+        failed_gang.is_whole = False  # type: ignore[misc]
+        assert gangs.take() is not failed_gang
+        assert failed_gang.closed == 1
 
 
 def test_it_is_refilled_once_half_are_left_and_not_before(maker: Maker, arbiter: DeviceArbiter) -> None:

@@ -167,7 +167,7 @@ needs_processors = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="
 
 @needs_processors
 def test_a_rank_meets_its_server_on_one_processor_and_is_free_otherwise(library, rank):
-    """Handovers cost 5 us where both happened to share a processor, and 35 us where they did not."""
+    """Handovers of the baseline had both on one processor at times when the candidate's had not, and cost less."""
     own = os.sched_getaffinity(0)
     here = []
     for _ in range(30):
@@ -178,7 +178,7 @@ def test_a_rank_meets_its_server_on_one_processor_and_is_free_otherwise(library,
             assert os.sched_getaffinity(0) == own, "threads that the call starts would be held too"
         assert server.finish() is not None
     # Not always: from then on the scheduler may move it.
-    assert here.count(max(own)) > 0.8 * len(here)
+    assert here.count(max(own)) > 0.5 * len(here)
 
 
 @needs_processors

@@ -1,4 +1,4 @@
-"""One candidate's blocks: inputs are never used twice, deadlines follow the baseline, a fallen gang is a failure."""
+"""One candidate's blocks: no input is used twice, deadlines follow the baseline, a gang that failed is a failure."""
 
 from __future__ import annotations
 
