@@ -46,7 +46,9 @@ def test_failures_that_are_meant_replace_no_evaluator(owners):
 
 def test_only_its_own_evaluations_are_lost(owners):
     with make_service(owners, max_begun=2) as service:
-        running, _, queued = ask(service, "run"), ask(service, "break"), ask(service, "speedup 1")
+        running = ask(service, "run")
+        until(lambda: owners.opened and owners.opened[0].replay_keys)  # by the evaluator that is about to break
+        _, queued = ask(service, "break"), ask(service, "speedup 1")
         lost = answer(service, running)
         assert lost.failure is Failure.INFRASTRUCTURE and "its evaluator was replaced" in lost.message
         assert answer(service, queued).passed
