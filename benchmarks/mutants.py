@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, repeat
@@ -232,8 +232,8 @@ class Study:
             return set(operations)
         return found
 
-    def compile(self, work: Sequence[Judged], threads: int) -> None:
-        """Fills the compile cache, several at a time."""
+    def compile(self, work: Sequence[Judged], compilers: Executor) -> list[Future[None]]:
+        """Begins to fill the compile cache, in the order of the work; an evaluation waits for its own source alone."""
 
         def compile_one(judged: Judged) -> None:
             config = judged.config.model_copy(update={"until": "compile"})
@@ -242,8 +242,7 @@ class Study:
                 name = judged.row.mutant or "expert"
                 print(f"{judged.problem.name}, {name}: {feedback.failure} {feedback.message[:500]}", file=sys.stderr)
 
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(compile_one, [judged for judged in work if self._lacks(judged)]))
+        return [compilers.submit(compile_one, judged) for judged in work if self._lacks(judged)]
 
     def _lacks(self, judged: Judged) -> bool:
         row = self._rows[judged.row.key]
@@ -345,13 +344,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = [asdict(row) for row in study.rows]
             write_atomically(path, json.dumps(header() | about | {"rows": rows}, indent=1) + "\n")
 
-        compile_reports(evaluator, problems, suffix, args.threads)
+        if not args.sizes_of:
+            compile_reports(evaluator, problems, suffix, args.threads)
         work = [judged for p in problems for judged in study.prepare(p, args.mutants, args.experts, args.fences)]
         print(f"{len(work)} sources", file=sys.stderr)
-        study.compile(work, args.threads)
         verdicts = partial(side_by_side, args.jobs) if args.jobs > 1 else partial(in_turn, evaluator)
-        for part in in_order(work, args.sizes):
-            study.judge(part, verdicts, until_s, save)
+        with ThreadPoolExecutor(args.threads) as compilers:
+            compiles = study.compile(work, compilers)
+            if args.jobs > 1:  # they would take the processors of ranks that several evaluators wait for
+                wait(compiles)
+            for part in in_order(work, args.sizes):
+                study.judge(part, verdicts, until_s, save)
+            compilers.shutdown(cancel_futures=True)
     unexpected = [row for row in study.rows if not row.is_as_expected]
     for row in unexpected:
         print(f"{row.problem}, {row.mutant or 'expert'}, {row.size}: {row.refused} of {row.evaluations} refused")

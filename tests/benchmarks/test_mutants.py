@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -63,9 +64,11 @@ def test_wrong_mutants_are_refused_and_the_expert_is_not(local_evaluator: LocalE
     study = study_of(local_evaluator)
     work = study.prepare(PROBLEM, mutants=2, experts=[3], fences=False)
     assert [judged.wanted for judged in work] == [3, 2, 2], "the wait for more than 64 ranks is never come to"
-    study.compile(work, threads=2)
     saved = []
-    study.judge(work, partial(in_turn, local_evaluator), math.inf, lambda: saved.append(study.rows))
+    with ThreadPoolExecutor(2) as compilers:
+        compiles = study.compile(work, compilers)
+        study.judge(work, partial(in_turn, local_evaluator), math.inf, lambda: saved.append(study.rows))
+    assert [compiled.exception() for compiled in compiles] == [None] * 3
     (expert,) = [row for row in study.rows if not row.mutant]
     (never,) = [row for row in study.rows if row.kind == Kind.WAIT]
     entry, leaving = [row for row in study.rows if row.kind == Kind.BARRIER]
