@@ -15,6 +15,10 @@ tools=" @TOOLS@ "
 build=release tool="" debugged="" apart=""
 while [ $# -gt 0 ]; do
   case "$1" in
+    -h | --help)
+      sed -n '2,/^cd /{/^#/s/^# \{0,1\}//p}' "${0##*/}"
+      exit 0
+      ;;
     --gdb)
       debugged="${2:?--gdb needs the number of a rank}"
       shift

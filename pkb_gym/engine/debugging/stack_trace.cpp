@@ -1,17 +1,27 @@
-// Where a rank stood when a signal ended it: one line on stderr with the places in the candidate's library.
+// Where a rank stood when a signal ended it, or when it threw the exception that left its kernel: one line on stderr
+// with the places in the candidate's library.
 //
 //     pkb-trace SIGNAL OFFSET:KIND OFFSET:KIND ...
 //
-// Innermost first; offsets are relative to the library. KIND is "at" for the instruction that was interrupted, "by" for
-// a return address. The evaluator turns offsets into lines of the source; see `ranks/crash_trace.py`.
+// SIGNAL is 0 for an exception. Innermost first; offsets are relative to the library. KIND is "at" for the instruction
+// that was interrupted, "by" for a return address. The evaluator turns offsets into lines of the source; see
+// `ranks/crash_trace.py`.
 #include <execinfo.h>
 #include <link.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <ucontext.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <typeinfo>
+
+namespace __cxxabiv1 {
+extern "C" void __cxa_throw(void*, std::type_info*, void (*)(void*)) __attribute__((noreturn));
+}
 
 namespace {
 
@@ -69,31 +79,97 @@ uintptr_t interrupted_at(const void* context) {
 #endif
 }
 
-void on_signal(int number, siginfo_t*, void* context) {
+// Makes the line of this thread's stack; returns how many of the candidate's places are in it.
+int put_stack(Line& line, int number, uintptr_t at) {
   void* frames[kMostFrames];
   const int count = backtrace(frames, kMostFrames);
-  const uintptr_t at = interrupted_at(context);
-  Line line;
+  int places = 0;
   line.put("\npkb-trace ");
   line.put(uintptr_t(number), 10);
   for (int i = 0; i < count; ++i) {
     const auto address = uintptr_t(frames[i]);
     if (address < library_base || address >= library_end) continue;
+    ++places;
     line.put(' ');
     line.put(address - library_base, 16);
     line.put(address == at ? ":at" : ":by");
   }
   line.put('\n');
+  return places;
+}
+
+void on_signal(int number, siginfo_t*, void* context) {
+  Line line;
+  put_stack(line, number, interrupted_at(context));
   if (write(STDERR_FILENO, line.text, line.used) < 0) _exit(128 + number);
   signal(number, SIG_DFL);
   raise(number);
 }
 
+// Of the last exception that this thread threw out of the candidate's code, or out of what that called.
+thread_local Line thrown;
+
+decltype(&_Unwind_RaiseException) unwind;
+
+_Unwind_Reason_Code on_throw(_Unwind_Exception* exception) {
+  Line line;
+  if (put_stack(line, 0, 0)) thrown = line;
+  return unwind(exception);
+}
+
+// Has the C++ runtime, which all exceptions are thrown by, call `on_throw` in place of the unwinder.
+int replace_unwinder(dl_phdr_info* info, size_t, void*) {
+  const auto runtime = uintptr_t(&__cxxabiv1::__cxa_throw);
+  const ElfW(Dyn)* dynamic = nullptr;
+  bool found = false;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const auto& part = info->dlpi_phdr[i];
+    const uintptr_t begin = info->dlpi_addr + part.p_vaddr;
+    if (part.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(begin);
+    if (part.p_type == PT_LOAD) found |= begin <= runtime && runtime < begin + part.p_memsz;
+  }
+  if (!found || !dynamic) return 0;
+  const ElfW(Sym)* symbols = nullptr;
+  const char* names = nullptr;
+  uintptr_t tables[2] = {};  // of calls, and of addresses
+  size_t sizes[2] = {};
+  for (; dynamic->d_tag != DT_NULL; ++dynamic) {
+    const auto& value = dynamic->d_un;
+    if (dynamic->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(value.d_ptr);
+    if (dynamic->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(value.d_ptr);
+    if (dynamic->d_tag == DT_JMPREL) tables[0] = value.d_ptr;
+    if (dynamic->d_tag == DT_PLTRELSZ) sizes[0] = value.d_val;
+    if (dynamic->d_tag == DT_RELA) tables[1] = value.d_ptr;
+    if (dynamic->d_tag == DT_RELASZ) sizes[1] = value.d_val;
+  }
+  if (!symbols || !names) return 1;
+  const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
+  for (int i = 0; i < 2; ++i) {
+    const auto* entries = reinterpret_cast<const ElfW(Rela)*>(tables[i]);
+    for (size_t j = 0; j < sizes[i] / sizeof *entries; ++j) {
+      const auto& name = symbols[ELF64_R_SYM(entries[j].r_info)].st_name;
+      if (strcmp(names + name, "_Unwind_RaiseException")) continue;
+      const uintptr_t slot = info->dlpi_addr + entries[j].r_offset;
+      if (mprotect(reinterpret_cast<void*>(slot & ~(page - 1)), page, PROT_READ | PROT_WRITE)) return 1;
+      *reinterpret_cast<decltype(unwind)*>(slot) = on_throw;
+    }
+  }
+  return 1;
+}
+
 }  // namespace
 
+// Writes the line of the last exception that this thread threw, if there was one since the last call.
+extern "C" void pkb_trace_thrown() {
+  if (thrown.used && write(STDERR_FILENO, thrown.text, thrown.used) < 0) _exit(1);
+  thrown.used = 0;
+}
+
 // Installs the handlers, for the library that an address lies in. Returns 0 if all is well.
-extern "C" int pkb_trace_signals(void* address) {
+extern "C" int pkb_trace_library(void* address) {
   if (!dl_iterate_phdr(find_library, address)) return 1;
+  unwind = &_Unwind_RaiseException;
+  dl_iterate_phdr(replace_unwinder, nullptr);
   void* warm[1];
   backtrace(warm, 1);  // loads the unwinder now: a handler must not
   static char stack[1 << 16];  // the handler's own: an endless recursion leaves it none

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-import traceback
 from dataclasses import dataclass
 
 from .extensions import Recorder, build_what_functions_build, may_build
+from .failures import trace_of
 from .messages import WireMessage
 from .python import execute, new_module
 from .wire import Wire
@@ -71,8 +71,8 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     try:
         _set_up(rank, world_size, order.tools)
         ok, log, libraries = _build(source.decode())
-    except BaseException:  # SystemExit included: whatever a module raises when imported is data
-        ok, log = False, traceback.format_exc(limit=-8)[-8000:]
+    except BaseException as error:  # SystemExit included: whatever a module raises when imported is data
+        ok, log = False, trace_of(error)[-8000:]
     sizes = {key: len(library) for key, library in libraries.items()}
     wire.send(Built(ok, log, sizes, time.monotonic() - began), raw=b"".join(libraries.values()))
 

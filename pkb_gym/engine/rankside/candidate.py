@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import traceback
 from typing import Protocol
 
 from . import abi
@@ -11,7 +10,7 @@ from .arguments import CallSpec, unroll
 from .claims import write_claims
 from .crash import trace_native_code, trace_python_code
 from .devices import AnyHeap, Device, make_device
-from .failures import CandidateError, kind_of
+from .failures import CandidateError, kind_of, trace_of
 from .handover import Handover, Handovers, NullCall, make_handovers, run_null_calls
 from .messages import WireMessage
 from .orders import (
@@ -88,7 +87,7 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     try:
         solution = _load(order, fds, heap, device, rank, world_size)
     except BaseException as error:  # whatever a candidate's module raises, SystemExit included, is data
-        wire.send(_failed(error, traceback.format_exc()))
+        wire.send(_failed(error))
         return
     wire.send(Loaded())
     while True:
@@ -144,7 +143,7 @@ def _run_block(
             done = BlockDone(write_claims(claims))
         place.state = abi.State.DONE
     except BaseException as error:  # SystemExit and KeyboardInterrupt included: a candidate raised it
-        wire.send(_failed(error, traceback.format_exc(limit=-6), call))
+        wire.send(_failed(error, call))
         return False
     finally:
         gc.enable()
@@ -158,7 +157,7 @@ def _load(order: Load, fds: list[int], heap: AnyHeap, device: Device, rank: int,
 
         native = Native(order, fds[0], heap, device, rank, world_size)
         if order.stack_trace is not None:
-            trace_native_code(f"/proc/self/fd/{fds[order.stack_trace]}", library_path(rank))
+            native.trace_thrown = trace_native_code(f"/proc/self/fd/{fds[order.stack_trace]}", library_path(rank))
         return native
     from .python import Python
 
@@ -167,7 +166,7 @@ def _load(order: Load, fds: list[int], heap: AnyHeap, device: Device, rank: int,
     return Python(order, fds[0], libraries, heap, device, rank)
 
 
-def _failed(error: BaseException, trace: str, call: int = 0) -> Failed:
+def _failed(error: BaseException, call: int = 0) -> Failed:
     """The reply to an error: the message of an error of ours about a candidate, the traceback of any other."""
-    text = (str(error) if isinstance(error, CandidateError) else trace)[-8000:]
+    text = (str(error).rstrip() if isinstance(error, CandidateError) else trace_of(error))[-8000:]
     return Failed(kind_of(error), f"call {call}: {text}" if call else text)

@@ -1,4 +1,4 @@
-"""The stack trace that a rank writes when a signal ends it."""
+"""The stack trace that a rank writes when a signal ends it, or an exception its kernel."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import ctypes
 import faulthandler
 import signal
 import sys
+from collections.abc import Callable
 
 EXPORTED = "__tvm_ffi_solution"
 """As in `compile.toolchain`: an address in the candidate's library."""
 
 
-def trace_native_code(tracer: str, library: str) -> None:
+def trace_native_code(tracer: str, library: str) -> Callable[[], object]:
     """From now on, signals that end this process are preceded by a line with the places in the candidate's library.
 
     Args:
         tracer: path of the compiled `debugging/stack_trace.cpp`.
         library: path by which the candidate's library was loaded.
+
+    Returns:
+        A function that writes such a line for the last C++ exception of the thread that calls it.
     """
     address = ctypes.cast(getattr(ctypes.CDLL(library), EXPORTED), ctypes.c_void_p)
-    ctypes.CDLL(tracer).pkb_trace_signals(address)
+    code = ctypes.CDLL(tracer)
+    code.pkb_trace_library(address)
+    trace_thrown: Callable[[], object] = code.pkb_trace_thrown
+    return trace_thrown
 
 
 def trace_python_code() -> None:

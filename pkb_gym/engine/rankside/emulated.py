@@ -11,7 +11,6 @@ import ctypes
 import functools
 import json
 import os
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +43,7 @@ from .emulator_library import (
     Report,
     load_emulator,
 )
-from .failures import CandidateError, kind_of
+from .failures import CandidateError, kind_of, trace_of
 from .heap import Heap
 from .native import library_path
 from .orders import Armed, Bound, Claims, Failed, Go, Load, Loaded
@@ -355,5 +354,5 @@ def _finding(parsed: dict[str, Any]) -> DetectorFinding:
 
 
 def _error_text(error: BaseException) -> str:
-    text = str(error) if isinstance(error, CandidateError) else traceback.format_exc(limit=-6)
+    text = str(error) if isinstance(error, CandidateError) else trace_of(error)
     return text[-MAX_TEXT:]

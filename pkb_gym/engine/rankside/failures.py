@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import traceback
+
+from .crash import EXPORTED
+
+HERE = os.path.dirname(__file__)
+FFI_CALL = "tvm_ffi/cython/"
+"""In the names of the files of the FFI library that calls a kernel."""
+MOST_FRAMES = 6
+"""The most frames of a traceback that are reported, those nearest to the error."""
+
 OUT_OF_MEMORY_TEXTS = (
     "bad_alloc",
     "can't allocate memory",
@@ -37,3 +48,26 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, UnicodeDecodeError):
         return bytes(error.object).decode(errors="backslashreplace")
     return str(error)
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an error, and of those that it came from, with the frames of candidates and libraries alone.
+
+    Frames of rank programs are the same for every candidate, and say nothing about any.
+    """
+    trace = traceback.TracebackException.from_exception(error)
+    _keep_candidates_frames(trace)
+    return "".join(trace.format()).rstrip()
+
+
+def _keep_candidates_frames(trace: traceback.TracebackException) -> None:
+    frames = [frame for frame in trace.stack if not _is_harness(frame)][-MOST_FRAMES:]
+    # Without a stack, no heading of one is printed.
+    trace.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
+    for earlier in (trace.__cause__, trace.__context__):
+        if earlier is not None:
+            _keep_candidates_frames(earlier)
+
+
+def _is_harness(frame: traceback.FrameSummary) -> bool:
+    return os.path.dirname(frame.filename) == HERE or FFI_CALL in frame.filename or frame.name == EXPORTED

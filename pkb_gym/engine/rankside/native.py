@@ -6,6 +6,7 @@ import ctypes
 import os
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,11 @@ def library_path(rank: int) -> str:
 
 
 class Native:
-    """A loaded kernel and the argument sets it is called on."""
+    """A loaded kernel and the argument sets it is called on.
+
+    Attributes:
+        trace_thrown: called after an exception of the kernel, see `crash.trace_native_code`.
+    """
 
     def __init__(self, order: Load, library_fd: int, heap: AnyHeap, device: Device, rank: int, world_size: int) -> None:
         import tvm_ffi
@@ -48,6 +53,7 @@ class Native:
         self._tensors: list[HeapTensor] = []
         self._returned: list[tuple[TensorSlot, ...]] = []
         self._called = False
+        self.trace_thrown: Callable[[], object] = lambda: None
 
     def _make_comm(self, order: Load) -> abi.CommData:
         comm = abi.CommData()
@@ -120,12 +126,17 @@ class Native:
             result = self._function(*self._arguments[index])
         except TypeError as error:
             if self._called or "Mismatched" not in str(error):
+                self.trace_thrown()
                 raise
             wrong = f"the kernel has another signature: {error}\nexpected:\n{self._signature}"
             raise CandidateError("load_error", wrong) from None
         except UnicodeDecodeError as error:  # by tvm_ffi, in place of the kernel's own
             text = f"the kernel raised an error whose text is not UTF-8: {text_of(error)}"
+            self.trace_thrown()
             raise CandidateError(kind_of(error), text) from None
+        except Exception:
+            self.trace_thrown()
+            raise
         self._called = True
         return result
 

@@ -1,4 +1,4 @@
-// expect: runtime_error the table is empty
+// expect: runtime_error the table is empty; stood at kernel.cpp:9
 // A C++ exception.
 #include <stdexcept>
 

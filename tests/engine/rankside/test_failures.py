@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 
-from pkb_gym.engine.rankside.failures import CandidateError, kind_of, text_of
+from pkb_gym.engine.rankside import python
+from pkb_gym.engine.rankside.failures import CandidateError, kind_of, text_of, trace_of
 
 
 def undecodable(text: bytes) -> UnicodeDecodeError:
@@ -32,3 +35,40 @@ def test_the_kind_of_an_error(error: BaseException, kind: str) -> None:
 def test_a_text_that_is_not_utf_8_is_escaped() -> None:
     assert text_of(undecodable(b"caf\xe9 \xe2\x82\xac")) == "caf\\xe9 \u20ac"
     assert text_of(ValueError("as it is")) == "as it is"
+
+
+def raised(source: str) -> BaseException:
+    """The error of a candidate's module."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # whatever the source raises
+        python.execute(source, types.ModuleType("candidate"))
+    error = caught.value
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)  # without the frame of this test
+
+
+def test_a_trace_has_the_candidates_frames_alone() -> None:
+    """Frames of the rank program stood above those of every candidate, and were all that a C++ exception showed."""
+    expected = """Traceback (most recent call last):
+  File "candidate.py", line 3, in <module>
+    f()
+  File "candidate.py", line 2, in f
+    raise ValueError("no")
+ValueError: no"""
+    lines = trace_of(raised('def f():\n    raise ValueError("no")\nf()\n')).splitlines()
+    assert [line for line in lines if not set(line) <= set(" ~^")] == expected.splitlines()
+
+
+def test_a_trace_without_a_candidates_frames_is_the_error() -> None:
+    error = raised("int('x')")
+    error.__traceback__ = None
+    assert trace_of(error) == "ValueError: invalid literal for int() with base 10: 'x'"
+
+
+def test_a_trace_has_the_errors_that_an_error_came_from() -> None:
+    trace = trace_of(raised("try:\n    {}['x']\nexcept KeyError:\n    raise ValueError('no')\n"))
+    assert "rankside" not in trace
+    assert trace.index("line 2") < trace.index("KeyError: 'x'") < trace.index("line 4") < trace.index("ValueError: no")
+
+
+def test_a_trace_of_an_endless_recursion_is_short() -> None:
+    assert len(trace_of(raised("def f():\n    f()\nf()\n"))) < 1000
