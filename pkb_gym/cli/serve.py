@@ -104,7 +104,7 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         "--deadline",
         type=positive_float,
         metavar="S",
-        help="seconds of compiling and running that an evaluation may take (default: 300)",
+        help="seconds of compiling and running that an evaluation may take (default: 300; with --socket, no limit)",
     )
     parser.add_argument(
         "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier service, for the same inputs again"
@@ -195,7 +195,7 @@ def _service(
         max_answers=max_answers,
         unwanted_s=None if args.socket is None else UNWANTED_S,
         max_queued=args.max_queued or MAX_QUEUED,
-        deadline_s=args.deadline or DEADLINE_S,
+        deadline_s=args.deadline or (DEADLINE_S if args.socket is None else None),
         ledger=_ledger(args, max_answers, stack),
         observer=Observers([telemetry.metrics, telemetry.events]),
     )

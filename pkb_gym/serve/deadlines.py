@@ -26,7 +26,7 @@ class DeadlineWatch:
         self,
         lock: threading.RLock,
         begun: Collection[Evaluation],
-        deadline_s: float,
+        deadline_s: float | None,
         unwanted_s: float | None,
         end: Callable[[Evaluation, str], None],
     ) -> None:
@@ -58,9 +58,10 @@ class DeadlineWatch:
                     self._changed.wait(soonest)
                     continue
                 stage = overdue.state
-            why = f"an evaluation outlasted its {self._deadline_s:g} s, at: {stage}"
-            if overdue.unwanted_since_s is not None:
+            if overdue.unwanted_since_s is not None or self._deadline_s is None:
                 why = f"an evaluation that was given up goes on, at: {stage}"
+            else:
+                why = f"an evaluation outlasted its {self._deadline_s:g} s, at: {stage}"
             logger.warning("%s; the evaluator is replaced", why)
             self._end(overdue, why)
 

@@ -88,20 +88,21 @@ class Evaluation:
         self._since = None if state in (QUEUED, WAITING, FINISHED) else now
         self.state = state
 
-    def left_s(self, deadline_s: float, unwanted_s: float | None = None) -> float | None:
-        """The time that its clock may still run; None while it stands.
+    def left_s(self, deadline_s: float | None, unwanted_s: float | None = None) -> float | None:
+        """The time that its clock may still run; None while it stands, and where there is no limit.
 
         Args:
-            deadline_s: what an evaluation may take.
+            deadline_s: what an evaluation may take; None for as long as it takes.
             unwanted_s: the time that it may still take once no client wants it; None for as long as any.
         """
         if self._since is None:
             return None
         now = time.monotonic()
-        left_s = deadline_s - self._spent_s - (now - self._since)
+        left_s = None if deadline_s is None else deadline_s - self._spent_s - (now - self._since)
         if unwanted_s is None or self.unwanted_since_s is None:
             return left_s
-        return min(left_s, self.unwanted_since_s + unwanted_s - now)
+        unwanted_left_s = self.unwanted_since_s + unwanted_s - now
+        return unwanted_left_s if left_s is None else min(left_s, unwanted_left_s)
 
     def give(self, answer: Feedback | Exception) -> None:
         """Lets clients have the answer."""

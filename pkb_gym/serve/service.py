@@ -61,7 +61,7 @@ class EvaluationService:
         max_queued: requests that may wait to begin.
         max_begun: evaluations that have begun and not finished: each is a thread and, compiled, a binary in memory.
         max_answers: answers that are kept; the least recently requested are forgotten first.
-        deadline_s: what an evaluation may take, see above.
+        deadline_s: what an evaluation may take, see above; None for as long as it takes, and for requests of any size.
         unwanted_s: the same once no client wants it any more; None for no difference.
         ledger: where evaluations and answers are recorded.
         observer: is called with what happens.
@@ -77,7 +77,7 @@ class EvaluationService:
         max_queued: int = MAX_QUEUED,
         max_begun: int = MAX_BEGUN,
         max_answers: int = MAX_ANSWERS,
-        deadline_s: float = DEADLINE_S,
+        deadline_s: float | None = DEADLINE_S,
         unwanted_s: float | None = None,
         max_failures: int | None = MAX_FAILURES,
         ledger: Ledger | None = None,

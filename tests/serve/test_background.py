@@ -64,6 +64,8 @@ def test_commands_at_once_start_one_and_a_killed_one_is_started_anew(folder: Pat
         (first,) = running(folder)
         assert first.is_idle and first.status is not None and first.status.finished == 2
         assert STARTING not in one.evaluate(PROBLEM, SOURCE, CONFIG).durations_s
+        large = CONFIG.model_copy(update={"size": {"M": 1 << 20, "N": 1}, "timeout_s": 3600.0})
+        assert one.evaluate(PROBLEM, SOURCE, large).failure is Failure.COMPILE_ERROR, "no less than without it"
 
         os.kill(first.pid, signal.SIGKILL)
         assert ended(first.pid) and first.socket.exists()

@@ -170,6 +170,20 @@ def test_clients_bring_keys_only_where_they_may(owners, service):
         assert owners.opened[-1].replay_keys == [b"\n", b"\n"]
 
 
+def test_a_service_of_one_client_alone_has_no_limits(owners, service):
+    """`pkb eval` refused through its background evaluator what it judged with `--fresh`."""
+    large = ON_TWO.model_copy(update={"size": {"M": 1 << 20, "N": 1}, "timeout_s": 3600.0})
+    request = EvaluationRequest(problem="AllReduce", source="speedup 1", config=large)
+    with pytest.raises(SizeError, match="this service takes numbers up to 524288 for M"):
+        service.submit(request)
+    with make_service(owners, deadline_s=None, unwanted_s=0.05) as unlimited:
+        assert answer(unlimited, unlimited.submit(request)).passed
+        endless = ask(unlimited, "run")
+        until(lambda: unlimited.status().running == 1)
+        unlimited.give_up(endless)
+        assert answer(unlimited, endless).failure is Failure.INFRASTRUCTURE
+
+
 def test_a_service_is_idle_from_its_last_answer_on(owners, service):
     judged = ask(service, "compile")
     until(lambda: service.status().compiling == 1)
