@@ -119,6 +119,8 @@ class PKBEnv(gym.Env[Observation, str]):
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # noqa: RUF012  # as in gym.Env
     OPTIONS: ClassVar[tuple[str, ...]] = ()
     """The keys of `options` that `reset` accepts."""
+    FIXED: ClassVar[tuple[str, ...]] = ()
+    """Arguments that are not for users of the class."""
 
     def __init__(
         self,
@@ -182,7 +184,8 @@ class PKBEnv(gym.Env[Observation, str]):
                 for argument in inspect.signature(of.__init__).parameters.values()
                 if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY) and argument.name != "self"
             ]
-            listed = ", ".join(dict.fromkeys(known))
+            known = [one for one in dict.fromkeys(known) if one not in cls.FIXED]
+            listed = ", ".join(known)
             raise ConfigError(f"{cls.__name__}: no argument {name!r}; there are {listed}.{did_you_mean(name, known)}")
 
     def __getstate__(self) -> dict[str, Any]:

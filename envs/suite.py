@@ -90,8 +90,14 @@ class SuiteEnv(PKBEnv):
     """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("problem",)
+    FIXED: ClassVar[tuple[str, ...]] = ("problem",)
 
     def __init__(self, split: str | Sequence[str] = "train", sampler: SamplerLike = "uniform", **kwargs: Any) -> None:
+        if "problem" in kwargs:
+            raise ConfigError(
+                f"{type(self).__name__}: problem={kwargs['problem']!r} is for one reset, "
+                "env.reset(options={'problem': ...}); split=[...] has the problems to draw from"
+            )
         self._names = split_names(split)
         self._sampler = find_sampler(sampler)
         super().__init__(self._names[0], **kwargs)

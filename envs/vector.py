@@ -57,7 +57,7 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         self.single_observation_space = first.observation_space
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self._ended = np.zeros(num_envs, np.bool_)
+        self._ended: NDArray[np.bool_] | None = None  # before the first reset
         self._threads: ThreadPoolExecutor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,7 +75,9 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
 
         Raises:
             ConfigError: the number of seeds is not the number of sub-environments, or an option is not known.
+            ClosedEnvironmentError: the environment was closed.
         """
+        self._check_open("reset")
         super().reset(seed=seed if isinstance(seed, int) else None)
         seeds = [seed] * self.num_envs if seed is None else seed
         if isinstance(seeds, int):
@@ -97,7 +99,12 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         Raises:
             ConfigError: the number of actions is not the number of sub-environments.
             InvalidAction: an action is no text.
+            ResetNeeded: no episode has begun.
+            ClosedEnvironmentError: the environment was closed.
         """
+        self._check_open("step")
+        if self._ended is None:
+            raise gym.error.ResetNeeded("Cannot call env.step() before calling env.reset()")
         given: object = actions
         is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
         if not is_list or len(actions) != self.num_envs:
@@ -127,6 +134,10 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
             self._threads.shutdown()
         for env in self.envs:
             env.close()
+
+    def _check_open(self, method: str) -> None:
+        if self.closed:
+            raise gym.error.ClosedEnvironmentError(f"Cannot call env.{method}() after calling env.close()")
 
     def _reset(self, index: int) -> StepResult:
         observation, info = self.envs[index].reset()

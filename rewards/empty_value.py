@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.reward import Reward
-from pkb_gym.rewards.user_rewards import checked_value
+from pkb_gym.rewards.user_rewards import value_of
 
 
 def empty_value(reward: Reward) -> float:
     """As much as a text that is no source at all; 0 where the reward does not value one.
 
     Raises:
-        ConfigError: the reward returned something else than a finite number or None.
+        ConfigError: the reward failed, or returned neither a finite number nor None.
 
     Example:
         >>> from pkb_gym.rewards import find_reward
         >>> empty_value(find_reward("default"))
         0.0
     """
-    return checked_value(reward, reward(failed("rejected"))) or 0.0
+    return value_of(reward, failed("rejected")) or 0.0

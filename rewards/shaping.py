@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.component import RecordedReward
 from pkb_gym.rewards.reward import ItemisedReward, Reward
-from pkb_gym.rewards.user_rewards import checked_parts, checked_value
+from pkb_gym.rewards.user_rewards import checked_parts, value_of
 
 INITIAL_POTENTIAL = 0.0
 """Phi_0: the value of no submission at all."""
@@ -117,7 +117,7 @@ class BestSoFar(RecordedReward):
 
     def __call__(self, feedback: Feedback) -> float | None:
         """See `Reward`."""
-        return checked_value(self.value, self.value(feedback))
+        return value_of(self.value, feedback)
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
         """See `ItemisedReward`: those of the value."""
@@ -164,7 +164,7 @@ class EpisodeScore:
         Raises:
             ConfigError: the reward returned something else than a finite number or None.
         """
-        value = checked_value(self._reward, self._reward(feedback))
+        value = value_of(self._reward, feedback)
         if value is None:
             return TurnScore(reward=0.0, value=None, parts={})
         parts = {}

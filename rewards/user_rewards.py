@@ -7,12 +7,15 @@ of a run, far from where it came from.
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections.abc import Mapping
 from math import isfinite
 from numbers import Real
+from pathlib import Path
 from typing import cast
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.user_objects import load_object
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.reward import Reward
@@ -48,13 +51,36 @@ def checked_reward(reward: object) -> Reward:
         ) from None
     given = cast(Reward, reward)
     for example in (failed("compile_error"), timed(speedup=2.0)):
-        try:
-            value = given(example)
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"reward {name_of(reward)} failed on an example Feedback: {what}") from error
-        checked_value(given, value)
+        value_of(given, example, "an example Feedback")
     return given
+
+
+def value_of(reward: Reward, feedback: Feedback, which: str | None = None) -> float | None:
+    """The value of one submission, as a plain float.
+
+    Args:
+        reward: is called.
+        feedback: on the submission.
+        which: that feedback is, in words; None for one of its problem.
+
+    Raises:
+        ConfigError: the reward failed, or returned neither a finite number nor None.
+
+    Example:
+        >>> from pkb_gym.rewards import Correctness
+        >>> value_of(Correctness(), timed(speedup=2.0))
+        1.0
+    """
+    try:
+        value = reward(feedback)
+    except ConfigError:  # of a reward that this one is made of
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+        which = which or f"a Feedback of {feedback.problem}"
+        raise ConfigError(f"reward {name_of(reward)} failed on {which}: {what}") from error
+    return checked_value(reward, value)
 
 
 def checked_value(reward: Reward, value: object) -> float | None:

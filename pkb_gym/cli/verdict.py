@@ -78,13 +78,12 @@ def reward_of(feedback: Feedback, name: str = "default") -> float | None:
         name: as `find_reward` takes it.
 
     Raises:
-        ConfigError: there is no such reward, or it returned something else than a finite number or None.
+        ConfigError: there is no such reward, it failed, or it returned neither a finite number nor None.
     """
     from pkb_gym.rewards import find_reward
-    from pkb_gym.rewards.user_rewards import checked_value
+    from pkb_gym.rewards.user_rewards import value_of
 
-    reward = find_reward(name)
-    return checked_value(reward, reward(feedback))
+    return value_of(find_reward(name), feedback)
 
 
 def print_card(console: Console, problem: Problem, feedback: Feedback, reward: str = "default") -> None:

@@ -67,6 +67,8 @@ def test_a_wrong_argument_is_named_with_its_choices(arguments, message):
         ({"split": ["AllReduc"]}, "Did you mean 'AllReduce'"),
         ({"split": {"AllReduce": 1}}, "a split is a name or a list of problems"),
         ({"sampler": {"name": []}}, r"no sampler \[\]"),
+        ({"problem": "AllReduce"}, r"SuiteEnv: problem='AllReduce' is for one reset, env.reset\(options=.*; split=\["),
+        ({"problems": ["AllReduce"]}, r"SuiteEnv: no argument 'problems'; there are split, sampler, device, "),
         ({"splitt": "train"}, r"SuiteEnv: no argument 'splitt'; there are split, sampler, .* Did you mean 'split'\?"),
     ],
 )

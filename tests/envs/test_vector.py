@@ -31,6 +31,19 @@ def test_make_vec_gives_our_own(envs):
     assert envs.num_envs == 3 and envs.spec.id == "PKB/AllReduce-v0"
 
 
+def test_a_step_outside_of_an_episode_is_refused(envs):
+    """It was a TypeError of the time limit, or a RuntimeError of the threads."""
+    with pytest.raises(gym.error.ResetNeeded, match=r"before calling env\.reset"):
+        envs.step(["speedup 2"] * 3)
+    envs.reset(seed=0)
+    envs.step(["speedup 2"] * 3)
+    envs.close()
+    with pytest.raises(gym.error.ClosedEnvironmentError, match=r"env\.step\(\) after"):
+        envs.step(["speedup 2"] * 3)
+    with pytest.raises(gym.error.ClosedEnvironmentError, match=r"env\.reset\(\) after"):
+        envs.reset()
+
+
 def test_observations_are_batched_inside_the_space(envs):
     observations, infos = envs.reset(seed=0)
     assert observations in envs.observation_space

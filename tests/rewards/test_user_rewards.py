@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from pkb_gym.cli.verdict import reward_of
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.rewards import BestSoFar, EpisodeScore, find_reward, user_rewards
 from pkb_gym.rewards.examples import failed, timed
@@ -84,6 +85,18 @@ def test_a_value_that_goes_wrong_later_is_an_error_that_names_the_function():
         assert score.add(timed()).reward == 1.0
         with pytest.raises(ConfigError, match=r"nan_when_it_deadlocks returned nan"):
             score.add(failed("deadlock"))
+
+
+def test_a_function_that_fails_later_is_an_error_that_names_it_and_its_line():
+    """`pkb eval` ended in a traceback and the exit status of a candidate that failed."""
+    reward = find_reward(f"{MODULE}:fails_when_it_deadlocks")
+    words = r"reward \S+\.fails_when_it_deadlocks failed on a Feedback of \w+: KeyError: .* \(my_rewards\.py:\d+\)$"
+    for score in (EpisodeScore(reward), EpisodeScore(BestSoFar(reward))):
+        assert score.add(timed()).reward == 1.0
+        with pytest.raises(ConfigError, match=words):
+            score.add(failed("deadlock"))
+    with pytest.raises(ConfigError, match=words):
+        reward_of(failed("deadlock"), f"{MODULE}:fails_when_it_deadlocks")
 
 
 def test_numbers_of_any_kind_become_floats():
