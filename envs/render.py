@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -16,7 +17,8 @@ from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure, Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, three_digits, time_text
-from pkb_gym.envs.text.kernels import kernel_table, transfers_text
+from pkb_gym.envs.text.kernels import COLUMNS as KERNEL_COLUMNS
+from pkb_gym.envs.text.kernels import kernel_rows, kernels_left_out, transfers_text
 from pkb_gym.envs.text.profile import times_table
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 CARD_WIDTH = 100
 BAR_WIDTH = 40
+NAME_WIDTH = 20
+"""Names of kernels are folded to this width where they must be; numbers are never cut off."""
 MAX_LOG_LINES = 12
 MAX_OUTPUT_LINES = 12
 MAX_LINE_CHARS = 400
@@ -36,19 +40,31 @@ PICTURE_INCHES = (6.4, 4.0)
 PICTURE_DPI = 100
 
 
+class Card(Panel):
+    """A panel that knows how many columns its tables need.
+
+    Attributes:
+        least_width: on a narrower console, numbers would be cut off.
+    """
+
+    least_width = 0
+
+
 def card_text(
     problem: Problem, config: ResolvedConfig, feedback: Feedback | None, reward: float | None, width: int = CARD_WIDTH
 ) -> str:
     """The card as text with ANSI colours, see `card`."""
+    shown = card(problem, config, feedback, reward)
+    width = max(width, shown.least_width)
     console = Console(
         file=io.StringIO(), width=width, force_terminal=True, color_system="standard", legacy_windows=False
     )
     with console.capture() as capture:
-        console.print(card(problem, config, feedback, reward))
+        console.print(shown)
     return capture.get()
 
 
-def card(problem: Problem, config: ResolvedConfig, feedback: Feedback | None, reward: float | None) -> RenderableType:
+def card(problem: Problem, config: ResolvedConfig, feedback: Feedback | None, reward: float | None) -> Card:
     """One submission at a glance: stages, compiler, correctness, time, roofline, profile, reward.
 
     Args:
@@ -61,14 +77,30 @@ def card(problem: Problem, config: ResolvedConfig, feedback: Feedback | None, re
     size = used.size if isinstance(used.size, str) else "custom size"
     title = f"[bold]{problem.name}[/] {used.world_size} ranks, {used.device}, {size}, {used.dtype}, {used.protocol}"
     if feedback is None:
-        return Panel(Text(f"{problem.summary}\n\nNothing was submitted yet."), title=title, title_align="left")
+        return Card(Text(f"{problem.summary}\n\nNothing was submitted yet."), title=title, title_align="left")
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column()
-    for name, content in _rows(feedback, reward):
+    labelled = _rows(feedback, reward)
+    for name, content in labelled:
         rows.add_row(name, content)
-    colour = verdict_colour(feedback)
-    return Panel(rows, title=title, title_align="left", border_style=colour)
+    shown = Card(rows, title=title, title_align="left", border_style=verdict_colour(feedback))
+    frame = max(len(name) for name, _ in labelled) + len("│ ") + len("  ") + len(" │")
+    shown.least_width = frame + max(_least_width(content) for _, content in labelled)
+    return shown
+
+
+def _least_width(content: RenderableType) -> int:
+    """The columns that the tables in it need; texts are wrapped."""
+    if isinstance(content, Group):
+        return max(map(_least_width, content.renderables), default=0)
+    if not isinstance(content, Table):
+        return 0
+    widths = []
+    for column in content.columns:
+        cells = [cell_len(str(cell)) for cell in (column.header, *column.cells)]
+        widths.append(max(cells) if column.no_wrap else min(NAME_WIDTH, max(cells)))
+    return sum(widths) + len("  ") * (len(widths) - 1)
 
 
 def verdict_colour(feedback: Feedback) -> str:
@@ -136,7 +168,11 @@ def _compiler(feedback: Feedback) -> RenderableType:
     if shown:
         parts.append(Text("\n".join(shown), style="yellow"))
     if report.kernels:
-        parts += [Text(kernel_table(report.kernels), no_wrap=True), Text(transfers_text(report.transfers))]
+        table = _table(*KERNEL_COLUMNS, names=1)
+        for row in kernel_rows(report.kernels):
+            table.add_row(*map(Text, row))
+        notes = [*kernels_left_out(report.kernels), transfers_text(report.transfers)]
+        parts += [table, Text("\n".join(notes))]
     return Group(*parts)
 
 
@@ -178,7 +214,7 @@ def _roofline(roofline: Roofline) -> RenderableType:
     lines = [head]
     for name, share in (("baseline", roofline.baseline_utilisation), ("candidate", roofline.candidate_utilisation)):
         if share is not None:
-            lines.append(Text.assemble(f"{name:<10}", bar(share), f" {100 * share:.3g} %"))
+            lines.append(Text.assemble(f"{name:<10}", bar(share), f" {three_digits(100 * share)} %"))
     return Group(*lines)
 
 
@@ -192,9 +228,7 @@ def bar(share: float, width: int = BAR_WIDTH) -> Text:
 def _profile(profile: Profile) -> RenderableType:
     ranks = profile.ranks[:MAX_RANKS]
     on_gpus = bool(ranks) and ranks[0].busy_us is not None
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("rank", "per call", "compute", "comm", "wait", "host", *(GPU_COLUMNS if on_gpus else CPU_COLUMNS)):
-        table.add_column(name, justify="right")
+    table = _table("rank", "per call", "compute", "comm", "wait", "host", *(GPU_COLUMNS if on_gpus else CPU_COLUMNS))
     for rank in ranks:
         parts = (rank.compute_us, rank.communication_us, rank.waiting_us, rank.host_us)
         whole = sum(parts) or 1.0
@@ -206,6 +240,15 @@ def _profile(profile: Profile) -> RenderableType:
     kernels = "\n".join(times_table(profile.kernels)) if profile.kernels else ""
     found = f"transfers found: {', '.join(profile.mechanisms)}" if profile.mechanisms else ""
     return Group(table, *(Text(text) for text in (found, kernels) if text))
+
+
+def _table(*columns: str, names: int = 0) -> Table:
+    """An empty table of numbers; its first columns may hold names."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for place, column in enumerate(columns):
+        is_name = place < names
+        table.add_column(column, justify="left" if is_name else "right", no_wrap=not is_name, overflow="fold")
+    return table
 
 
 def _cpu_cells(rank: RankProfile) -> tuple[str, str, str]:

@@ -44,11 +44,21 @@ def kernel_table(kernels: Sequence[KernelResources]) -> str:
 
     Registers, stack and spills (stores and loads) are those of one thread; shared memory is the static part.
     """
-    rows = [COLUMNS, *(_cells(kernel) for kernel in kernels[:MAX_KERNELS])]
+    rows = [COLUMNS, *kernel_rows(kernels)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    return "\n".join([*lines, *kernels_left_out(kernels)])
+
+
+def kernel_rows(kernels: Sequence[KernelResources]) -> list[tuple[str, ...]]:
+    """The cells of `kernel_table` under `COLUMNS`."""
+    return [_cells(kernel) for kernel in kernels[:MAX_KERNELS]]
+
+
+def kernels_left_out(kernels: Sequence[KernelResources]) -> list[str]:
+    """The line on kernels that have no row, if there are any."""
     left_out = len(kernels) - MAX_KERNELS
-    return "\n".join([*lines, f"and {left_out} more kernels"] if left_out > 0 else lines)
+    return [f"and {left_out} more kernels"] if left_out > 0 else []
 
 
 def transfers_text(counts: InstructionCounts | None) -> str:

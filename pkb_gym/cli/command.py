@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any
 
+from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.printable import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from pkb_gym.engine.evaluators.evaluator import Evaluator
 
 PIPE_WIDTH = 120
-"""Columns where the output is no terminal."""
+"""Columns where the output is no terminal, and COLUMNS does not say."""
 
 PROSE_WIDTH = 24
 """Columns that prose in a table has at least."""
@@ -110,9 +111,14 @@ def print_table(console: Console, table: Table) -> None:
 
     Where it cannot fit, lines are longer than the console: a terminal wraps or scrolls them, and no cell is cut off.
     """
+    print_uncut(console, table, _least_width(console, table))
+
+
+def print_uncut(console: Console, shown: RenderableType, least_width: int) -> None:
+    """Prints it as wide as the console, or wider where it needs that; see `print_table`."""
     before = console.width
-    console.width = max(before, _least_width(console, table))
-    console.print(table, crop=False)
+    console.width = max(before, least_width)
+    console.print(shown, crop=False)
     console.width = before
 
 
@@ -140,5 +146,5 @@ def _console(file: IO[str]) -> Console:
             return super().render_str(printable(text), **options)
 
     # Text of ours and of candidates is printed as it is: brackets are no markup, words are not coloured.
-    width = None if file.isatty() else PIPE_WIDTH
+    width = None if file.isatty() else env_vars.columns() or PIPE_WIDTH
     return EscapingConsole(file=file, width=width, markup=False, highlight=False, emoji=False)

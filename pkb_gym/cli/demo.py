@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     with StageProgress("demo") as progress, closing(session.open_evaluator(None)) as evaluator:
         judged = judge(evaluator, attempts(), progress)
     console = stdout()
-    console.print(f"{COMPARED}\n", soft_wrap=True)
+    console.print(f"{textwrap.fill(COMPARED, console.width)}\n")
     table = result_table("kernel")
     for attempt, feedback in judged:
         table.add_row(attempt.name, *cells(feedback, reward_of(feedback)))

@@ -50,7 +50,7 @@ def print_diagnoses(findings: Iterable[Diagnosis | CheckResult], heading: str) -
     table = plain_table()
     table.add_column(heading, no_wrap=True)
     table.add_column("state", no_wrap=True)
-    table.add_column("found")
+    table.add_column("found", overflow="fold")
     for finding in findings:
         detail = f"{finding.detail}\n-> {finding.remedy}" if finding.remedy else finding.detail
         table.add_row(finding.name, Text(finding.state, style=COLOURS[finding.state]), Text(detail))

@@ -98,7 +98,7 @@ def _print_table(problems: list[ListedProblem], broken: list[Broken]) -> None:
     table.add_column("#", justify="right", no_wrap=True)
     for name in ("problem", "category", "expert") if shows_category else ("problem", "expert"):
         table.add_column(name, no_wrap=True)
-    table.add_column("summary")
+    table.add_column("summary", overflow="fold")
     for problem in problems:
         category = [problem.category] if shows_category else []
         table.add_row(str(problem.number or ""), problem.name, *category, " ".join(problem.experts), problem.summary)

@@ -145,7 +145,7 @@ def _print(
     table = plain_table()
     table.add_column("name", no_wrap=True)
     for name in fitting:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for row in next(iter(fitting.values()), {}):
         table.add_row(row, *(value[row] for value in fitting.values()))
     print_table(console, table)

@@ -10,7 +10,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.text.formatting import time_text
 
-from .command import plain_table
+from .command import plain_table, print_uncut
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,7 +90,8 @@ def print_card(console: Console, problem: Problem, feedback: Feedback, reward: s
     """The card, as `render()` of the environment shows it."""
     from pkb_gym.envs.render import card
 
-    console.print(card(problem, feedback.config, feedback, reward_of(feedback, reward)))
+    shown = card(problem, feedback.config, feedback, reward_of(feedback, reward))
+    print_uncut(console, shown, shown.least_width)
 
 
 def _percent(share: float) -> str:

@@ -15,6 +15,7 @@
 - RAY_ADDRESS: Ray's own; the cluster that the evaluator "ray" connects to.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
 - CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
+- COLUMNS: of shells; the width of what `pkb` prints where it is no terminal (default: 120).
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
 - CUDA_VISIBLE_DEVICES: CUDA's own; which GPUs processes started from here may use.
 - TORCH_SYMM_MEM_DISABLE_MULTICAST=1: torch's own; NVLink multicast is switched off on this machine.
@@ -32,6 +33,12 @@ def cache_dir() -> Path:
     """Folder of the caches; it may not exist yet."""
     named = os.environ.get("PKB_CACHE_DIR", "")
     return Path(named).expanduser() if named else Path("~/.cache/pkb-gym").expanduser()
+
+
+def columns() -> int | None:
+    """The width that a caller wants texts to have; None where it does not say."""
+    named = os.environ.get("COLUMNS", "")
+    return int(named) or None if named.isdecimal() else None
 
 
 def python_path() -> tuple[str, ...]:
