@@ -2,15 +2,21 @@ r"""Takes the source out of a chat model's reply: fenced blocks, thoughts betwee
 
 reply                                       what is taken
 one fenced block                            that
-several, some of which mention `solution`   the last of those: models correct themselves
+several, some of which define `solution`    the last of those: models correct themselves
+several, some of which mention `solution`   the last of those
 several others                              the last
 none, and it looks like a source            all of it
 none else, or a block that does not end     nothing
+
+Tags count outside of fenced blocks, or alone on their line: a source may hold some. A block that is indented as a
+whole, as in a list, loses that indentation.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.source import looks_like_source
@@ -19,8 +25,20 @@ from pkb_gym.engine.support.fences import fenced_blocks
 THOUGHT_TAGS = ("think", "thinking", "thought", "reasoning")
 """Tags around text that a model writes for itself."""
 
-_THOUGHT = re.compile(rf"<({'|'.join(THOUGHT_TAGS)})>(.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_END_OF_THOUGHT = re.compile(rf"\A(.*)</(?:{'|'.join(THOUGHT_TAGS)})>", re.DOTALL | re.IGNORECASE)
+_NAMES = "|".join(THOUGHT_TAGS)
+_FENCE_OR_TAG = re.compile(
+    rf"^ {{0,3}}(?P<fence>`{{3,}}(?=[^`\n]*$)|~{{3,}})(?P<info>[^\n]*)$|<(?P<tag>{_NAMES})>",
+    re.IGNORECASE | re.MULTILINE,
+)
+_END_TAG = {name: re.compile(f"</{name}>", re.IGNORECASE) for name in THOUGHT_TAGS}
+_ANY_END_TAG = re.compile(rf"</(?:{_NAMES})>", re.IGNORECASE)
+_ALONE = re.compile(rf"^[ \t]*(?:`{{3,}}|~{{3,}})?[ \t]*</(?:{_NAMES})>[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+
+_DEFINES = re.compile(
+    r"^(?:async )?def solution\b|^solution\s*=|TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*solution\b", re.MULTILINE
+)
+"""In sources that can be submitted, as opposed to commands and examples of a call."""
+_MENTIONS = re.compile(r"\bsolution\b")
 
 
 @dataclass(frozen=True)
@@ -58,12 +76,61 @@ def split_thoughts(reply: str) -> SplitReply:
         >>> split_thoughts("Here it is.").thoughts is None
         True
     """
-    thoughts = [found[2] for found in _THOUGHT.finditer(reply)]
-    answer = _THOUGHT.sub("", reply)
-    if (end := _END_OF_THOUGHT.match(answer)) is not None:  # templates may put the first tag into the prompt
-        thoughts.insert(0, end[1])
-        answer = answer[end.end() :]
+    thoughts, kept, end = [], [], 0
+    for thought in _thoughts(reply):
+        thoughts.append(thought.text)
+        kept.append(reply[end : thought.begin])
+        end = thought.end
+    answer = "".join([*kept, reply[end:]])
+    if (last := _last_end_tag(answer)) is not None:  # templates may put the first tag into the prompt
+        thoughts.insert(0, answer[: last.start()])
+        answer = answer[last.end() :]
     return SplitReply("\n".join(thoughts).strip() if thoughts else None, answer)
+
+
+@dataclass(frozen=True)
+class _Thought:
+    """A part of a reply between tags, from `begin` to `end` with them."""
+
+    begin: int
+    end: int
+    text: str
+
+
+def _thoughts(reply: str) -> Iterator[_Thought]:
+    """The thoughts that begin outside of fenced blocks; the last may not end."""
+    fence, place = "", 0
+    while (found := _FENCE_OR_TAG.search(reply, place)) is not None:
+        place = found.end()
+        if found["tag"] is None:
+            fence = _fence_after(fence, found)
+        elif not fence:
+            end = _END_TAG[found["tag"].lower()].search(reply, place)
+            text = reply[place : len(reply) if end is None else end.start()]
+            place = len(reply) if end is None else end.end()
+            yield _Thought(found.start(), place, text)
+
+
+def _fence_after(fence: str, line: re.Match[str]) -> str:
+    """The fence of the block that is open after a line with one; empty where none is."""
+    if not fence:
+        return line["fence"]
+    return "" if line["fence"].startswith(fence) and not line["info"].strip() else fence
+
+
+def _last_end_tag(answer: str) -> re.Match[str] | None:
+    """The last end of a thought, outside of fenced blocks or alone on its line."""
+    alone = [found.end() for found in _ALONE.finditer(answer)]
+    last_alone = alone[-1] if alone else -1
+    last, fence, place = None, "", 0
+    fences = [found for found in _FENCE_OR_TAG.finditer(answer) if found["tag"] is None]
+    for found in _ANY_END_TAG.finditer(answer):
+        while place < len(fences) and fences[place].start() < found.start():
+            fence = _fence_after(fence, fences[place])
+            place += 1
+        if not fence or found.end() <= last_alone:
+            last = found
+    return last
 
 
 def take_source(reply: str) -> ExtractedSource:
@@ -83,13 +150,11 @@ def take_source(reply: str) -> ExtractedSource:
     text = split_thoughts(reply).answer
     fenced = fenced_blocks(text)
     blocks = fenced.blocks
-    if len(blocks) == 1:
-        return ExtractedSource(blocks[0], "the fenced block")
     if blocks:
-        complete = [number for number, block in enumerate(blocks) if re.search(r"\bsolution\b", block)]
-        chosen = complete[-1] if complete else len(blocks) - 1
+        chosen = _chosen(blocks)
         place = "the last" if chosen == len(blocks) - 1 else f"number {chosen + 1}"
-        return ExtractedSource(blocks[chosen], f"{place} of {len(blocks)} fenced blocks")
+        taken = "the fenced block" if len(blocks) == 1 else f"{place} of {len(blocks)} fenced blocks"
+        return ExtractedSource(_unindented(blocks[chosen]), taken + (", before one that does not end" * fenced.is_open))
     if fenced.is_open:
         return ExtractedSource(None, "nothing: the fenced block of code does not end")
     if looks_like_source(text):
@@ -97,3 +162,15 @@ def take_source(reply: str) -> ExtractedSource:
     if not text.strip() and reply.strip():
         return ExtractedSource(None, "nothing: the reply ends within its thoughts")
     return ExtractedSource(None, "nothing: no fenced block of code in the reply")
+
+
+def _chosen(blocks: tuple[str, ...]) -> int:
+    """The place of the block that is submitted."""
+    for wanted in (_DEFINES, _MENTIONS):
+        if found := [place for place, block in enumerate(blocks) if wanted.search(textwrap.dedent(block))]:
+            return found[-1]
+    return len(blocks) - 1
+
+
+def _unindented(block: str) -> str:
+    return textwrap.dedent(block) if block[:1] in (" ", "\t") else block

@@ -40,6 +40,30 @@ def test_examples_in_docstrings_hold():
         (KERNEL, KERNEL, "the whole reply"),
         ("def solution(x):\n    return x\n", "def solution(x):\n    return x\n", "the whole reply"),
         (f"<think>hm</think>{KERNEL}", KERNEL, "the whole reply"),
+        (
+            '```python\nend = "</think>"\ndef solution(): ...\n```',
+            'end = "</think>"\ndef solution(): ...\n',
+            "the fenced block",
+        ),
+        (
+            "```cpp\n// <think> of rows\nint a;\n// </think>\n```",
+            "// <think> of rows\nint a;\n// </think>\n",
+            "the fenced block",
+        ),
+        ("```cpp\nint x;\n``` </think>\n```cpp\nint a;\n```", "int a;\n", "the fenced block"),
+        ("```cpp\nint x;\n</think>\n```cpp\nint a;\n```", "int a;\n", "the fenced block"),
+        (
+            "1. The kernel:\n   ```python\n   def solution(x):\n       return x\n   ```\n",
+            "def solution(x):\n    return x\n",
+            "the fenced block",
+        ),
+        (
+            f"```cpp\n{KERNEL}```\nUse it:\n```python\nout = solution(x)\n```",
+            KERNEL,
+            "number 1 of 2 fenced blocks",
+        ),
+        (f"```cpp\n{KERNEL}```\n```sh\ng++ solution.cpp\n```", KERNEL, "number 1 of 2 fenced blocks"),
+        ("```\nint a;\n```\nBetter:\n```\nint b;", "int a;\n", "the fenced block, before one that does not end"),
     ],
 )
 def test_what_is_taken(text, source, taken):
@@ -47,7 +71,9 @@ def test_what_is_taken(text, source, taken):
     assert (found.source, found.taken) == (source, taken)
 
 
-@pytest.mark.parametrize("text", ["```a\n", "<think>", "</think>", "~~~\n```a\n", "<think></think>```\n"])
+@pytest.mark.parametrize(
+    "text", ["```a\n", "<think>", "</think>", "~~~\n```a\n", "<think></think>```\n", "```\n</think>\n"]
+)
 def test_long_replies_take_no_longer_than_they_are(text):
     """A search for the end of each fence would go through the rest of the reply from each of them."""
     began = time.process_time()
