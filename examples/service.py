@@ -25,4 +25,6 @@ def judge(url: str, sources: list[str], token: str | None = None) -> list[tuple[
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python {sys.argv[0]} URL, of a service that runs:\n{__doc__}")
     print(judge(sys.argv[1], [expert_source(find_problem("AllReduce")) or "", "int solution;"]))

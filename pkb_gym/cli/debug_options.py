@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -80,16 +81,27 @@ def open_for_debugging(args: argparse.Namespace, key: bytes | None) -> Evaluator
         key: of the inputs; None where a service draws them.
 
     Raises:
-        ConfigError: a service is asked for too.
+        ConfigError: a service is asked for too, or a folder cannot be written.
     """
     if args.keep is None and args.dump is None:
         return None
+    for folder in filter(None, (args.keep, args.dump)):
+        _check_folder(folder)
     if not judged_here(args) or key is None:
         raise ConfigError("--keep and --dump write what this machine evaluates; leave out --service and --evaluator")
     from pkb_gym.engine.evaluators.local import LocalEvaluator
     from pkb_gym.engine.stages.debug_tools import DebugFolders
 
     return LocalEvaluator(key=key, folders=DebugFolders(args.keep, args.dump))
+
+
+def _check_folder(folder: Path) -> None:
+    """Before the evaluation, which takes longer than it takes to see that its files have no place."""
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ConfigError(f"cannot write to {folder}: {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to {folder}: no permission to write to {there}")
 
 
 def print_files(args: argparse.Namespace, feedback: Feedback) -> None:

@@ -137,7 +137,8 @@ def write(path: Path, source: str, *, force: bool) -> None:
 
 def eval_command(args: argparse.Namespace, path: Path, requested: Language) -> str:
     """The command that judges the file."""
-    command = ["pkb", "eval", args.problem, str(path)]
+    file = f"./{path}" if str(path).startswith("-") else str(path)  # and no option
+    command = ["pkb", "eval", args.problem, file]
     for folder in args.problem_paths:
         command += ["--problem", str(folder)]
     if requested in DEVICE_OF:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pkb_gym
-from pkb_gym.engine.errors import InfrastructureError, PkbError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
 from pkb_gym.engine.support.printable import printable
+from pkb_gym.engine.support.suggestions import did_you_mean
 
 from .command import EXIT_STATUSES, Session, Status
 
@@ -90,6 +91,7 @@ def main(
     if argv is None:  # this process is `pkb`, and most of what it makes stays: modules, declarations, schemas
         gc.set_threshold(COLLECT_AFTER)
     try:
+        _check_command("".join(arguments[:1]))
         args = make_parser("".join(arguments[:1])).parse_args(arguments)
         return int(args.run(args, Session(arguments, open_evaluator)))
     except SystemExit as end:  # argparse, after --help or a wrong option
@@ -109,6 +111,17 @@ def main(
     except PkbError as error:
         _complain(f"error: {error}")
         return Status.USAGE
+
+
+def _check_command(first_word: str) -> None:
+    """Answers a mistyped command by the nearest one.
+
+    Raises:
+        ConfigError: there is no such command.
+    """
+    if first_word and not first_word.startswith("-") and first_word not in COMMANDS:
+        hint = did_you_mean(first_word, COMMANDS)
+        raise ConfigError(f"no command {first_word!r}.{hint} `pkb --help` lists all.")
 
 
 def _complain(message: str) -> None:

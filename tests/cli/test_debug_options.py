@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,14 @@ def test_files_are_written_by_an_evaluator_of_this_process():
     evaluator = open_for_debugging(parsed("--keep", "kept"), b"key")
     assert evaluator is not None
     evaluator.close()
+
+
+@pytest.mark.parametrize("option", ["--keep", "--dump"])
+@pytest.mark.parametrize("folder", ["kernel.cpp", "kernel.cpp/kept"])
+def test_a_place_without_files_is_answered_before_the_evaluation(option: str, folder: str, tmp_path: Path):
+    (tmp_path / "kernel.cpp").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write to .*: \S+kernel.cpp is no folder"):
+        open_for_debugging(parsed(option, str(tmp_path / folder)), b"key")
 
 
 @pytest.mark.parametrize("option", ["--keep", "--dump"])

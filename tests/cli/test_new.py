@@ -59,6 +59,12 @@ def test_language_file_and_next_command_fit_each_other(pkb, argv, file, next_wor
     assert make_parser().parse_args(shlex.split(next_words)[1:]).file == file
 
 
+def test_the_next_command_takes_a_file_that_begins_like_an_option(pkb):
+    ran = pkb("new", "AllReduce", "--", "-k.cpp")
+    command = ran.out.splitlines()[1].removeprefix("next: ")
+    assert make_parser().parse_args(shlex.split(command)[1:]).file == "./-k.cpp" and Path("-k.cpp").exists()
+
+
 def test_a_file_is_overwritten_by_force_alone(pkb):
     Path("k.py").write_text("mine")
     ran = pkb("new", "DDP", "k.cpp")  # a Python starter, which would go to k.py

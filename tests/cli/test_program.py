@@ -97,6 +97,11 @@ def test_wrong_options_are_wrong_usage(pkb, argv, words):
     assert ran.out == "" and not ran.evaluators
 
 
+def test_an_unknown_command_suggests_the_nearest_in_one_line(capsys):
+    assert main(["evla", "AllReduce", "kernel.cpp"]) == 2
+    assert capsys.readouterr().err == "pkb: error: no command 'evla'. Did you mean 'eval'? `pkb --help` lists all.\n"
+
+
 def test_unknown_problem_suggests_the_nearest_in_one_line(pkb):
     ran = pkb("eval", "AllGatherGem", "-")
     assert ran.status == 2

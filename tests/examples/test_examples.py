@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from functools import partial
@@ -63,6 +64,13 @@ def test_a_problem_of_ones_own(evaluator, monkeypatch):
 def test_the_service(server):
     (passed, high), (failed, low) = service.judge(server.url, ["speedup 2", "deadlock"], TOKEN)
     assert (passed, failed) == ("passed", "deadlock") and high > 1 > low
+
+
+def test_the_service_needs_a_url(monkeypatch):
+    """It ended in an IndexError."""
+    monkeypatch.setattr(sys, "argv", [service.__file__])
+    with pytest.raises(SystemExit, match=r"usage: python \S+service\.py URL"):
+        runpy.run_path(service.__file__, run_name="__main__")
 
 
 @pytest.mark.slow
