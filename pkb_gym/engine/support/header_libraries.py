@@ -155,9 +155,14 @@ def find(library: Library) -> FoundLibrary | None:
 
 def why_not_found(library: Library) -> str:
     """The mistake in the variable, or a remark that it is not set."""
+    return wrong_variable(library) or f"none; kernels cannot include {library.header}"
+
+
+def wrong_variable(library: Library) -> str:
+    """The mistake in the variable; empty where it is not set, or leads to the library."""
     named = env_vars.folder_named(library.variable)
-    if named is None:
-        return f"none; kernels cannot include {library.header}"
+    if named is None or find(library) is not None:
+        return ""
     places = " or ".join(dict.fromkeys(str(Path(layout[0], library.header)) for layout in library.layouts))
     return f"{library.variable}={named} has no {places}"
 

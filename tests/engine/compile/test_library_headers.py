@@ -114,5 +114,9 @@ def test_the_record_the_task_text_and_doctor_name_them(toolkit: Path, monkeypatc
     assert list(findings) == ["CUTLASS", "ThunderKittens", "CCCL", "NVSHMEM"]
     assert findings["CUTLASS"].detail.startswith("4.2.1 (CUTLASS_PATH=")
     assert findings["NVSHMEM"].state == "limited" and "nvidia-nvshmem-cu13" in findings["NVSHMEM"].remedy
+    monkeypatch.setenv("CCCL_ROOT", "/nowhere")  # it said "ok", and that of the toolkit was taken
+    cccl = {finding.name: finding for finding in examine_libraries()}["CCCL"]
+    assert cccl.state == "limited" and cccl.remedy.startswith("unset CCCL_ROOT")
+    assert cccl.detail.startswith("CCCL_ROOT=/nowhere has no ") and "; kernels get 3.0.1 (" in cccl.detail
     monkeypatch.setattr(doctor_libraries, "nvcc_available", lambda: False)
     assert examine_libraries() == []
