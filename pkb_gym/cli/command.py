@@ -55,10 +55,12 @@ class Session:
     Attributes:
         argv: the arguments that `pkb` was called with.
         open_evaluator: makes the evaluator; its argument is the key of the inputs, None a random one.
+        elapsed_s: seconds since the process began; None where the command is a part of another program.
     """
 
     argv: tuple[str, ...]
     open_evaluator: Callable[[bytes | None], Evaluator]
+    elapsed_s: Callable[[], float] | None = None
 
 
 def add_parser(

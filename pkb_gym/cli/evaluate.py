@@ -27,6 +27,8 @@ from .verdict import print_card
 from .watch import changes, saved_texts
 
 KEY_BYTES = 16
+STARTING_COMMAND = "starting the command"
+"""In `Feedback.durations_s`: from the start of the process of `pkb` to the evaluation."""
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
 pkb eval AllReduce kernel.cu --trace timeline.json
@@ -90,10 +92,13 @@ def run(args: argparse.Namespace, session: Session) -> int:
     if key is None and args.service is None:
         key = secrets.token_bytes(KEY_BYTES)
     with closing(open_for_debugging(args, key) or open_chosen(args, session, key)) as evaluator:
+        before_s = {} if session.elapsed_s is None else {STARTING_COMMAND: session.elapsed_s()}
 
         def judge(text: str) -> Feedback:
             with StageProgress(problem.name) as progress:
                 feedback = evaluator.evaluate(problem, text, config, progress)
+            feedback = feedback.model_copy(update={"durations_s": {**before_s, **feedback.durations_s}})
+            before_s.clear()  # a further one of `--watch` does not wait for it
             _print(args, session, problem, feedback, key)
             return feedback
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pkb_gym
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
 from pkb_gym.engine.support.printable import printable
+from pkb_gym.engine.support.proc_files import seconds_of_process
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 from .command import EXIT_STATUSES, Session, Status
@@ -93,7 +94,7 @@ def main(
     try:
         _check_command("".join(arguments[:1]))
         args = make_parser("".join(arguments[:1])).parse_args(arguments)
-        return int(args.run(args, Session(arguments, open_evaluator)))
+        return int(args.run(args, Session(arguments, open_evaluator, seconds_of_process if argv is None else None)))
     except SystemExit as end:  # argparse, after --help or a wrong option
         return end.code if isinstance(end.code, int) else Status.USAGE
     except KeyboardInterrupt:

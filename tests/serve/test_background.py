@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pkb_gym.cli.evaluate import STARTING_COMMAND
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
@@ -117,6 +118,7 @@ def test_pkb_eval_uses_it_and_loads_nothing_heavy(folder: Path, tmp_path: Path):
     assert first.returncode == 1, first.stderr
     durations_s = json.loads(first.stdout)["durations_s"]
     assert durations_s[STARTING] > 0 and sum(durations_s.values()) < took_s
+    assert durations_s[STARTING_COMMAND] > 0, "Python's imports were in no duration"
 
     second = pkb(*words, python=(sys.executable, "-X", "importtime", *PKB[1:]))
     assert second.returncode == 1 and "compile_error" in second.stdout and STARTING not in second.stderr
