@@ -92,6 +92,8 @@ def test_wrong_options_of_a_reset_are_named(options, message):
     env = gym.make("PKB/Suite-v0", split=["AllReduce"], device="cpu", evaluator="fake")
     with pytest.raises(ConfigError, match=message):
         env.reset(options=options)
+    env.reset()
+    assert env.step("speedup 2")[-1]["feedback"].passed, "Gymnasium's checker has a TypeError after a failed reset"
 
 
 @pytest.mark.parametrize("count", [0, True, "2", 2.0])
