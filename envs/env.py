@@ -174,6 +174,11 @@ class PKBEnv(gym.Env[Observation, str]):
         self._episode = self._new_episode()
 
     @classmethod
+    def name_in_errors(cls) -> str:
+        """The class as its users know it."""
+        return cls.__name__
+
+    @classmethod
     def _refuse_unknown(cls, arguments: Mapping[str, object]) -> None:
         """Raises a ConfigError where there are arguments that no signature of the class has."""
         for name in arguments:
@@ -186,7 +191,9 @@ class PKBEnv(gym.Env[Observation, str]):
             ]
             known = [one for one in dict.fromkeys(known) if one not in cls.FIXED]
             listed = ", ".join(known)
-            raise ConfigError(f"{cls.__name__}: no argument {name!r}; there are {listed}.{did_you_mean(name, known)}")
+            raise ConfigError(
+                f"{cls.name_in_errors()}: no argument {name!r}; there are {listed}.{did_you_mean(name, known)}"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         """Problems hold functions of their files, which have no place in a pickle: names or folders do."""
@@ -244,11 +251,11 @@ class PKBEnv(gym.Env[Observation, str]):
         """
         super().reset(seed=seed)
         if not isinstance(options, Mapping | None):
-            raise ConfigError(f"{type(self).__name__}.reset: options are a mapping of names, got {options!r}")
+            raise ConfigError(f"{self.name_in_errors()}.reset: options are a mapping of names, got {options!r}")
         unknown = sorted(str(name) for name in (options or {}) if name not in self.OPTIONS)
         if unknown:
             known, hint = ", ".join(self.OPTIONS) or "none", did_you_mean(unknown[0], self.OPTIONS)
-            raise ConfigError(f"{type(self).__name__}.reset: no option {', '.join(unknown)}; known: {known}.{hint}")
+            raise ConfigError(f"{self.name_in_errors()}.reset: no option {', '.join(unknown)}; known: {known}.{hint}")
         self._choose_problem(options or {})
         self._input_seed, self._task = int(self.np_random.integers(MAX_SEED)), ""
         self._episode = self._new_episode()

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.episode import Episode, Turn
 from pkb_gym.envs.suite import SuiteEnv
@@ -24,8 +24,19 @@ class _LimitedSuite(SuiteEnv):
     """A suite whose episodes judge a limited number of submissions."""
 
     def __init__(self, split: str | list[str], max_turns: int, **kwargs: Any) -> None:
+        name = self.name_in_errors()
+        if type(max_turns) is not int or max_turns < 1:
+            raise ConfigError(f"{name}: max_turns must be a whole number, at least 1, got {max_turns!r}")
+        if "problem" in kwargs:
+            problem = kwargs["problem"]
+            raise ConfigError(f"{name}: problem={problem!r} is for reset; split=[...] has the problems to draw from")
         self._max_turns = max_turns
         super().__init__(split, **kwargs)
+
+    @classmethod
+    def name_in_errors(cls) -> str:
+        """See `PKBEnv`."""
+        return SubmissionSession.__name__
 
     def _new_episode(self) -> Episode:
         return Episode(self._reward, self._max_turns)

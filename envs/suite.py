@@ -95,7 +95,7 @@ class SuiteEnv(PKBEnv):
     def __init__(self, split: str | Sequence[str] = "train", sampler: SamplerLike = "uniform", **kwargs: Any) -> None:
         if "problem" in kwargs:
             raise ConfigError(
-                f"{type(self).__name__}: problem={kwargs['problem']!r} is for one reset, "
+                f"{self.name_in_errors()}: problem={kwargs['problem']!r} is for one reset, "
                 "env.reset(options={'problem': ...}); split=[...] has the problems to draw from"
             )
         self._names = split_names(split)

@@ -24,6 +24,22 @@ def test_examples_in_docstrings_hold():
     assert result.attempted and not result.failed
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_turns": 0}, "max_turns must be a whole number, at least 1, got 0"),
+        ({"max_turns": "8"}, "max_turns must be a whole number, at least 1, got '8'"),
+        ({"max_turns": True}, "max_turns must be a whole number, at least 1, got True"),
+        ({"problem": "AllReduce"}, r"problem='AllReduce' is for reset; split=\["),
+        ({"devise": "cpu"}, r"no argument 'devise'; there are split, max_turns, .* Did you mean 'device'\?"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, message):
+    """Errors were of `_LimitedSuite`, which no user has heard of."""
+    with pytest.raises(ConfigError, match=f"^SubmissionSession: {message}"):
+        SubmissionSession(**arguments)
+
+
 def test_gains_add_up_to_the_value_of_the_best(session):
     sources = ("compile_error", "speedup 2", "speedup 1", "speedup 10")
     gains = [session.submit(source).gain for source in sources]

@@ -74,6 +74,9 @@ def test_a_wrong_run_is_kept_and_dumped(
     assert f"rank 1, trial {worst.trial}, out: " in ran.stdout and "of 1536 numbers differ" in ran.stdout
     assert "    [1488]: got " in ran.stdout, "the first element of the last row"
     assert not list(Path("/dev/shm").glob("pkb-heap-*"))
+    helped = subprocess.run([kept / "run.sh", "--help"], capture_output=True, text=True, timeout=120)
+    assert helped.returncode == 0 and helped.stdout.startswith("Runs the kept calls without evaluator or sandbox")
+    assert "    ./run.sh BUILD --gdb RANK " in helped.stdout and "cd " not in helped.stdout
 
 
 @pytest.mark.parametrize(
