@@ -40,7 +40,9 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     ranks = list(range(ax.W))
     if draw.trial % 4 == 1 and ax.W > 1:
         ranks.remove(draw.randrange(ax.W))
-    total = draw.randrange(2) if draw.trial % 8 == 6 else sum(ax.by_rank("num_obj_per_gpu")) + 3 * ax.W + draw.randrange(8)
+    total = (
+        draw.randrange(2) if draw.trial % 8 == 6 else sum(ax.by_rank("num_obj_per_gpu")) + 3 * ax.W + draw.randrange(8)
+    )
     owners = draw.choices(ranks, weights=[draw.random() + 0.2 for _ in ranks], k=total)
     changed: dict[str, AxisValue] = {"num_obj_per_gpu": tuple(owners.count(rank) for rank in range(ax.W))}
     if draw.trial % 2:
