@@ -126,7 +126,7 @@ class Run:
         learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
         learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
         judge = ["--evaluation", "dedicated", "--evaluation_services", str(args.services), "--timing_budget_s", "0.1"]
-        judge += ["--evaluation_deadline_s", "120", "--kernel_timeout_s", "4", "--decoding", args.decoding]
+        judge += ["--evaluation_deadline_s", "240", "--kernel_timeout_s", "4", "--decoding", args.decoding]
         length = ["--max_turns", str(args.turns), "--max_completion_length", str(args.completion)]
         ring_file = str(runs / RINGS)
         verdicts = ["--feedback", "verdict", "--limit", str(self.verdict_prompts)]
