@@ -9,7 +9,6 @@ recipes choose (`training/processes/attention.py`), and with replies decoded by 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import sys
@@ -135,23 +134,28 @@ def main() -> int:
         return 3
     policy = Policy(SHAPE, "cuda")
     policy.learn(0)  # libraries are loaded
-    rows = [series(policy, "torch's choice", args.seconds)]
+    about = header() | {"gpus": list(gpus.names()), "cudnn": torch.backends.cudnn.version()}
+    rows: list[Row] = []
+
+    def measure(kernel: str, before: Callable[[int], None] | None = None) -> None:
+        rows.append(series(policy, kernel, args.seconds, before))
+        text = json.dumps(about | {"rows": [asdict(row) for row in rows]}, indent=1)
+        write_atomically(args.out / "attention_gradients.json", text + "\n")
+
+    measure("torch's choice")
     for kernel in (SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION):
         with sdpa_kernel(kernel):
-            rows.append(series(policy, kernel.name.lower(), args.seconds))
+            measure(kernel.name.lower())
     use_sound_attention()
-    rows.append(series(policy, "the recipes' choice", args.seconds))
+    measure("the recipes' choice")
     decoder, rng = GraphDecoder(policy.model), random.Random(0)
 
     def decode(number: int) -> None:
         prompts = [[7] * rng.randint(*PROMPT) for _ in range(DECODED)]
-        decoder.decode(prompts, [NEW_TOKENS] * DECODED, TokenChoice(), [1], number)
+        with torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False):
+            decoder.decode(prompts, [NEW_TOKENS] * DECODED, TokenChoice(), [1], number)
 
-    with contextlib.suppress(KeyboardInterrupt):
-        rows.append(series(policy, "the recipes' choice, replies decoded in between", args.seconds, decode))
-    about = {"gpus": list(gpus.names()), "cudnn": torch.backends.cudnn.version()}
-    result = header() | about | {"rows": [asdict(row) for row in rows]}
-    write_atomically(args.out / "attention_gradients.json", json.dumps(result, indent=1) + "\n")
+    measure("the recipes' choice, replies decoded in between", decode)
     return 0
 
 
