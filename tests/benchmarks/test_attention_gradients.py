@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 from benchmarks import attention_gradients
 from benchmarks.attention_gradients import Policy, series
 
@@ -24,7 +26,7 @@ def test_batches_are_counted_and_their_gradients_looked_at(monkeypatch) -> None:
     assert policy.learn(0, prompt=(2, 5), reply=(3, 6)) == (True, True)
     policy.model.model.norm.weight.data.fill_(float("nan"))
     assert policy.learn(0, prompt=(2, 5), reply=(3, 6)) == (False, False)
-    outcomes = iter([(True, True), (True, False), (False, False)] * 1000)
+    outcomes = cycle([(True, True), (True, False), (False, False)])
     monkeypatch.setattr(policy, "learn", lambda _: next(outcomes))
     row = series(policy, "some", 0.02, decoded.append)
     assert row.batches >= 3 and row.not_finite > row.losses_not_finite > 0
