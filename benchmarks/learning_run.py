@@ -1,6 +1,6 @@
 r"""A pretrained model learns on one machine: supervised training, GRPO, and both judged on three rings of prompts.
 
-    model   sft   rings_sft   grpo   rings_grpo   rings_base   verdict_sft   verdict_grpo   rft   rings_rft   samples
+    model   sft   grpo   rings_sft   rings_grpo   rings_base   verdict_sft   verdict_grpo   rft   rings_rft   samples
     evolve
 
 Each stage is a public recipe in a process of its own, with a log and a time limit. Finished work is not done again:
@@ -12,7 +12,9 @@ processors of their own. The stages `verdict_...` judge a policy that reads of a
 what the feedback's text is good for. The call that is to finish GRPO keeps time for what follows (`--keep-s`).
 `samples` (best of n) and `evolve` (a search without a model, on one prompt of each problem) are controls; `evolve` has
 as many evaluations of a prompt as GRPO had, its training included. With `--seed 0 1 2`, the second and third seed have
-stages of GRPO and `rft` of their own, in folders `seed-1` and `seed-2` of both `--runs` and `--out`.
+stages of GRPO and `rft` of their own, in folders `seed-1` and `seed-2` of both `--runs` and `--out`; with
+`--side-by-side`, the stages after SFT run for all seeds at once, each on a GPU and a share of the processors of its
+own. Each step of GRPO has the problems in turn, so that none is missing where it has as many prompts.
 
     python -m benchmarks.learning_run --gguf MODEL.gguf --corpus DATA --prompts RINGS --runs RUNS --out OUT --minutes 9
 """
@@ -27,15 +29,17 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
 
 from benchmarks import learning_study
 from benchmarks.common import header, make_parser
+from benchmarks.learning_lanes import WHOLE, Lane, side_by_side
+from benchmarks.learning_prompts import PRACTICE, RINGS, write_practice, write_rings
 from benchmarks.learning_weights import (
     BEGIN,
     LEARNED,
@@ -48,15 +52,14 @@ from benchmarks.learning_weights import (
 )
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
-from pkb_gym.training.inputs.rows import Row, read_jsonl
+from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.learner.weight_difference import WEIGHTS
 
 NAME = "learning_run"
-RINGS = "rings.jsonl"
-PER_PROBLEM = {"sizes": 6, "left_out": 6, "test": 1}
-"""Prompts of each problem that a ring is judged on."""
 COMMON_TO_SEEDS = ("model", "sft", "rings_sft", "rings_base", "verdict_sft", "samples", "evolve")
 """Stages that the first seed has alone."""
+COMMON_AT_FIRST = ("model", "sft")
+"""Those of them that all other stages need."""
 SPARE_S = 15.0
 """Of the time limit, what is left for collecting."""
 KEPT = ("*.log", "*.json", "results.jsonl", "parts/*.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
@@ -93,12 +96,14 @@ class Run:
     Attributes:
         args: of this benchmark.
         deadline: by the monotonic clock.
+        lane: where the stages run.
         spent: stage -> seconds of all calls.
         kept: stage -> figures of its stored weights.
     """
 
     args: argparse.Namespace
     deadline: float
+    lane: Lane = WHOLE
     spent: dict[str, float] = field(default_factory=dict)
     kept: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -121,7 +126,7 @@ class Run:
         learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
         learn += ["--logging_steps", "1", "--disable_tqdm", "true"]
         judge = ["--evaluation", "dedicated", "--evaluation_services", str(args.services), "--timing_budget_s", "0.1"]
-        judge += ["--evaluation_deadline_s", "120", "--kernel_timeout_s", "4", "--decoding", args.decoding]
+        judge += ["--evaluation_deadline_s", "240", "--kernel_timeout_s", "4", "--decoding", args.decoding]
         length = ["--max_turns", str(args.turns), "--max_completion_length", str(args.completion)]
         ring_file = str(runs / RINGS)
         verdicts = ["--feedback", "verdict", "--limit", str(self.verdict_prompts)]
@@ -138,7 +143,8 @@ class Run:
         first = ["--corpus", str(args.corpus), "--model_name_or_path", model, "--output_dir", sft]
         first += ["--learning_rate", "3e-4", "--max_steps", str(args.sft_steps), "--reward_temperature", "0.5"]
         begin = sft if not (runs / BEGIN / WEIGHTS).exists() else str(runs / BEGIN)
-        practise = ["pkb_gym.training.grpo", "--prompts", str(args.prompts), "--model_name_or_path", begin]
+        practise = ["pkb_gym.training.grpo", "--prompts", str(runs / PRACTICE), "--model_name_or_path", begin]
+        practise += ["--shuffle_dataset", "false"]
         practise += ["--max_turns", str(args.grpo_turns), "--max_completion_length", str(args.grpo_completion)]
         practise += ["--output_dir", grpo, *learn, *judge, "--max_steps", str(args.grpo_steps)]
         practise += ["--beta", str(args.beta), "--negative_weight", str(args.negative_weight)]
@@ -163,8 +169,8 @@ class Run:
         return [
             Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
             Stage("sft", [*tune, *first], 240, made="trainer_state.json"),
-            rings(sft, args.samples, name="rings_sft", limit_s=300),
             Stage("grpo", practise, 600, total_s=args.grpo_s),
+            rings(sft, args.samples, name="rings_sft", limit_s=300),
             rings(trained, args.samples, name="rings_grpo", limit_s=300),
             rings(model, 1, "--max_completion_length", str(args.completion // 2), name="rings_base", limit_s=90),
             rings(sft, args.samples, *verdicts, name="verdict_sft", limit_s=200),
@@ -185,15 +191,21 @@ class Run:
         charged: float = training_evaluations(file, file.stat().st_mtime_ns) / max(1, prompts)
         return ceil(charged) + int(self.args.samples) * int(self.args.turns)
 
-    def go_on(self) -> None:
-        """Does what is not finished, until a stage fails or the time is up."""
+    def go_on(self, only: Collection[str] | None = None) -> None:
+        """Does what is not finished, until a stage fails or the time is up.
+
+        Args:
+            only: names of stages; by default all.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_rings(Path(self.args.prompts) / "prompts.jsonl", self.folder / RINGS)
+        prompts = Path(self.args.prompts) / "prompts.jsonl"
+        write_rings(prompts, self.folder / RINGS)
+        write_practice(prompts, self.folder / PRACTICE, self.args.seed)
         times = self.folder / "spent.json"
         self.spent = json.loads(times.read_bytes()) if times.exists() else {}
         figures = self.folder / "kept.json"
         self.kept = json.loads(figures.read_bytes()) if figures.exists() else {}
-        for name in [stage.name for stage in self.stages()]:
+        for name in [stage.name for stage in self.stages() if only is None or stage.name in only]:
             if self.args.resume_from is not None and name in LEARNED:
                 restore_kept(name, self.args.resume_from, self.folder)
             stage = next(stage for stage in self.stages() if stage.name == name)  # anew: GRPO has written its weights
@@ -209,7 +221,7 @@ class Run:
             took_s = time.monotonic() - began
             self.spent[stage.name] = round(self.spent.get(stage.name, 0.0) + took_s, 1)
             write_atomically(times, json.dumps(self.spent))
-            print(f"{stage.name}: status {status} after {took_s:.0f} s", flush=True)
+            print(f"{stage.name}: seed {self.args.seed}, status {status} after {took_s:.0f} s", flush=True)
             collect(self.folder, Path(self.args.out))  # now, lest the machine's own limit come first
             is_over = self._is_over(stage, status)
             if stage.name in LEARNED:
@@ -237,10 +249,10 @@ class Run:
             allowed_s = min(limit_s, stage.total_s - self.spent.get(stage.name, 0.0))
             arguments += ["--max_minutes", f"{max(5.0, allowed_s - self.args.start_s) / 60:.2f}"]
         log = self.folder / f"{stage.name}.log"
-        environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+        environment = os.environ | self.lane.environment | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
         with log.open("ab") as lines:
             try:
-                command = [sys.executable, "-m", *arguments]
+                command = self.lane.bound([sys.executable, "-m", *arguments])
                 return subprocess.run(
                     command, stdout=lines, stderr=lines, timeout=limit_s, env=environment, check=False
                 ).returncode
@@ -252,25 +264,6 @@ class Run:
 def training_evaluations(rollouts: Path, changed_ns: int) -> int:  # noqa: ARG001  # part of the key of the cache
     """Evaluations of a training, see `learning_study`."""
     return learning_study.training_evaluations(read_jsonl(rollouts))
-
-
-def first_of_each(rows: Sequence[Row], ring: str | None, per_problem: int) -> list[Row]:
-    """The first prompts of each problem, of one ring or of all."""
-    taken: Counter[str] = Counter()
-    kept = []
-    for row in rows:
-        if ring in (None, row.get("ring")):
-            taken[row["problem"]] += 1
-            if taken[row["problem"]] <= per_problem:
-                kept.append(row)
-    return kept
-
-
-def write_rings(prompts: Path, output: Path) -> None:
-    """The first prompts of each problem in each ring, see `PER_PROBLEM`; the rings follow each other in its order."""
-    rows = read_jsonl(prompts)
-    kept = [row for ring, most in PER_PROBLEM.items() for row in first_of_each(rows, ring, most)]
-    write_atomically(output, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def collect(runs: Path, out: Path) -> None:
@@ -303,9 +296,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of what is kept")
     parser.add_argument("--minutes", type=float, required=True, help="time limit of this call")
     parser.add_argument("--seed", type=int, nargs="+", default=[0], help="seeds of GRPO, one after another; see above")
+    parser.add_argument("--side-by-side", action="store_true", help="seeds at once, each on a GPU; see above")
     parser.add_argument("--resume-from", type=Path, help="folder with the parts of `--out`, to go on with their policy")
     parser.add_argument("--services", type=int, default=7, help="evaluation services (default: %(default)s)")
-    parser.add_argument("--skip", nargs="+", default=[], metavar="STAGE", help="stages to leave out")
+    parser.add_argument(
+        "--skip", nargs="+", default=[], metavar="STAGE", help="to leave out; SEED:STAGE in one seed alone"
+    )
     parser.add_argument("--decoding", default="auto", choices=("auto", "generate", "graph"))
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
     for name, number in (
@@ -313,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ("completion", 2560),
         ("grpo-turns", 2),
         ("grpo-completion", 2560),
-        ("batch", 64),
+        ("batch", 56),
         ("ring-batch", 108),  # all of `sizes` and `left_out`, two samples each: the first batch to be written
         ("micro-batch", 8),
         ("group", 8),
@@ -344,31 +340,62 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     args = parser.parse_args(argv)
     began = time.monotonic()
-    for run in runs_of_seeds(args, began + 60 * args.minutes):
-        try:
-            run.go_on()
-        finally:
-            write_about(run, began)
-            collect(run.folder, Path(run.args.out))
-        print(json.dumps(run.spent))
+    runs = runs_of_seeds(args, began + 60 * args.minutes)
+    if not args.side_by_side:
+        for run in runs:
+            go_on(run, began)
+        return
+    first, lanes = next(runs), side_by_side(len(args.seed))
+    replace(first, lane=Lane(lanes[0].gpu)).go_on(COMMON_AT_FIRST)  # trainers would share a batch out to all GPUs
+    at_once = [replace(run, lane=lane) for run, lane in zip([first, *runs], lanes, strict=False)]
+    with ThreadPoolExecutor(len(at_once)) as pool:
+        for ended in [pool.submit(go_on, run, began) for run in at_once]:
+            ended.result()
+
+
+def go_on(run: Run, began: float) -> None:
+    """Goes on with the run of a seed, and collects what is there."""
+    try:
+        run.go_on()
+    finally:
+        write_about(run, began)
+        collect(run.folder, Path(run.args.out))
+    print(json.dumps(run.spent))
 
 
 def runs_of_seeds(args: argparse.Namespace, deadline: float) -> Iterator[Run]:
     """A run for each seed. Those after the first have its model and SFT, and do not begin before these are there."""
     first, *further = args.seed
-    yield Run(argparse.Namespace(**vars(args) | {"seed": first}), deadline)
+    yield Run(argparse.Namespace(**vars(args) | {"seed": first, "skip": skipped(args.skip, first)}), deadline)
+    before = ("sft",) if args.side_by_side else ("sft", "grpo")
     for seed in further:
         folder = args.runs / f"seed-{seed}"
-        if not all((args.runs / f"{name}.finished").exists() for name in ("sft", "grpo")):
+        if not all((args.runs / f"{name}.finished").exists() for name in before):
             return
         folder.mkdir(exist_ok=True)
         for name in ("model", "sft"):
             if not (folder / name).exists():
                 (folder / name).symlink_to(Path("..") / name)
             (folder / f"{name}.finished").touch()
-        own = {"seed": seed, "runs": folder, "out": args.out / folder.name, "skip": [*args.skip, *COMMON_TO_SEEDS]}
+        own = {
+            "seed": seed,
+            "runs": folder,
+            "out": args.out / folder.name,
+            "skip": [*skipped(args.skip, seed), *COMMON_TO_SEEDS],
+        }
         parts = None if args.resume_from is None else args.resume_from / folder.name
         yield Run(argparse.Namespace(**vars(args) | own | {"resume_from": parts}), deadline)
+
+
+def skipped(words: Sequence[str], seed: int) -> list[str]:
+    """Stages that a seed leaves out: those without a seed, and those with its own.
+
+    Example:
+        >>> skipped(["rft", "1:samples", "2:grpo"], seed=1)
+        ['rft', 'samples']
+    """
+    named = [word.rpartition(":") for word in words]
+    return [stage for of, _, stage in named if of in ("", str(seed))]
 
 
 def write_about(run: Run, began: float) -> None:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from benchmarks.common import make_parser
-from benchmarks.learning_run import first_of_each
+from benchmarks.learning_prompts import first_of_each
 from pkb_gym.agents.protocol import AgentProvider, AgentTask, Message, NotCovered
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.evaluators.evaluator import Evaluator

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from benchmarks.cpp_operations import Kind
@@ -34,6 +35,7 @@ class Row:
         failures: evaluations by failure or finding.
         not_judged: evaluations that say nothing of it: it did not compile, or this machine failed; not counted above.
         message: of the first evaluation that it did not pass; "" if none.
+        commit: of the evaluations, where it is not that of the whole result.
     """
 
     problem: str
@@ -48,6 +50,7 @@ class Row:
     failures: dict[str, int] = field(default_factory=dict)
     not_judged: int = 0
     message: str = ""
+    commit: str | None = None
 
     @property
     def key(self) -> tuple[str, str, str | None, int, str]:
@@ -86,22 +89,29 @@ class Row:
 
 
 def merge(paths: Sequence[Path], folder: Path) -> None:
-    """Writes the rows of several results as one, under the head and the name of the first and the commands of all.
+    """Writes the rows of several results as one, under the head and the name of the last and the commands of all.
+
+    The last result that speaks of a problem is taken for it. Rows of other commits than the last result's name theirs.
 
     Raises:
-        SystemExit: they are not of one commit and one sort, or two speak of the same kernel.
+        SystemExit: they are not of one sort.
     """
     results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    for name in ("commit", "device", "world_size", "until"):
-        if len({result[name] for result in results}) > 1:
-            raise SystemExit(f"{name} differs: {', '.join(str(result[name]) for result in results)}")
-    rows = [row for path in paths for row in load(path)]
-    if len({row.key for row in rows}) < len(rows):
-        raise SystemExit("results speak of the same kernels twice: give the runs other --problems")
-    rows.sort(key=lambda row: (row.problem, row.mutant, row.size or ""))
+    for name in ("device", "world_size", "until", "gpus"):
+        if len({str(result.get(name)) for result in results}) > 1:
+            raise SystemExit(f"{name} differs: {', '.join(str(result.get(name)) for result in results)}")
+    head = results[-1]
+    of_problem: dict[str, list[Row]] = {}
+    for path, result in zip(paths, results, strict=True):
+        own = None if result["commit"] == head["commit"] else result["commit"]
+        rows = [replace(row, commit=row.commit or own) for row in load(path)]
+        of_problem |= {
+            problem: [row for row in rows if row.problem == problem] for problem in {r.problem for r in rows}
+        }
+    rows = sorted(chain(*of_problem.values()), key=lambda row: (row.problem, row.mutant, row.size or ""))
     commands = " & ".join(result["command"] for result in results)
-    merged = results[0] | {"command": commands, "rows": [asdict(row) for row in rows]}
-    write_atomically(folder / paths[0].name, json.dumps(merged, indent=1) + "\n")
+    merged = head | {"command": commands, "rows": [asdict(row) for row in rows]}
+    write_atomically(folder / paths[-1].name, json.dumps(merged, indent=1) + "\n")
 
 
 def load(path: Path) -> list[Row]:

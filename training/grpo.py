@@ -44,6 +44,7 @@ from pkb_gym.training.learner.turn_credit import (
     check_negative_weight,
     find_credit,
 )
+from pkb_gym.training.processes.attention import use_sound_attention
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
@@ -259,6 +260,7 @@ def train(
         drop_uniform_groups=args.drop_uniform_groups,
     )
     config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)
+    use_sound_attention()
     tokenizer = AutoTokenizer.from_pretrained(
         model.model_name_or_path, revision=model.model_revision, padding_side="left"
     )

@@ -31,6 +31,8 @@ from pkb_gym.training.inputs.chat import Message, render, submit_tools
 from pkb_gym.training.inputs.reward_weights import best_of_each_problem, weighed_by_reward
 from pkb_gym.training.inputs.rings import RingSplit, without_rings
 from pkb_gym.training.inputs.rows import load_corpus
+from pkb_gym.training.learner.finite_gradients import FiniteGradients
+from pkb_gym.training.processes.attention import use_sound_attention
 from pkb_gym.training.scratch_model import PresetName, write_scratch_model
 
 SCRATCH_FOLDER = "scratch"
@@ -158,12 +160,14 @@ def fine_tune(corpus: Dataset, config: SFTConfig, model: ModelConfig, *, imitate
     config.assistant_only_loss = True
     config.max_length = None  # no conversation is longer
     config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)
+    use_sound_attention()
     trainer = SFTTrainer(
         model=model.model_name_or_path,
         args=config,
         train_dataset=learnable(rows, imitate_failures=imitate_failures),
         processing_class=tokenizer,
         peft_config=get_peft_config(model),
+        callbacks=[FiniteGradients()],
         quantization_config=get_quantization_config(model),
     )
     trainer.train(resume_from_checkpoint=checkpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import tarfile
 import time
@@ -13,8 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import learning_run, learning_search, learning_weights
-from benchmarks.learning_run import PER_PROBLEM, Run, Stage, collect, write_rings
+from benchmarks import learning_lanes, learning_run, learning_search, learning_weights
+from benchmarks.learning_lanes import Lane, side_by_side
+from benchmarks.learning_prompts import PER_PROBLEM, in_turn_of_problems, write_practice, write_rings
+from benchmarks.learning_run import Run, Stage, collect
 from benchmarks.learning_weights import judged_weights, keep_weights, newest_weights
 from pkb_gym.training.inputs.option_names import check_options, option_names
 
@@ -32,7 +35,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "stage_that_fails.py").write_text("raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = {"runs": tmp_path / "runs", "prompts": tmp_path / "prompts", "out": tmp_path / "out"}
-    args = argparse.Namespace(**folders, skip=[], start_s=0.0, keep_s=0.0, resume_from=None)
+    args = argparse.Namespace(**folders, seed=0, skip=[], start_s=0.0, keep_s=0.0, resume_from=None)
     return Run(args, time.monotonic() + 600)
 
 
@@ -129,7 +132,7 @@ def test_practice_goes_on_with_the_weights_of_another_place(tmp_path: Path, monk
     seen: list[str] = []
     monkeypatch.setattr(Run, "verdict_prompts", 5)
 
-    def begins(run: Run) -> None:
+    def begins(run: Run, _: object = None) -> None:
         grpo = next(stage for stage in run.stages() if stage.name == "grpo").arguments
         seen.append(Path(grpo[grpo.index("--model_name_or_path") + 1]).name)
 
@@ -191,7 +194,7 @@ def test_every_stage_is_a_recipe_with_options_that_it_has(tmp_path: Path, monkey
     monkeypatch.setattr(Run, "verdict_prompts", 5)
     monkeypatch.setattr(Run, "go_on", lambda run: seen.extend(run.stages()))
     learning_run.main([*folders, "--minutes", "1"])
-    assert [stage.name for stage in seen][:6] == ["model", "sft", "rings_sft", "grpo", "rings_grpo", "rings_base"]
+    assert [stage.name for stage in seen][:6] == ["model", "sft", "grpo", "rings_sft", "rings_grpo", "rings_base"]
     for stage in seen:
         module, *options = stage.arguments
         if module == "benchmarks.learning_search":
@@ -261,7 +264,7 @@ def test_the_search_has_as_many_evaluations_of_a_prompt_as_practice_had(run: Run
 def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[list[str]] = []
     monkeypatch.setattr(Run, "verdict_prompts", 5)
-    monkeypatch.setattr(Run, "go_on", lambda run: seen.append(list(run.stages()[3].arguments)))
+    monkeypatch.setattr(Run, "go_on", lambda run: seen.append(list(run.stages()[2].arguments)))
     learning_run.main(command_line(tmp_path))
     given = ["--beta", "0.04", "--negative-weight", "0.5", "--generate-ahead", "--drop-uniform-groups"]
     given += ["--best-window", "10"]
@@ -271,6 +274,8 @@ def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.
         ["0.0", "1.0", "false", "false", "0"],
         ["0.04", "0.5", "true", "true", "10"],
     ]
+    assert Path(seen[0][seen[0].index("--prompts") + 1]) == tmp_path / "runs" / "practice.jsonl"
+    assert seen[0][seen[0].index("--shuffle_dataset") + 1] == "false", "or steps would miss problems"
     assert "--reference_model" not in seen[0]
     assert Path(seen[1][seen[1].index("--reference_model") + 1]) == tmp_path / "runs" / "sft"
 
@@ -298,3 +303,88 @@ def test_weights_and_checkpoints_are_not_collected(tmp_path: Path):
         assert sorted(archive.getnames()) == ["grpo.log", "grpo/rollouts.jsonl", "grpo/trainer_state.json"]
         kept = archive.extractfile("grpo/trainer_state.json")
         assert kept is not None and json.load(kept) == {"global_step": 5}, "that of the most steps"
+
+
+SLEEPS = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1]); folder.mkdir(exist_ok=True)
+here = {"gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "processors": sorted(os.sched_getaffinity(0))}
+other = pathlib.Path(sys.argv[2])
+(folder / "begun").touch()
+until = time.monotonic() + 20
+while not other.exists() and time.monotonic() < until:
+    time.sleep(0.02)
+(folder / "made").write_text(json.dumps(here | {"met": other.exists()}))
+"""
+
+
+def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each seed's stage waits until that of the other has begun, which no order one after another fulfils."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two processors")
+    (tmp_path / "stage_that_works.py").write_text(WRITES)
+    (tmp_path / "stage_that_sleeps.py").write_text(SLEEPS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
+    runs = tmp_path / "runs"
+
+    def made(run: Run) -> list[Stage]:
+        other = runs / "seed-5" if run.folder == runs else runs
+        meets = [str(run.folder / "rft"), str(other / "rft" / "begun")]
+        works = {name: ["stage_that_works", str(run.folder / name)] for name in ("model", "sft")}
+        waits = Stage("rft", ["stage_that_sleeps", *meets], 60, made="made")
+        return [*(Stage(name, words, 60, made="made") for name, words in works.items()), waits]
+
+    monkeypatch.setattr(Run, "stages", made)
+    learning_run.main(command_line(tmp_path, "--seed", "4", "5", "--side-by-side"))
+    found = [json.loads((folder / "rft" / "made").read_text()) for folder in (runs, runs / "seed-5")]
+    assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["6", "3"]
+    first, second = (set(one["processors"]) for one in found)
+    assert first and not first & second and len(first) == len(second)
+    assert finished(Run(argparse.Namespace(runs=runs), 0.0)) == ["model", "rft", "sft"]
+    for name in ("out", "out/seed-5"):
+        assert (tmp_path / name / "run.tar.gz").exists()
+
+
+def test_a_stage_may_be_left_out_in_one_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen = {}
+    monkeypatch.setattr(Run, "verdict_prompts", 5)
+    monkeypatch.setattr(Run, "go_on", lambda run: seen.update({run.args.seed: run.args.skip}))
+    (tmp_path / "runs").mkdir()
+    for name in ("sft", "grpo"):
+        (tmp_path / "runs" / f"{name}.finished").touch()
+    learning_run.main(command_line(tmp_path, "--seed", "0", "1", "--skip", "rings_base", "0:rft", "1:rings_rft"))
+    assert seen == {0: ["rings_base", "rft"], 1: ["rings_base", "rings_rft", *learning_run.COMMON_TO_SEEDS]}
+
+
+def test_lanes_share_the_gpus_in_turn_and_there_may_be_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(learning_lanes, "share_out_processors", lambda count: [(number,) for number in range(count)])
+    monkeypatch.setattr(learning_lanes.gpus, "names", lambda: ["a", "b"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert side_by_side(3) == [Lane("0", (0,)), Lane("1", (1,)), Lane("0", (2,))]
+    monkeypatch.setattr(learning_lanes.gpus, "names", list)
+    assert side_by_side(2) == [Lane(None, (0,)), Lane(None, (1,))]
+    assert Lane("1", (4, 5)).bound(["x"]) == ["taskset", "--cpu-list", "4,5", "x"] and Lane().bound(["x"]) == ["x"]
+
+
+def test_each_step_of_practice_has_every_problem(tmp_path: Path):
+    """Rows of one problem follow each other in the file of the prompts; held-out ones are not practised on."""
+    rows = [{"ring": None, "problem": name, "n": n} for name in ("Reduce", "Gather", "Scatter") for n in range(4)]
+    rows.append({"ring": "sizes", "problem": "Reduce", "n": 9})
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    kept = {}
+    for seed in (0, 1):
+        write_practice(tmp_path / "prompts.jsonl", tmp_path / "practice.jsonl", seed)
+        kept[seed] = [json.loads(line) for line in (tmp_path / "practice.jsonl").read_text().splitlines()]
+        for begin in range(0, 12, 3):
+            assert {row["problem"] for row in kept[seed][begin : begin + 3]} == {"Reduce", "Gather", "Scatter"}
+        assert sorted(map(str, kept[seed])) == sorted(map(str, rows[:-1]))
+    assert kept[0] != kept[1]
+
+
+def test_a_problem_of_fewer_prompts_is_missing_in_the_last_rounds():
+    rows = [{"problem": name} for name in ("Reduce", "Reduce", "Reduce", "Gather")]
+    assert [row["problem"] for row in in_turn_of_problems(rows, 0)] == ["Reduce", "Gather", "Reduce", "Reduce"]
+    assert in_turn_of_problems([], 0) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import learning_search
-from benchmarks.learning_run import first_of_each
+from benchmarks.learning_prompts import first_of_each
 from benchmarks.learning_search import main
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.processes.host_group import HostGroup

@@ -196,23 +196,26 @@ def test_results_are_written_and_gone_on_with(
     assert mutants.main(options) == 1, "verdicts of another commit do not count"
 
 
-def test_parts_are_merged_if_they_are_of_one_commit(tmp_path: Path):
-    def result(name: str, problem: str, commit: str = "abc") -> Path:
-        row = asdict(Row(problem, "", "", "tiny", 2, "0123", evaluations=1))
-        about = {"command": f"run {name}", "commit": commit, "device": "cuda", "world_size": 2, "until": "time"}
+def test_the_last_result_that_has_a_problem_is_taken_for_it(tmp_path: Path):
+    def result(name: str, *problems: str, commit: str = "abc", device: str = "cuda") -> Path:
+        rows = [asdict(Row(problem, "", "", "tiny", 2, name, evaluations=1)) for problem in problems]
+        about = {"command": f"run {name}", "commit": commit, "device": device, "world_size": 2, "until": "time"}
         path = tmp_path / name / "mutants_2_gpus.json"
         path.parent.mkdir()
-        path.write_text(json.dumps(about | {"rows": [row]}))
+        path.write_text(json.dumps(about | {"rows": rows}))
         return path
 
-    first, second, again = result("a", "Reduce"), result("b", "AllReduce"), result("c", "Reduce")
-    merge([first, second], tmp_path)
-    assert [row.problem for row in load(tmp_path / "mutants_2_gpus.json")] == ["AllReduce", "Reduce"]
-    assert json.loads((tmp_path / "mutants_2_gpus.json").read_text())["command"] == "run a & run b"
-    with pytest.raises(SystemExit, match="same kernels twice"):
-        merge([first, again], tmp_path)
-    with pytest.raises(SystemExit, match="commit differs"):
-        merge([first, result("d", "Gather", commit="abd")], tmp_path)
+    merge([result("a", "Reduce", "Gather", commit="old"), result("b", "AllReduce"), result("c", "Reduce")], tmp_path)
+    rows = load(tmp_path / "mutants_2_gpus.json")
+    assert [(row.problem, row.digest, row.commit) for row in rows] == [
+        ("AllReduce", "b", None),
+        ("Gather", "a", "old"),
+        ("Reduce", "c", None),
+    ]
+    merged = json.loads((tmp_path / "mutants_2_gpus.json").read_text())
+    assert (merged["command"], merged["commit"]) == ("run a & run b & run c", "abc")
+    with pytest.raises(SystemExit, match="device differs: cuda, cpu"):
+        merge([tmp_path / "a" / "mutants_2_gpus.json", result("d", "Gather", device="cpu")], tmp_path)
 
 
 def test_a_shared_gpu_has_its_sizes_from_another_result(capsys: pytest.CaptureFixture[str]):

@@ -79,7 +79,7 @@ def stale(commit: str, paths: list[str]) -> list[str]:
 def commits_of(name: str, result: dict[str, object]) -> set[str]:
     """The commit of a result, and those of rows that name their own where a later run went on with an earlier one."""
     rows = () if name in RENEWED_ROW_BY_ROW else result.get("rows", ())
-    own = {row["commit"] for row in rows if isinstance(row, dict) and "commit" in row}  # type: ignore[attr-defined]
+    own = {row["commit"] for row in rows if isinstance(row, dict) and row.get("commit")}  # type: ignore[attr-defined]
     return own | {str(result["commit"])}
 
 

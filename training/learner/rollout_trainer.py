@@ -16,6 +16,7 @@ from trl.chat_template_utils import parse_response
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.inputs.chat import Message
 from pkb_gym.training.learner.ahead import LateAnswer
+from pkb_gym.training.learner.finite_gradients import FiniteGradients
 from pkb_gym.training.learner.resumable import ResumableGRPOTrainer
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.step_logging import StepLogging
@@ -79,6 +80,7 @@ class RolloutGRPOTrainer(ResumableGRPOTrainer):
         self.add_callback(
             StepLogging(settings, self.clock, lambda: self.checkpoint, lambda *metric: self._add("train", *metric))
         )
+        self.add_callback(FiniteGradients(lambda *metric: self._add("train", *metric)))
 
     # ---- rollouts ---------------------------------------------------------------------------------------------------
 

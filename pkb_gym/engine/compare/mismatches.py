@@ -73,6 +73,7 @@ def wrong_values(
     box = None
     if got.dim():
         box = tuple((int(a), int(b)) for a, b in zip(places.amin(0), places.amax(0), strict=True))
+    got_text, expected_text = _told_apart(got[worst], expected[worst])
     return Mismatch(
         trial=call.plan.trial,
         rank=call.rank,
@@ -84,8 +85,8 @@ def wrong_values(
         elements=got.numel(),
         bounding_box=box,
         worst_index=worst,
-        got=_element_text(got[worst]),
-        expected=_element_text(expected[worst]),
+        got=got_text,
+        expected=expected_text,
         rule=rule,
     )
 
@@ -117,6 +118,22 @@ def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
     )
 
 
-def _element_text(element: torch.Tensor) -> str:
+def _told_apart(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
+    """Two elements in words that differ: by more digits where they are close, by their bits where these alone do."""
+    for digits in (6, 17):
+        texts = _element_text(got, digits), _element_text(expected, digits)
+        if texts[0] != texts[1]:
+            return texts
+    return f"{texts[0]} (bits {_bits(got)})", f"{texts[1]} (bits {_bits(expected)})"
+
+
+def _element_text(element: torch.Tensor, digits: int) -> str:
     value = element.item()
-    return f"{value:.6g}" if isinstance(value, float | complex) else str(value)
+    return f"{value:.{digits}g}" if isinstance(value, float | complex) else str(value)
+
+
+def _bits(element: torch.Tensor) -> str:
+    """An element as it lies in memory, the first byte last."""
+    import torch
+
+    return f"0x{bytes(element.reshape(1).view(torch.uint8).tolist())[::-1].hex()}"

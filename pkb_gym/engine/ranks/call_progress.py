@@ -55,7 +55,7 @@ class CallProgress:
         self._calls, self._rank, self._mine, self._theirs = calls, rank, mine, theirs
         self._ranks = range(world_size)
         progress = mine.progress(rank)
-        progress.reached = progress.arrived = 0
+        progress.reached = progress.arrived = progress.waits_for_all = 0
 
     def reach(self, crossing: int) -> None:
         """Notes that this rank has reached a crossing."""
@@ -106,11 +106,16 @@ class CallProgress:
 
     def wait_until_all(self, wire: Wire, crossing: int, arrived: bool) -> bool:
         """Waits until all ranks have reached a crossing, or have arrived there; False as `wait_for_request`."""
-        while not all(self._is_at(rank, crossing, arrived) for rank in self._ranks):
-            if wire.pending():
-                return False
-            time.sleep(POLL_S)
-        return True
+        progress = self._mine.progress(self._rank)
+        progress.waits_for_all = True
+        try:
+            while not all(self._is_at(rank, crossing, arrived) for rank in self._ranks):
+                if wire.pending():
+                    return False
+                time.sleep(POLL_S)
+            return True
+        finally:
+            progress.waits_for_all = False
 
     def be_late(self, crossing: int, delay_s: float) -> None:
         """Stands still until the other ranks have gone as far as they do without this one, at most for that long."""

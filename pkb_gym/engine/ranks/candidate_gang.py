@@ -251,11 +251,7 @@ class CandidateGang:
     ) -> None:
         orders = [order] * self._gang.world_size
         deadline_s = self.timeout_s if timeout_s is None else timeout_s
-        self._gang.exchange(orders, expect, timeout_s=deadline_s, fds=fds, own_fds=own_fds, where=self._where)
-
-    @property
-    def _where(self) -> Callable[[int], str] | None:
-        return None if self._heap is None else self._heap.place
+        self._gang.exchange(orders, expect, timeout_s=deadline_s, fds=fds, own_fds=own_fds, heap=self._heap)
 
     def bind(self, plan: BlockPlan) -> None:
         """Makes the arguments of a block.
@@ -269,7 +265,7 @@ class CandidateGang:
             Bind(call_runs(problem, plan, rank, dialect), plan.partitions) for rank in range(self._gang.world_size)
         ]
         with self._between_blocks():
-            self._gang.exchange(orders, Bound, timeout_s=self._left_between_s, where=self._where)
+            self._gang.exchange(orders, Bound, timeout_s=self._left_between_s, heap=self._heap)
 
     @property
     def _left_between_s(self) -> float:
@@ -349,7 +345,7 @@ class CandidateGang:
             timeout_s=self.timeout_s,
             arm_timeout_s=self._left_between_s,
             stage=stage_armed,
-            where=self._where,
+            heap=self._heap,
             stopped_rank=stopped_rank,
         )
         with self._between_blocks():

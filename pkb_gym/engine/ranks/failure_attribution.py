@@ -19,6 +19,8 @@ _HINTS = {
     "SIGXFSZ": "a file grew beyond the limit",
 }
 
+EVERYONE_WAITS = "every unfinished rank waits for another"
+
 _MAY_BE_NAMED = (
     Failure.LOAD_ERROR,
     Failure.RUNTIME_ERROR,
@@ -84,8 +86,19 @@ def missed_deadline(places: Mapping[int, str], busy: Collection[int], timeout_s:
     failure = Failure.DEADLOCK if waiting == set(places) else Failure.TIMEOUT
     lines = [f"rank {rank}: {place or ('busy' if rank in busy else 'idle')}" for rank, place in places.items()]
     first = min(set(places) - waiting, default=min(places))
-    what = "every unfinished rank waits for another" if failure is Failure.DEADLOCK else "still computing"
+    what = EVERYONE_WAITS if failure is Failure.DEADLOCK else "still computing"
     return GangFailed(failure, first, f"no end after {timeout_s:.3g} s, {what}. " + "; ".join(lines))
+
+
+def deadlocked(places: Mapping[int, str]) -> GangFailed:
+    """The deadlock of ranks that were seen to wait for good.
+
+    Args:
+        places: unfinished rank -> where it waits, in words.
+    """
+    lines = [f"rank {rank}: {place}" for rank, place in places.items()]
+    what = f"{EVERYONE_WAITS}, and no thread runs that could signal. {'; '.join(lines)}"
+    return GangFailed(Failure.DEADLOCK, min(places), what)
 
 
 def _crash(rank: int, status: int) -> GangFailed:

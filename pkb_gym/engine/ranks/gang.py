@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.failure_attribution import GangFailed, cause_is_known, first_failure, missed_deadline
+from pkb_gym.engine.ranks.deadlock_watch import DeadlockWatch
+from pkb_gym.engine.ranks.failure_attribution import (
+    GangFailed,
+    cause_is_known,
+    deadlocked,
+    first_failure,
+    missed_deadline,
+)
+from pkb_gym.engine.ranks.heaps import SymmetricHeap
 from pkb_gym.engine.ranks.output import RankOutput
 from pkb_gym.engine.ranks.rank_processes import Processors, RankProcesses
 from pkb_gym.engine.ranks.rank_threads import WATCH_S, ThreadWatch, max_threads
@@ -187,7 +195,7 @@ class Gang:
         timeout_s: float,
         fds: Sequence[int] = (),
         own_fds: Sequence[Sequence[int]] = (),
-        where: Callable[[int], str] | None = None,
+        heap: SymmetricHeap | None = None,
     ) -> list[Reply]:
         """Sends one order to each rank and waits for one reply from each.
 
@@ -197,13 +205,13 @@ class Gang:
             timeout_s: deadline for all of them.
             fds: descriptors that go to every rank.
             own_fds: behind those, of each rank descriptors of its own; empty for none.
-            where: gives the place of a rank, for the report of a missed deadline.
+            heap: where ranks report their places; None before they have one.
 
         Raises:
             GangFailed: a rank failed, sent something out of turn, or the deadline passed.
         """
         self.send(orders, fds, own_fds=own_fds)
-        return self.collect(expect, timeout_s=timeout_s, where=where).messages
+        return self.collect(expect, timeout_s=timeout_s, heap=heap).messages
 
     def exchange_for_fds(self, order: WireMessage, expect: type[Reply], *, timeout_s: float) -> list[list[int]]:
         """Sends one order to every rank of a trusted gang; returns the descriptors that came with each reply.
@@ -248,12 +256,11 @@ class Gang:
             with contextlib.suppress(WireError):
                 wire.send(order, raw=raw, fds=(*fds, *own))
 
-    def collect(
-        self, expect: type[Reply], *, timeout_s: float, where: Callable[[int], str] | None = None
-    ) -> Replies[Reply]:
+    def collect(self, expect: type[Reply], *, timeout_s: float, heap: SymmetricHeap | None = None) -> Replies[Reply]:
         """Waits for one reply from each rank; arguments and errors as `exchange`."""
         frames: dict[int, tuple[Reply, bytes]] = {}
         watches = (ThreadWatch(self.processes.pidfds, self._max_threads), self.processes.connection_watch())
+        deadlocks = None if heap is None else DeadlockWatch(self.processes.pidfds, heap)
         deadline = time.monotonic() + timeout_s
         try:
             while True:
@@ -265,9 +272,11 @@ class Gang:
                     return Replies([message for message, _ in ordered], [raw for _, raw in ordered], ended_ns)
                 if self._errors or self._ended:
                     raise self._first_failure()
-                left = deadline - time.monotonic()
+                left, unfinished = deadline - time.monotonic(), set(range(self.world_size)) - set(frames)
                 if left <= 0:
-                    raise self._missed_deadline(set(range(self.world_size)) - set(frames), timeout_s, where)
+                    raise self._missed_deadline(unfinished, timeout_s, heap)
+                if deadlocks is not None and deadlocks.sees_deadlock(unfinished):
+                    raise self._deadlocked(unfinished, heap)
                 self._listen(min(left, WATCH_S))
                 for watch in watches:
                     watch.look()
@@ -298,7 +307,7 @@ class Gang:
         timeout_s: float,
         arm_timeout_s: float | None = None,
         stage: Callable[[], Processors | None] | None = None,
-        where: Callable[[int], str] | None = None,
+        heap: SymmetricHeap | None = None,
         stopped_rank: int | None = None,
     ) -> tuple[int, list[Reply]]:
         """Arms every rank and freezes the gang, stages its inputs, opens the gate, and waits until the last is done.
@@ -310,7 +319,7 @@ class Gang:
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
-        self.exchange(orders, Armed, timeout_s=timeout_s if arm_timeout_s is None else arm_timeout_s, where=where)
+        self.exchange(orders, Armed, timeout_s=timeout_s if arm_timeout_s is None else arm_timeout_s, heap=heap)
         self.processes.freeze()
         if stage is not None and (processors := stage()) is not None:
             self.processes.move(processors)
@@ -318,7 +327,7 @@ class Gang:
         self.send([Go()] * self.world_size)
         self.processes.thaw()
         with contextlib.nullcontext() if stopped_rank is None else StopPulses(self.processes.pidfds[stopped_rank]):
-            replies = self.collect(expect, timeout_s=timeout_s, where=where)
+            replies = self.collect(expect, timeout_s=timeout_s, heap=heap)
         return replies.ended_ns - began_ns, replies.messages
 
     def close(self) -> None:
@@ -365,11 +374,15 @@ class Gang:
             if frame is not None:
                 self._errors[rank] = frame[0]
 
-    def _missed_deadline(self, missing: set[int], timeout_s: float, where: Callable[[int], str] | None) -> GangFailed:
-        busy = self.processes.computing(missing)
-        places = {rank: where(rank) if where is not None else "" for rank in sorted(missing)}
+    def _missed_deadline(self, missing: set[int], timeout_s: float, heap: SymmetricHeap | None) -> GangFailed:
+        busy, places = self.processes.computing(missing), _places(missing, heap)
         self._end_with_traces(missing)
         return missed_deadline(places, busy, timeout_s)
+
+    def _deadlocked(self, waiting: set[int], heap: SymmetricHeap | None) -> GangFailed:
+        places = _places(waiting, heap)
+        self._end_with_traces(waiting)
+        return deadlocked(places)
 
     def _end_with_traces(self, ranks: set[int]) -> None:
         """Ends ranks by the signal that has them write where they stand, and takes in what they write."""
@@ -378,3 +391,8 @@ class Gang:
         while ranks - set(self._ended) and (left := deadline - time.monotonic()) > 0:
             with contextlib.suppress(GangFailed):
                 self._listen(left)
+
+
+def _places(ranks: set[int], heap: SymmetricHeap | None) -> dict[int, str]:
+    """The place of each of these ranks, in words."""
+    return {rank: "" if heap is None else heap.place(rank) for rank in sorted(ranks)}

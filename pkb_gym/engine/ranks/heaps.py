@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
-import mmap
 import os
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 from pkb_gym.engine.rankside import abi
 
 _F_ADD_SEALS, _F_SEAL_SEAL, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 1, 2, 4
+PLACE_BYTES, PROGRESS_BYTES = ctypes.sizeof(abi.Place), ctypes.sizeof(abi.Progress)
 _NAMES = {abi.State.LOADING: "loading", abi.State.AT_GATE: "before its first call", abi.State.DONE: "done"}
+
+
+@dataclass(frozen=True)
+class UnmetWait:
+    """A wait of a rank for what only other ranks can bring about.
+
+    Attributes:
+        call: number of the call within its block.
+        slot: word of the rank's signal pad; None where the rank is between two calls, until all others are there too.
+        want: value waited for; of no meaning without a slot.
+    """
+
+    call: int
+    slot: int | None
+    want: int = 0
 
 
 class SymmetricHeap(Protocol):
@@ -32,16 +49,25 @@ class SymmetricHeap(Protocol):
     def place(self, rank: int) -> str:
         """The place that a rank reports, in words."""
 
+    def unmet_wait(self, rank: int) -> UnmetWait | None:
+        """The wait of a rank, if it is not over; None too where the evaluator cannot see that."""
+
 
 class SharedHeap:
     """The CPU's: sealed anonymous memory for all segments; pages exist once touched.
 
     They are gone with the last process that maps them. A context manager that closes the descriptor.
+
+    Args:
+        segment_bytes: of each rank.
+        world_size: number of ranks.
+        conductors: heap of the gang that conducts the calls of the ranks of this one; None if there is none.
     """
 
-    def __init__(self, segment_bytes: int, world_size: int) -> None:
+    def __init__(self, segment_bytes: int, world_size: int, conductors: SharedHeap | None = None) -> None:
         self.segment_bytes = segment_bytes
         self.world_size = world_size
+        self._conductors = conductors
         self._fd = sealed_memory("pkb-heap", segment_bytes * world_size)
 
     def __enter__(self) -> Self:
@@ -57,13 +83,33 @@ class SharedHeap:
 
     def place(self, rank: int) -> str:
         """See `SymmetricHeap`."""
-        with mmap.mmap(self._fd, self.segment_bytes * self.world_size, prot=mmap.PROT_READ) as view:
-            begin = rank * self.segment_bytes + abi.PLACE_OFFSET
-            place = abi.Place.from_buffer_copy(view[begin : begin + 64])
-            words = rank * self.segment_bytes + abi.SIGNAL_OFFSET
-            slot = place.slot if 0 <= place.slot < abi.USER_SIGNALS + abi.BARRIER_SIGNALS else 0
-            has = int.from_bytes(view[words + 8 * slot : words + 8 * slot + 8], "little")
-        return describe_place(place, has)
+        call = self._call_to_meet_before(rank)
+        return describe_place(*self._place_and_signal(rank)) if call is None else describe_meeting(call)
+
+    def unmet_wait(self, rank: int) -> UnmetWait | None:
+        """See `SymmetricHeap`."""
+        call = self._call_to_meet_before(rank)
+        if call is not None:
+            return UnmetWait(call, None)
+        place, has = self._place_and_signal(rank)
+        is_unmet = place.state == abi.State.WAITING and has < place.want
+        return UnmetWait(place.call, place.slot, place.want) if is_unmet else None
+
+    def _call_to_meet_before(self, rank: int) -> int | None:
+        """The call before which a rank waits until all others are there too; None if it does not wait so."""
+        if self._conductors is None:
+            return None
+        progress = abi.Progress.from_buffer_copy(self._conductors._read(rank, abi.PROGRESS_OFFSET, PROGRESS_BYTES))
+        return progress.reached - 1 if progress.waits_for_all else None
+
+    def _place_and_signal(self, rank: int) -> tuple[abi.Place, int]:
+        """The place of a rank, which can hold anything, and the signal that it names."""
+        place = abi.Place.from_buffer_copy(self._read(rank, abi.PLACE_OFFSET, PLACE_BYTES))
+        slot = place.slot if 0 <= place.slot < abi.USER_SIGNALS + abi.BARRIER_SIGNALS else 0
+        return place, int.from_bytes(self._read(rank, abi.SIGNAL_OFFSET + 8 * slot, 8), "little")
+
+    def _read(self, rank: int, offset: int, nbytes: int) -> bytes:
+        return os.pread(self._fd, nbytes, rank * self.segment_bytes + offset)
 
 
 class DeviceHeap:
@@ -88,7 +134,11 @@ class DeviceHeap:
     def place(self, rank: int) -> str:
         """See `SymmetricHeap`."""
         begin = rank * abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET
-        return describe_place(abi.Place.from_buffer_copy(os.pread(self._control, 64, begin)), None)
+        return describe_place(abi.Place.from_buffer_copy(os.pread(self._control, PLACE_BYTES, begin)), None)
+
+    def unmet_wait(self, rank: int) -> UnmetWait | None:  # noqa: ARG002  # as the protocol has it
+        """Always None: one block of a kernel may wait while others compute."""
+        return None
 
     def reset(self) -> None:
         """Fresh control pages, for the next candidate."""
@@ -99,6 +149,11 @@ class DeviceHeap:
         """Closes the descriptors."""
         for fd in self.fds:
             os.close(fd)
+
+
+def describe_meeting(call: int) -> str:
+    """The place of a rank that waits until all others have come to a call too, in words."""
+    return f"has finished call {call - 1}" if call else "before its first call"
 
 
 def describe_place(place: abi.Place, has: int | None) -> str:

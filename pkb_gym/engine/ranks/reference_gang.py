@@ -109,7 +109,7 @@ class ReferenceGang:
         if self.device == "cpu":
             with (
                 SharedHeap(segment_bytes, self.world_size) as mine,
-                SharedHeap(segment_bytes, self.world_size) as theirs,
+                SharedHeap(segment_bytes, self.world_size, conductors=mine) as theirs,
             ):
                 self._map(mine, theirs)
                 yield mine, theirs

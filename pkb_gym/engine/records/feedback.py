@@ -57,7 +57,7 @@ class Failure(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     """It asked for more memory than a rank may have."""
     DEADLOCK = "deadlock"
-    """The deadline passed while every unfinished rank waited for another."""
+    """Every unfinished rank waited for another: for good, or when the deadline passed."""
     TIMEOUT = "timeout"
     """The deadline passed while a rank was still computing."""
     WRONG_SHAPE_OR_DTYPE = "wrong_shape_or_dtype"

@@ -131,10 +131,14 @@ WAITS_ALLOWED = 20
 """Of a call, for which its deadline allows that a rank is held."""
 
 
-def longest_delay_s(config: ResolvedConfig, baseline_us: float) -> float:
-    """The time that the conditions of a checked call may add to it, roughly."""
+def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions], baseline_us: float) -> float:
+    """The time that the conditions of checked calls may add to them together, roughly.
+
+    No more than that: a kernel that deadlocks is waited for all that time.
+    """
     delay_s, hold_s = _delays_s(config, baseline_us)
-    return delay_s + WAITS_ALLOWED * LONG_HOLD * hold_s
+    holds = sum(min(one.holds * len(one.held_ranks), LONG_HOLD) for one in conditions)
+    return delay_s * sum(one.late_rank is not None for one in conditions) + WAITS_ALLOWED * hold_s * holds
 
 
 def _delays_s(config: ResolvedConfig, baseline_us: float) -> tuple[float, float]:

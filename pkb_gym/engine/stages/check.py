@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pkb_gym.engine.compare.check import joined
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.feedback import Stage
-from pkb_gym.engine.stages.block_staging import CallConditions, check_conditions, conducted, longest_delay_s
+from pkb_gym.engine.stages.block_staging import CallConditions, check_conditions, conducted, longest_delays_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.debug_run import debug_run
 from pkb_gym.engine.stages.mismatch import failed_check
@@ -42,7 +42,7 @@ def _check_block(
     conditions = wanted[:calls]
     baseline_ns = run.reference.run(calls, run.dialect)
     baseline_us = baseline_ns / calls / 1e3
-    run.allow(baseline_ns, more_s=calls * longest_delay_s(run.config, baseline_us))
+    run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, baseline_us))
     staging = conducted(run.config, conditions, baseline_us)
     if earlier is None:
         debug_run(run, plan, staging)

@@ -8,7 +8,7 @@ from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
-from pkb_gym.engine.stages.block_staging import CallConditions, conducted, longest_delay_s
+from pkb_gym.engine.stages.block_staging import CallConditions, conducted, longest_delays_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.dump import dump_mismatches
 from pkb_gym.engine.stages.feedback_builder import Stopped
@@ -166,7 +166,7 @@ def _unhurried(run: CandidateRun, plan: BlockPlan, baseline_us: float) -> tuple[
     """Runs a block that has been prepared, with all ranks together and longer waits."""
     calls = len(plan.sets)
     run.reference.run(calls, run.dialect)
-    unhurried = CallConditions(together=True, held_ranks=tuple(range(run.config.world_size)))
-    run.allow(calls * baseline_us * 1e3, more_s=calls * longest_delay_s(run.config, baseline_us))
-    finished = run.run(plan, range(calls), conducted(run.config, [unhurried] * calls, baseline_us))
+    unhurried = [CallConditions(together=True, held_ranks=tuple(range(run.config.world_size)))] * calls
+    run.allow(calls * baseline_us * 1e3, more_s=longest_delays_s(run.config, unhurried, baseline_us))
+    finished = run.run(plan, range(calls), conducted(run.config, unhurried, baseline_us))
     return run.compare(finished.done), finished

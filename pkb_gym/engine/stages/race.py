@@ -11,7 +11,13 @@ from typing import Literal
 
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.records.check_report import Mismatch, Race
-from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Withheld, conducted
+from pkb_gym.engine.stages.block_staging import (
+    TOGETHER,
+    CallConditions,
+    Withheld,
+    conducted,
+    longest_delays_s,
+)
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 
 MOST_TENSORS = 32
@@ -92,14 +98,11 @@ def _first_wrong(
     plan = run.prepare(2 * len(withheld), timed=False)
     tried = withheld[: len(plan.sets) // 2]
     calls = 2 * len(tried)
-    run.reference.run(calls, run.dialect)
+    baseline_ns = run.reference.run(calls, run.dialect)
     present = Withheld(0, (), withdrawn=False)
-    staging = conducted(
-        run.config,
-        [condition for _ in tried for condition in (conditions, TOGETHER)],
-        baseline_us,
-        [one for alone in tried for one in (alone, present)],
-    )
+    of_calls = [condition for _ in tried for condition in (conditions, TOGETHER)]
+    run.allow(baseline_ns, more_s=longest_delays_s(run.config, of_calls, baseline_us))
+    staging = conducted(run.config, of_calls, baseline_us, [one for alone in tried for one in (alone, present)])
     finished = run.run(plan, range(calls), staging)
     report = run.compare(finished.done)
     for mismatch in sorted(report.mismatches, key=lambda mismatch: mismatch.trial):

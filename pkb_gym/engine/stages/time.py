@@ -72,7 +72,7 @@ def measured_overhead(
 
 
 def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhead: Overhead) -> None:
-    """Times alternating blocks until the interval is tight or the budget is spent.
+    """Times alternating blocks until the interval is tight, the candidate clearly slow, or the budget spent.
 
     Args:
         run: of the checked candidate.
@@ -118,7 +118,7 @@ def _timed_enough(run: CandidateRun, blocks: list[Block], began: float) -> bool:
         return sum(block.calls for block in blocks) >= statistics.PUBLISHED_TIMED_CALLS
     spent = time.monotonic() - began >= run.config.timing_budget_s
     most = statistics.MAX_BLOCKS[run.config.device]
-    return len(blocks) >= most or (len(blocks) >= statistics.MIN_BLOCKS and spent) or statistics.is_tight(blocks)
+    return len(blocks) >= most or (len(blocks) >= statistics.MIN_BLOCKS and spent) or statistics.is_settled(blocks)
 
 
 class _BlockLength:

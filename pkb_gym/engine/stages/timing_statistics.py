@@ -26,6 +26,9 @@ SYSTEMATIC_RELATIVE = 0.02
 """Two gangs that do the same work differ by up to this, block after block, by where their pages and threads happen to
 lie; repeating blocks within one gang cannot see it, so the interval is widened by it (`benchmarks.repeatability`)."""
 
+SLOW_SPEEDUP = 0.5
+"""Timing ends too when the whole interval lies below: rewards hardly differ there, and others wait for the machine."""
+
 MIN_BLOCKS = 5
 MAX_BLOCKS = {"cpu": 60, "cuda": 16}
 """Of each side. Fewer than the least let one slow block ruin the interval: more than one resample in forty would have a
@@ -143,6 +146,11 @@ def bootstrap_speedup_over(baseline_us: Sequence[float], blocks: Sequence[Block]
 def is_tight(blocks: Sequence[Block]) -> bool:
     """Whether enough blocks were timed for the interval to be narrow."""
     return len(blocks) >= MIN_BLOCKS and bootstrap_speedup(blocks).relative_half_width <= TIGHT_RELATIVE
+
+
+def is_settled(blocks: Sequence[Block]) -> bool:
+    """Whether more blocks would change little: the interval is narrow, or the candidate clearly slow."""
+    return is_tight(blocks) or (len(blocks) >= MIN_BLOCKS and bootstrap_speedup(blocks).high < SLOW_SPEEDUP)
 
 
 def summarise(

@@ -30,16 +30,19 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing: some more objects, that fall on the ranks at random; both directions and several thresholds.
+    """Outside timing: more objects, that fall on the ranks at random; both directions and several thresholds.
 
-    On every second trial one rank has none, and on one of eight there is no more than one.
+    On every fourth trial one rank has none, and on one of eight there is no more than one. Ranks are held in others:
+    several objects of each decide there about those of its peers, so that one that counts too early is seen.
     """
     if draw.timed:
         return {}
     ranks = list(range(ax.W))
-    if draw.trial % 2 and ax.W > 1:
+    if draw.trial % 4 == 1 and ax.W > 1:
         ranks.remove(draw.randrange(ax.W))
-    total = draw.randrange(2) if draw.trial % 8 == 6 else sum(ax.by_rank("num_obj_per_gpu")) + draw.randrange(8)
+    total = (
+        draw.randrange(2) if draw.trial % 8 == 6 else sum(ax.by_rank("num_obj_per_gpu")) + 3 * ax.W + draw.randrange(8)
+    )
     owners = draw.choices(ranks, weights=[draw.random() + 0.2 for _ in ranks], k=total)
     changed: dict[str, AxisValue] = {"num_obj_per_gpu": tuple(owners.count(rank) for rank in range(ax.W))}
     if draw.trial % 2:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 import torch
 
@@ -56,3 +58,23 @@ def test_the_worst_element_is_named(
     assert (mismatch.worst_index, mismatch.bounding_box or ()) == (worst, box)
     assert (mismatch.got, mismatch.expected) == shown
     assert mismatch.wrong_elements == int((have != should).sum())
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "shown"),
+    [
+        (1.0000001, 1.0, ("1.0000001000000001", "1")),
+        (-0.0, 0.0, ("-0", "0")),
+        (
+            struct.unpack("d", (0x7FF8_0000_0000_0001).to_bytes(8, "little"))[0],
+            NAN,
+            ("nan (bits 0x7ff8000000000001)", "nan (bits 0x7ff8000000000000)"),
+        ),
+    ],
+)
+def test_elements_that_differ_are_told_apart(got: float, expected: float, shown: tuple[str, str]) -> None:
+    """A kernel that must keep bits, and lost a NaN's, was told: got nan, expected nan."""
+    (call,) = Block(COPIES, 1).calls()
+    have, should = torch.tensor([got], dtype=torch.float64), torch.tensor([expected], dtype=torch.float64)
+    mismatch = wrong_values(call, "out", "same bits", have, should, torch.tensor([True]))
+    assert (mismatch.got, mismatch.expected) == shown

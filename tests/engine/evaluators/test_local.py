@@ -98,6 +98,16 @@ def test_what_one_source_learns_of_timed_inputs_is_of_no_use_to_the_next(local_e
     assert len(seen[0] & seen[1]) <= checked_calls(1) < len(seen[0])
 
 
+def test_a_deadlock_is_not_waited_for_until_its_deadline(local_evaluator: LocalEvaluator) -> None:
+    lost = read(FOLDER / "broken" / "lost_signal.cpp")
+    config = lost.config.model_copy(update={"timeout_s": 200.0})
+    feedback = local_evaluator.evaluate(find_problem(lost.problem), lost.source, config)
+    assert feedback.failure is Failure.DEADLOCK
+    assert "no thread runs that could signal. rank 0: waits in call 0 for signal 5" in feedback.message
+    assert "rank 1: has finished call 0" in feedback.message
+    assert "kernel.cpp:7" in feedback.message, "where it stood"
+
+
 def test_a_closed_evaluator_refuses_work(tmp_path: Path) -> None:
     evaluator = LocalEvaluator(cache_dir=tmp_path)
     evaluator.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,7 @@ from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.ranks import gang as gang_module
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang
+from pkb_gym.engine.ranks.heaps import SymmetricHeap, UnmetWait
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.orders import Armed
 from pkb_gym.engine.records.feedback import Failure
@@ -23,6 +24,21 @@ from tests.engine.rank_programs import Did, Do
 PROGRAM = "tests.engine.rank_programs"
 SLACK_S = 60.0
 """What the end of a gang may take beyond its deadline on a busy machine; its ranks sleep for a quarter of an hour."""
+
+
+class Waits:
+    """Where ranks report that they wait."""
+
+    segment_bytes, world_size, fds = 0, 2, ()
+
+    def __init__(self, unmet: UnmetWait | None) -> None:
+        self._unmet = unmet
+
+    def place(self, rank: int) -> str:
+        return f"waits for signal {rank}"
+
+    def unmet_wait(self, rank: int) -> UnmetWait | None:  # as the protocol has it
+        return self._unmet
 
 
 @pytest.fixture
@@ -36,22 +52,22 @@ def gang(zygote: Zygote) -> Iterator[Gang]:
         yield gang
 
 
-def do(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> list[Did]:
-    return gang.exchange([Do(words)] * len(words), Did, timeout_s=timeout_s, where=where)
+def do(gang: Gang, *words: str, timeout_s: float = 10.0, heap: SymmetricHeap | None = None) -> list[Did]:
+    return gang.exchange([Do(words)] * len(words), Did, timeout_s=timeout_s, heap=heap)
 
 
-def fall(gang: Gang, *words: str, timeout_s: float = 10.0, where: Callable[[int], str] | None = None) -> GangFailed:
+def fall(gang: Gang, *words: str, timeout_s: float = 10.0, heap: SymmetricHeap | None = None) -> GangFailed:
     began = time.monotonic()
     with pytest.raises(GangFailed) as caught:
-        do(gang, *words, timeout_s=timeout_s, where=where)
+        do(gang, *words, timeout_s=timeout_s, heap=heap)
     assert time.monotonic() - began < timeout_s + SLACK_S
     return caught.value
 
 
-def miss_deadline(gang: Gang, *words: str, where: Callable[[int], str] | None = None) -> GangFailed:
+def miss_deadline(gang: Gang, *words: str, heap: SymmetricHeap | None = None) -> GangFailed:
     """Ranks that have not begun by then would compute when they are looked at, whatever they are to do."""
     do(gang, "nothing", "nothing", timeout_s=60.0)
-    return fall(gang, *words, timeout_s=0.6, where=where)
+    return fall(gang, *words, timeout_s=0.6, heap=heap)
 
 
 def test_every_rank_answers(gang: Gang) -> None:
@@ -147,9 +163,21 @@ def test_a_rank_that_computes_is_a_timeout(gang: Gang) -> None:
 
 
 def test_a_rank_that_spins_in_a_wait_is_a_deadlock(gang: Gang) -> None:
-    failed = miss_deadline(gang, "spin", "sleep", where=lambda rank: f"waits for signal {rank}")
+    failed = miss_deadline(gang, "spin", "sleep", heap=Waits(None))
     assert failed.failure is Failure.DEADLOCK
     assert "rank 0: waits for signal 0; rank 1: waits for signal 1" in str(failed)
+
+
+def test_ranks_that_wait_for_good_are_not_waited_for(gang: Gang) -> None:
+    """A kernel that deadlocked took its whole deadline."""
+    began = time.monotonic()
+    failed = fall(gang, "sleep", "sleep", timeout_s=500, heap=Waits(UnmetWait(0, 1, 1)))
+    assert time.monotonic() - began < SLACK_S
+    assert (failed.failure, failed.rank) == (Failure.DEADLOCK, 0)
+    assert str(failed) == (
+        "every unfinished rank waits for another, and no thread runs that could signal. "
+        "rank 0: waits for signal 0; rank 1: waits for signal 1"
+    )
 
 
 def test_freezing_stops_threads_too(gang: Gang) -> None:

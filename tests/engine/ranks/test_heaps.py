@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, describe_place, sealed_memory
+from pkb_gym.engine.ranks.heaps import DeviceHeap, SharedHeap, UnmetWait, describe_place, sealed_memory
 from pkb_gym.engine.rankside import abi
 
 SEGMENT_BYTES = abi.SCRATCH_OFFSET + 4096
@@ -85,6 +85,30 @@ def test_each_rank_has_its_place_and_its_signals() -> None:
     assert not is_open(fd)
 
 
+def test_a_wait_is_unmet_until_its_signal_is_there() -> None:
+    with SharedHeap(SEGMENT_BYTES, 2) as heap:
+        (fd,) = heap.fds
+        assert heap.unmet_wait(1) is None, "it reports none"
+        write_at(fd, SEGMENT_BYTES + abi.PLACE_OFFSET, bytes(place(State.WAITING, 10, 7, 3)))
+        write_at(fd, SEGMENT_BYTES + abi.SIGNAL_OFFSET + 8 * 10, (6).to_bytes(8, "little"))
+        assert (heap.unmet_wait(0), heap.unmet_wait(1)) == (None, UnmetWait(call=3, slot=10, want=7))
+        write_at(fd, SEGMENT_BYTES + abi.SIGNAL_OFFSET + 8 * 10, (7).to_bytes(8, "little"))
+        assert heap.unmet_wait(1) is None
+        write_at(fd, SEGMENT_BYTES + abi.PLACE_OFFSET, bytes(place(State.IN_CALL, 10, 8, 3)))
+        assert heap.unmet_wait(1) is None
+
+
+def test_ranks_meet_between_two_calls() -> None:
+    """As their conductors say, in a heap that no candidate maps."""
+    with SharedHeap(SEGMENT_BYTES, 2) as conductors, SharedHeap(SEGMENT_BYTES, 2, conductors) as heap:
+        begin = SEGMENT_BYTES + abi.PROGRESS_OFFSET
+        write_at(conductors.fds[0], begin, bytes(abi.Progress(reached=2, arrived=1, waits_for_all=1)))
+        assert (heap.unmet_wait(0), heap.unmet_wait(1)) == (None, UnmetWait(call=1, slot=None))
+        assert (heap.place(0), heap.place(1)) == ("in call 0", "has finished call 0")
+        write_at(conductors.fds[0], begin, bytes(abi.Progress(reached=2, arrived=2)))
+        assert (heap.unmet_wait(1), heap.place(1)) == (None, "in call 0")
+
+
 def segments(count: int) -> list[int]:
     return [os.memfd_create(f"segment {rank}") for rank in range(count)]
 
@@ -101,6 +125,7 @@ def test_places_on_gpus_are_read_from_the_control_pages() -> None:
             "in call 0",
             "waits in call 2 for signal 5 to be at least 9",
         ]
+        assert heap.unmet_wait(1) is None, "other blocks of the kernel may compute"
         write_at(control, begin, bytes(place(4_000_000_000, -1, 2**64 - 1, 3)))
         assert heap.place(1) == "in call 3"
     finally:

@@ -12,11 +12,12 @@ from pkb_gym.engine.stages.block_staging import (
     LONG_HOLD,
     MOST_DELAY_S,
     TOGETHER,
+    WAITS_ALLOWED,
     CallConditions,
     Withheld,
     check_conditions,
     conducted,
-    longest_delay_s,
+    longest_delays_s,
     plain,
     served,
 )
@@ -120,7 +121,18 @@ def test_delays_grow_with_the_call_up_to_a_limit(baseline_us, delay_s):
     """A kernel that takes long may look at its peers' memory late."""
     staging = conducted(config(2), check_conditions(2, 4, "native"), baseline_us)
     assert calls_of(staging, 0)[1].delay_s == pytest.approx(delay_s)
-    assert longest_delay_s(config(2), baseline_us) >= delay_s
+    assert longest_delays_s(config(2), [CallConditions(late_rank=1)], baseline_us) == pytest.approx(delay_s)
+
+
+def test_a_deadline_allows_for_the_conditions_of_its_calls_alone():
+    """Each call was allowed the longest of all delays and holds, and a kernel that deadlocks took all that time."""
+    hold_s, delay_s = LEAST_HOLD_S["cpu"], LEAST_DELAY_S["cpu", "native"]
+    conditions = check_conditions(2, 9, "native")
+    holds = 2 * (LONG_HOLD + 1)
+    assert longest_delays_s(config(2), [TOGETHER, CallConditions()], 10) == 0
+    assert longest_delays_s(config(2), conditions, 10) == pytest.approx(4 * delay_s + WAITS_ALLOWED * holds * hold_s)
+    everybody = CallConditions(together=True, held_ranks=tuple(range(8)))
+    assert longest_delays_s(config(8), [everybody], 10) == pytest.approx(WAITS_ALLOWED * LONG_HOLD * hold_s)
 
 
 def test_one_tensor_of_one_rank_is_withheld_before_the_call_or_after_it():

@@ -9,7 +9,7 @@ import pytest
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.stages.block_staging import longest_delay_s
+from pkb_gym.engine.stages.block_staging import check_conditions, longest_delays_s
 from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from tests.engine.records.mismatches import mismatch
@@ -17,7 +17,9 @@ from tests.engine.stages.fake_gangs import PYTHON, Bench
 
 
 def deadline_s(bench: Bench, calls: int, requested_s: float) -> str:
-    return f"{requested_s + calls * longest_delay_s(bench.feedback.config, bench.reference.call_us):g} s"
+    config = bench.feedback.config
+    conditions = check_conditions(config.world_size, calls, "native")
+    return f"{requested_s + longest_delays_s(config, conditions, bench.reference.call_us):g} s"
 
 
 def test_a_right_candidate_is_checked_on_every_trial() -> None:

@@ -204,6 +204,15 @@ def test_timing_ends_with_its_budget() -> None:
     assert (len(timing.blocks), timing.converged) == (statistics.MIN_BLOCKS, False)
 
 
+def test_a_clearly_slow_candidate_is_not_timed_to_the_last_digit() -> None:
+    """It would otherwise take the whole budget, while others wait."""
+    bench = Bench(timing_budget_s=1000.0)
+    bench.candidate.blocks_us = [200_000.0 * (1 + index % 3) for index in range(200)]
+    timing = timed(bench)
+    assert (len(timing.blocks), timing.converged) == (statistics.MIN_BLOCKS, False)
+    assert timing.speedup_high < statistics.SLOW_SPEEDUP
+
+
 @pytest.mark.parametrize(("gpus", "most"), [(0, statistics.MAX_BLOCKS["cpu"]), (2, statistics.MAX_BLOCKS["cuda"])])
 def test_times_that_scatter_are_taken_so_often_and_no_more(gpus: int, most: int) -> None:
     bench = Bench(gpus=gpus, timing_budget_s=1000.0)

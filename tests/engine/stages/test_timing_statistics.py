@@ -94,6 +94,15 @@ def test_is_tight_needs_enough_blocks_that_agree():
     assert not timing_statistics.is_tight(blocks(1.0, 2.0, 1.5, 0.7, 2.4))
 
 
+def test_a_clearly_slow_candidate_is_settled_however_its_times_scatter():
+    scattered = blocks(*[0.1, 0.3, 0.15, 0.25, 0.2])
+    assert not timing_statistics.is_tight(scattered)
+    assert timing_statistics.is_settled(scattered)
+    assert not timing_statistics.is_settled(scattered[:-1]), "one slow block could make it so"
+    assert not timing_statistics.is_settled(blocks(0.3, 0.7, 0.55, 0.6, 0.45)), "it may be half as fast as the baseline"
+    assert timing_statistics.is_settled(blocks(*[2.0] * timing_statistics.MIN_BLOCKS))
+
+
 OVERHEAD = Overhead(gate_us=5, context_switch_us=2, baseline_handover_us=1, candidate_handover_us=3, pad_ns=0)
 
 

@@ -1,0 +1,14 @@
+"""The kernels that attention is computed by while a policy learns."""
+
+from __future__ import annotations
+
+import torch
+
+
+def use_sound_attention() -> None:
+    """Keeps torch from cuDNN's kernels of attention, in this process.
+
+    Their backward pass gives NaN for some masks, of a loss that is finite (torch 2.11 with cuDNN 9.19 on an H100,
+    `benchmarks.attention_gradients`), and they are planned anew for each length of the sequences.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
