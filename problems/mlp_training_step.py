@@ -65,6 +65,68 @@ def parameter_std(ax: Axes) -> dict[str, float]:
     return {"W1": ax.d_in**-0.5, "b1": 0.1, "W2": ax.hid**-0.5, "b2": 0.1}
 
 
+FEW_SAMPLES = 256
+"""Samples of all ranks of which each is a large share of the gradient."""
+
+BIAS_MARGIN = 2.0**-7
+"""Share of a bias: a product of that size that is rounded to 16 bits before the bias is added errs by half as much."""
+
+
+def samples(make: InputMaker, first_layer: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """This rank's standard normal rows.
+
+    Where they are few, a row that brings a hidden unit so near to zero that rounding decides its sign is drawn again:
+    with the other sign, the row is missing in that unit's gradient.
+
+    Args:
+        make: draws them.
+        first_layer: gives W1 and b1 of the network.
+    """
+    rows = make.normal("X_local")
+    if make.ax.n * make.ax.W > FEW_SAMPLES:
+        return rows
+    weight, bias = (parameter.float() for parameter in first_layer())
+    while True:
+        near = ((rows.float() @ weight.T + bias).abs() <= BIAS_MARGIN * bias.abs()).any(dim=1)
+        if not near.any():
+            return rows
+        rows[near] = make.normal("X_local")[near]
+
+
+def rank_parameters(make: InputMaker, rank: int) -> list[torch.Tensor]:
+    """The parameters that a rank draws; other ranks can draw them too."""
+    stream, std = make.stream("parameters", rank), parameter_std(make.ax)
+    return [stream.normal(name, std[name]) for name in PARAMETERS]
+
+
+def replica_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
+    """Rows, targets, and parameters of each rank's own, so that stale ones must be overwritten by rank 0's."""
+
+    def first_layer() -> tuple[torch.Tensor, torch.Tensor]:
+        weight, bias, *_ = rank_parameters(make, 0)
+        return weight, bias
+
+    return samples(make, first_layer), make.normal("y_local"), *rank_parameters(make, make.rank)
+
+
+def rank_shard(make: InputMaker, rank: int) -> torch.Tensor:
+    """A rank's slice of one whole network's flat parameters; other ranks can draw it too."""
+    shard, std = make.stream("parameters", rank).normal("flat_param_shard"), parameter_std(make.ax)
+    for name, where in own_pieces(make.ax.replace(r=rank)):
+        shard[where] *= std[name]
+    return shard
+
+
+def first_layer_of_shards(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
+    """W1 and b1 of the network that the ranks' slices make."""
+    import torch
+
+    flat = torch.cat([rank_shard(make, rank) for rank in range(make.world_size)])
+    shape, *_ = parameter_shapes(make.ax)
+    end = prod(shape)
+    return flat[:end].view(shape), flat[end : end + make.ax.hid]
+
+
 def first_moment(make: InputMaker, name: str) -> torch.Tensor:
     """Normal, a tenth of the gradient's scale."""
     return make.normal(name, 0.1 * gradient_scale(make.ax))
@@ -108,15 +170,8 @@ def own_pieces(ax: Axes) -> Iterator[tuple[str, slice]]:
 
 
 def sharded_state_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
-    """Every rank draws its own parameters, so that stale ones must be overwritten by rank 0's, and its own moments."""
-    std = parameter_std(make.ax)
-    return (
-        make.normal("X_local"),
-        make.normal("y_local"),
-        *(make.normal(name, std[name]) for name in PARAMETERS),
-        first_moment(make, "exp_avg_part"),
-        second_moment(make, "exp_avg_sq_part"),
-    )
+    """As `replica_inputs`, and moments of each rank's part."""
+    return *replica_inputs(make), first_moment(make, "exp_avg_part"), second_moment(make, "exp_avg_sq_part")
 
 
 def published_sharded_state_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:

@@ -42,7 +42,13 @@ FAMILIES = (
     Family(
         "do the work of several calls at once",
         (
-            *("racy/works_ahead*", "racy/puts_calls_off*", "replays_the_call_before", "leaves_a_server_running"),
+            *(
+                "racy/works_ahead*",
+                "racy/takes_decoys*",
+                "racy/puts_calls_off*",
+                "replays_the_call_before",
+                "leaves_a_server_running",
+            ),
             *("skips_its_handovers", "makes_two_handovers_at_once", "answers_its_own_handovers", "asks_*"),
         ),
         "fresh lines of every argument and receipts of every output at each handover; outputs sampled at each request; "

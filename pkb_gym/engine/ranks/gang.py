@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
@@ -111,6 +112,7 @@ class Gang:
         self.world_size = world_size
         self._ended: dict[int, int] = {}
         self._errors: dict[int, Failed] = {}
+        self._block_s = 0.0
         self._max_threads = sys.maxsize if confinement is None else max_threads()
         with contextlib.ExitStack() as resources:
             scratch, remove_scratch = zygote.new_scratch()
@@ -326,9 +328,16 @@ class Gang:
         began_ns = time.perf_counter_ns()
         self.send([Go()] * self.world_size)
         self.processes.thaw()
-        with contextlib.nullcontext() if stopped_rank is None else StopPulses(self.processes.pidfds[stopped_rank]):
+        with self._pulses(stopped_rank):
             replies = self.collect(expect, timeout_s=timeout_s, heap=heap)
+        if stopped_rank is None:
+            self._block_s = (replies.ended_ns - began_ns) * 1e-9
         return replies.ended_ns - began_ns, replies.messages
+
+    def _pulses(self, rank: int | None) -> AbstractContextManager[object]:
+        if rank is None:
+            return contextlib.nullcontext()
+        return StopPulses(self.processes.pidfds[rank], self._block_s)
 
     def close(self) -> None:
         """Ends every process of the gang; calling it again changes nothing."""

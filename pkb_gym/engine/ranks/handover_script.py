@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from pkb_gym.engine.compare.layout import BlockPlan, PlacedLeaf, SetPlan, placed_results
 from pkb_gym.engine.problem import Problem, Tensor, TensorList
-from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
+from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
+from pkb_gym.engine.ranks.decoys import draw_decoys
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ class Script:
         arrivals: lines of arguments, of each call those first that are withdrawn after it.
         withdrawals: [calls]: how many that are; the others belong to arguments that the call may overwrite.
         values: [arrivals, LINE_BYTES]: what they hold.
-        decoys: [arrivals, LINE_BYTES]: what they hold before: values of the same kind, which look alike.
+        decoys: [arrivals, LINE_BYTES]: what they hold before; see `decoys`.
         poisons: lines of outputs that are poisoned before a call.
         receipts: lines of outputs that are copied after it.
         delays_us: [calls]: how much later than need be the arguments arrive.
@@ -108,26 +109,24 @@ def write_script(
         delays_us: one for each call; none by default.
     """
     rng = np.random.default_rng(seed)
-    arrivals: list[Lines] = []
+    arrivals = _Arrivals()
     poisons: list[Lines] = []
     receipts: list[Lines] = []
-    withdrawals: list[int] = []
     for run in plan.runs:
         leaves = _Leaves.of(problem, run[0], rank)
         offsets = np.array([planned.offset for planned in run]) // LINE_BYTES
         lasting = _draw(leaves.immutable, offsets, run[0].offset, ARRIVALS, rng)
-        room = ARRIVALS - lasting.shape[1]
-        changing = _draw(leaves.mutable, offsets, run[0].offset, room, rng)
-        arrivals += list(np.concatenate([lasting, changing], axis=1))
-        withdrawals += [lasting.shape[1]] * len(run)
-        poisons += list(_draw(leaves.outputs, offsets, run[0].offset, POISONS, rng))
-        receipts += list(_draw(leaves.results, offsets, run[0].offset, RECEIPTS, rng))
-    values = lines_of(heap, np.concatenate([*arrivals, np.zeros(0, np.uint32)]))
+        changing = _draw(leaves.mutable, offsets, run[0].offset, ARRIVALS - len(lasting.leaves), rng)
+        arrivals.add(lasting, changing)
+        poisons += list(_draw(leaves.outputs, offsets, run[0].offset, POISONS, rng).lines)
+        receipts += list(_draw(leaves.results, offsets, run[0].offset, RECEIPTS, rng).lines)
+    lines = CallLines.of(arrivals.of_calls)
+    values = lines_of(heap, lines.lines)
     return Script(
-        arrivals=CallLines.of(arrivals),
-        withdrawals=np.array(withdrawals, np.int32),
+        arrivals=lines,
+        withdrawals=np.array(arrivals.withdrawals, np.int32),
         values=values,
-        decoys=_decoys(values, [len(lines) for lines in arrivals]),
+        decoys=arrivals.decoys(values, rng),
         poisons=CallLines.of(poisons),
         receipts=CallLines.of(receipts),
         delays_us=np.array(list(delays_us[: len(plan.sets)]) or [0] * len(plan.sets), np.int32),
@@ -178,10 +177,65 @@ class _Leaves:
         return cls(kinds[False], kinds[True], outputs, results)
 
 
+@dataclass(frozen=True)
+class _Drawn:
+    """Lines that were drawn for the calls of a run: others for each call, as many for all.
+
+    Attributes:
+        lines: [calls, lines].
+        leaves: [lines]: the tensor of each, the same in all calls.
+        inside: [calls, lines]: how many bytes of each, the first, belong to the tensor.
+    """
+
+    lines: Lines
+    leaves: Sequence[Leaf]
+    inside: NDArray[np.int64]
+
+
+class _Arrivals:
+    """The withheld lines of all calls.
+
+    Attributes:
+        of_calls: lines of each call.
+        withdrawals: how many of them, the first, are withdrawn after it.
+    """
+
+    def __init__(self) -> None:
+        self.of_calls: list[Lines] = []
+        self.withdrawals: list[int] = []
+        self._dtypes: dict[str, str] = {}
+        self._leaves: list[str] = []
+        self._inside: list[NDArray[np.int64]] = []
+
+    def add(self, lasting: _Drawn, changing: _Drawn) -> None:
+        """The next run of calls: lines of arguments that a call may not overwrite, and of others."""
+        calls, leaves = len(lasting.lines), [*lasting.leaves, *changing.leaves]
+        self.of_calls += list(np.concatenate([lasting.lines, changing.lines], axis=1))
+        self.withdrawals += [len(lasting.leaves)] * calls
+        self._dtypes |= {leaf.name: leaf.dtype for leaf in leaves}
+        self._leaves += [leaf.name for leaf in leaves] * calls
+        self._inside.append(np.concatenate([lasting.inside, changing.inside], axis=1).ravel())
+
+    def decoys(self, values: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        """What the lines hold before they arrive; poison where the tensor has no other elements.
+
+        Args:
+            values: [lines, LINE_BYTES] of all calls.
+            rng: draws them.
+        """
+        decoys = values.copy()
+        inside, leaves = np.concatenate([*self._inside, np.zeros(0, np.int64)]), np.array(self._leaves)
+        for name, dtype in self._dtypes.items():
+            own = np.flatnonzero(leaves == name)
+            decoys[own] = draw_decoys(dtype, values[own], inside[own], rng)
+        decoys[(decoys == values).all(axis=1)] = POISON
+        return decoys
+
+
 def _draw(
     leaves: Sequence[PlacedLeaf], offsets: NDArray[np.int64], base: int, most: int, rng: np.random.Generator
-) -> Lines:
-    """Lines of some leaves, [calls, lines]: others for each call, as many for all.
+) -> _Drawn:
+    """Lines of some leaves.
 
     Args:
         leaves: of the first call.
@@ -195,11 +249,19 @@ def _draw(
         kept = [kept[i] for i in rng.choice(len(kept), most, replace=False)]
     sizes = np.array([-(-leaf.leaf.capacity_bytes // LINE_BYTES) for leaf in kept], np.int64)
     counts = _share_out(sizes, most)
-    columns = [np.zeros((len(offsets), 0), np.int64)]
+    lines, inside, drawn = (
+        [np.zeros((len(offsets), 0), np.int64)],
+        [np.zeros((len(offsets), 0), np.int64)],
+        list[Leaf](),
+    )
     for leaf, size, count in zip(kept, sizes, counts, strict=True):
-        within = np.arange(size) if count == size else rng.integers(0, size, (len(offsets), count))
-        columns.append(offsets[:, None] + (leaf.offset - base) // LINE_BYTES + within)
-    return np.concatenate(columns, axis=1).astype(np.uint32)
+        within = np.tile(np.arange(size), (len(offsets), 1))
+        if count < size:
+            within = rng.integers(0, size, (len(offsets), count))
+        lines.append(offsets[:, None] + (leaf.offset - base) // LINE_BYTES + within)
+        inside.append(np.minimum(leaf.leaf.capacity_bytes - LINE_BYTES * within, LINE_BYTES))
+        drawn += [leaf.leaf] * int(count)
+    return _Drawn(np.concatenate(lines, axis=1).astype(np.uint32), drawn, np.concatenate(inside, axis=1))
 
 
 def _share_out(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
@@ -214,18 +276,6 @@ def _share_out(sizes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
             counts[index] += 1
         growing = [index for index in growing if counts[index] < sizes[index]]
     return counts
-
-
-def _decoys(values: NDArray[np.uint8], counts: Sequence[int]) -> NDArray[np.uint8]:
-    """For each line what the same line of another call holds; in a block of one call, poison."""
-    if len(counts) > 1 and len(set(counts)) == 1:
-        of_calls = values.reshape(len(counts), -1, LINE_BYTES)
-        decoys = np.roll(of_calls, 1, axis=0).reshape(values.shape)
-    else:
-        decoys = np.full_like(values, POISON)
-    same = (decoys == values).all(axis=1)
-    decoys[same] = POISON
-    return decoys
 
 
 def lines_of(heap: AnyHeap, lines: Lines) -> NDArray[np.uint8]:

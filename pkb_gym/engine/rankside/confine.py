@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP = 1, 38, 22, 36, 24
 PR_SET_DUMPABLE, SECCOMP_MODE_FILTER = 4, 2
-CLONE_THREAD = 0x00010000
+CLONE_VFORK, CLONE_THREAD = 0x00004000, 0x00010000
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -220,7 +220,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
 
     Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
     `vmsplice` begin, the kernel ends without a thread of the rank. A thread cannot be stopped while a listener of
-    `seccomp` decides over its system call.
+    `seccomp` decides over its system call, nor while it waits for the end of a thread that it has started by
+    CLONE_VFORK.
     """
     deny, idle = _op(_RET, _DENY | errno.EPERM), _op(_RET, _DENY)  # error 0 is success
     only = {
@@ -241,6 +242,7 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         if name == "clone":
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JSET, _NEW_NAMESPACES, 0, 1), deny]
             body += [] if allow_processes else [_op(_JSET, CLONE_THREAD, 1, 0), deny]
+            body += [_op(_JSET, CLONE_THREAD, 0, 2), _op(_JSET, CLONE_VFORK, 0, 1), deny]
             body.append(_op(_RET, _ALLOW))
         elif name == "prctl":  # a rank must not outlive its leader
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 1, 0), _op(_JEQ, PR_SCHED_CORE, 0, 1), deny]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import linecache
 import os
+import re
 import resource
 import sys
 import time
@@ -151,7 +153,21 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
     track_no_resources()
     module = new_module()
     execute(source, module)
+    import_what_first_calls_import(source)
     return getattr(module, "solution", None)
+
+
+COMPILER_USERS = re.compile(r"\boptim\b|functional_collectives|\bcustom_op\b|\btorch\.compile\b")
+"""Parts of torch that import its compiler when they are first used."""
+
+
+def import_what_first_calls_import(source: str) -> None:
+    """Imports torch's compiler for sources that use it, if only to say that it passes over them.
+
+    That takes seconds, of several ranks on few processors as long as a block may take; loading has more time.
+    """
+    if COMPILER_USERS.search(source):
+        importlib.import_module("torch._dynamo")
 
 
 def track_no_resources() -> None:

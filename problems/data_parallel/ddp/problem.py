@@ -16,9 +16,9 @@ from pkb_gym.problems.mlp_training_step import (
     elementwise_flops,
     first_moment,
     matrix_flops,
-    parameter_std,
     published_batch,
     published_parameters,
+    replica_inputs,
     root_value,
     second_moment,
     updated,
@@ -34,11 +34,8 @@ SHAPES = {"W1": ("hid", "d_in"), "b1": ("hid",), "W2": ("d_out", "hid"), "b2": (
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     """Every rank draws its own parameters and moments, so that stale ones must be overwritten by rank 0's."""
-    std = parameter_std(make.ax)
     return (
-        make.normal("X_local"),
-        make.normal("y_local"),
-        *(make.normal(name, std[name]) for name in PARAMETERS),
+        *replica_inputs(make),
         *(first_moment(make, f"exp_avg_{name}") for name in PARAMETERS),
         *(second_moment(make, f"exp_avg_sq_{name}") for name in PARAMETERS),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -27,13 +28,14 @@ from pkb_gym.problems.mlp_training_step import (
     by_parameter,
     derive_sharded,
     elementwise_flops,
+    first_layer_of_shards,
     first_moment,
     matrix_flops,
-    own_pieces,
     parameter_shapes,
-    parameter_std,
     published_batch,
     published_parameters,
+    rank_shard,
+    samples,
     second_moment,
     updated,
     vary,
@@ -51,12 +53,13 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     """Scaled normal parameters: the slices of all ranks make one whole network, whose every layer has a gradient."""
-    shard = make.normal("flat_param_shard")
-    std = parameter_std(make.ax)
-    for name, where in own_pieces(make.ax):
-        shard[where] *= std[name]
-    batch = make.normal("X_local"), make.normal("y_local")
-    return *batch, shard, first_moment(make, "exp_avg_shard"), second_moment(make, "exp_avg_sq_shard")
+    batch = samples(make, partial(first_layer_of_shards, make)), make.normal("y_local")
+    return (
+        *batch,
+        rank_shard(make, make.rank),
+        first_moment(make, "exp_avg_shard"),
+        second_moment(make, "exp_avg_sq_shard"),
+    )
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, Workload, placed_results
 from pkb_gym.engine.problem.tensors import argument_leaves
+from pkb_gym.engine.ranks.decoys import draw_decoys
 from pkb_gym.engine.ranks.handover_script import (
     ARRIVALS,
     LINE_BYTES,
@@ -113,17 +114,49 @@ def test_values_are_those_of_the_heap_and_decoys_are_not():
     assert not (found.decoys == found.values).all(axis=1).any()
 
 
-def test_decoys_are_values_of_the_same_tensor_in_another_call():
-    """A constant poison would show a kernel which lines it has to wait for."""
-    plan, heap = block("AllReduce")
+@pytest.mark.parametrize("name", ["UlyssesAllGather", "SampleSort", "GradAccLoss", "AllReduce"])
+def test_no_decoy_hands_over_what_a_call_holds(name):
+    """Tensors that are withheld whole would be known before their time."""
+    plan, heap = block(name, calls=16)
     heap.bytes().copy_(torch.randint(0, 255, heap.bytes().shape, dtype=torch.uint8))
-    found = write_script(find_problem("AllReduce"), plan, RANK, heap, 0)
+    found = write_script(find_problem(name), plan, RANK, heap, 0)
     values = {bytes(value) for value in found.values}
-    assert all(bytes(decoy) in values for decoy in found.decoys)
+    assert not any(bytes(decoy) in values for decoy in found.decoys if (decoy != POISON).any())
 
 
-def test_the_only_call_of_a_block_has_poison_for_decoys():
-    found, _, _ = script("AllReduce", calls=1)
+@pytest.mark.parametrize(
+    ("dtype", "drawn"), [("float32", 0xFFF), ("bfloat16", 0xF), ("complex64", 0xFFF), ("int64", 0)]
+)
+def test_decoys_are_elements_of_the_tensor_but_for_bits_that_are_drawn(dtype, drawn):
+    """A constant poison would show a kernel which lines it has to wait for, and wild indices would end it."""
+    words = np.uint64 if dtype == "int64" else np.uint16 if dtype == "bfloat16" else np.uint32
+    rng = np.random.default_rng(0)
+    lines = rng.integers(0, 256, (12, LINE_BYTES), np.uint8)
+    decoys = draw_decoys(dtype, lines, np.full(12, LINE_BYTES), rng)
+    kept = {int(word) & ~drawn for word in lines.view(words).ravel()}
+    assert {int(word) & ~drawn for word in decoys.view(words).ravel()} <= kept
+    assert (decoys != lines).any()
+    whole = set(lines.view(words).ravel().tolist())
+    assert (set(decoys.view(words).ravel().tolist()) <= whole) == (drawn == 0)
+
+
+def test_decoys_of_whole_numbers_in_a_float_tensor_are_whole_numbers():
+    lines = np.random.default_rng(0).integers(0, 9, (6, 16)).astype(np.float32).view(np.uint8)
+    decoys = draw_decoys("float32", lines, np.full(6, LINE_BYTES), np.random.default_rng(1))
+    assert set(decoys.view(np.float32).ravel().tolist()) <= set(range(9))
+
+
+def test_bytes_behind_a_tensor_are_in_no_decoy_and_stay():
+    lines = np.random.default_rng(0).integers(0, 100, (2, LINE_BYTES), np.uint8)
+    lines[1, 8:] = 200
+    decoys = draw_decoys("uint8", lines, np.array([LINE_BYTES, 8]), np.random.default_rng(1))
+    assert (decoys[1, 8:] == 200).all() and (decoys[0] < 100).all() and (decoys[1, :8] < 100).all()
+
+
+def test_a_number_that_is_the_same_in_all_calls_has_poison_for_a_decoy():
+    plan, heap = block("GradAccLoss")
+    heap.bytes().fill_(1)
+    found = write_script(find_problem("GradAccLoss"), plan, RANK, heap, 0)
     assert (found.decoys == POISON).all()
 
 

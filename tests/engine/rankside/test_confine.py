@@ -205,6 +205,16 @@ def test_no_thread_can_wait_where_it_cannot_be_stopped() -> None:
     filtered(lambda: refused(lambda: LIBC.syscall(confine._ARCHITECTURES[platform.machine()][1]["seccomp"], 1, 40, 0)))
 
 
+@pytest.mark.parametrize("allow_processes", [False, True])
+def test_no_thread_can_wait_for_another_where_it_cannot_be_stopped(allow_processes: bool) -> None:
+    clone = confine._ARCHITECTURES[platform.machine()][1]["clone"]
+    of_a_thread = 0x100 | 0x800 | confine.CLONE_THREAD  # CLONE_VM, CLONE_SIGHAND
+    filtered(
+        lambda: refused(lambda: LIBC.syscall(clone, of_a_thread | confine.CLONE_VFORK, 0, 0, 0, 0)),
+        allow_processes=allow_processes,
+    )
+
+
 def test_no_lease_is_taken_on_a_file_of_the_system() -> None:
     """Whoever opens the file waits for up to 45 s until its holder gives it back: compilers, and the evaluator."""
 

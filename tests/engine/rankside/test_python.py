@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from pkb_gym.engine.rankside.python import execute
+from pkb_gym.engine.rankside import python
+from pkb_gym.engine.rankside.python import execute, import_what_first_calls_import
 from pkb_gym.problems.catalogue import find_problem, reference_source
 
 SOURCE = """\
@@ -48,3 +49,22 @@ def test_references_with_a_triton_kernel_load_without_triton(name: str, monkeypa
     module = ModuleType("reference")
     execute(reference_source(find_problem(name)), module, "reference.py")
     assert module.triton is None and callable(module.solution)
+
+
+@pytest.mark.parametrize(
+    ("source", "imported"),
+    [
+        ("import torch\nadam = torch.optim.Adam", ["torch._dynamo"]),
+        ("import torch.distributed._functional_collectives as funcol", ["torch._dynamo"]),
+        ("compiled = torch.compile(solution, backend='eager')", ["torch._dynamo"]),
+        ("optimal = optimise(torch.compiled)", []),
+    ],
+)
+def test_what_first_calls_import_is_imported_when_the_source_is_loaded(
+    source: str, imported: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds, which a call does not have on a busy machine."""
+    found: list[str] = []
+    monkeypatch.setattr(python.importlib, "import_module", found.append)
+    import_what_first_calls_import(source)
+    assert found == imported
