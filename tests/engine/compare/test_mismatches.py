@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
@@ -56,3 +58,12 @@ def test_the_worst_element_is_named(
     assert (mismatch.worst_index, mismatch.bounding_box or ()) == (worst, box)
     assert (mismatch.got, mismatch.expected) == shown
     assert mismatch.wrong_elements == int((have != should).sum())
+
+
+def test_naming_an_element_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.unravel_index imports SymPy: a second in each reference rank, and 10 ms of every later collection there."""
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # imports of it fail
+    (call,) = Block(COPIES, 1).calls()
+    have, should = torch.zeros(2, 3), torch.eye(2, 3)
+    with torch.device("cpu"):
+        assert wrong_values(call, "out", "equal", have, should, have != should).worst_index == (0, 0)
