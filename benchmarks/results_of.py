@@ -254,6 +254,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for result in ("ray_faults", "ray_gangs", "ray_overhead", "ray_scale")
     },
     ("service_load", "pkb_gym/serve/server.py"): "19ca35909d22",
+    # The place of the worst element is found by NumPy: the same one.
+    ("honest_evaluations", "pkb_gym/engine/compare/mismatches.py"): "ed5cd9a2",
     # The drill compiles C++ alone, and makes no debug builds.
     ("fault_drill", "pkb_gym/engine/compile/nvcc.py"): "f9034cf161cd",
     ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "c588bb48f024",
