@@ -122,8 +122,8 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {
-    # Translation units of the emulator, which the drill does not use.
-    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "9b0552456be5",
+    # Translation units of the emulator, and options for its kernels, which the drill does not use.
+    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "f190e42d",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
     # counts of instructions before and after.
     **{
@@ -214,7 +214,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             *("honest_evaluations", "learning_run", "reward_study"),
         )
     },
-    ("fault_drill", "pkb_gym/engine/ranks/reference_gang.py"): "a7e6d158",
+    # And it is stopped while nothing is evaluated: the drill kills ranks, and counts verdicts.
+    ("fault_drill", "pkb_gym/engine/ranks/reference_gang.py"): "9a4a434c",
     # Outputs are sampled on GPUs alone, by a library that the drill, on the CPU, does not compile.
     ("fault_drill", "pkb_gym/engine/compile/handover.py"): "f26a8538",
     # Another way to the same answer about a library.
@@ -255,6 +256,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for result in ("ray_faults", "ray_gangs", "ray_overhead", "ray_scale")
     },
     ("service_load", "pkb_gym/serve/server.py"): "19ca35909d22",
+    # The place of the worst element is found by NumPy, and places of tensors are tuples: the same ones.
+    ("honest_evaluations", "pkb_gym/engine/compare/mismatches.py"): "ed5cd9a2",
+    ("honest_evaluations", "pkb_gym/engine/compare/layout.py"): "7a455dde",
     # The drill compiles C++ alone, and makes no debug builds.
     ("fault_drill", "pkb_gym/engine/compile/nvcc.py"): "f9034cf161cd",
     ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "c588bb48f024",

@@ -79,8 +79,10 @@ def lasting() -> Lasting:
 def compiled_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where all tests keep what they compiled: compilers take seconds for each kernel.
 
-    Test processes that run side by side (pytest-xdist) share it.
+    Test processes that run side by side (pytest-xdist) share it; tests of doors do, where PKB_TEST_COMPILED names it.
     """
+    if kept := os.environ.get("PKB_TEST_COMPILED"):
+        return Path(kept)
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "compiled"
     folder.mkdir(exist_ok=True)

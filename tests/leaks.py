@@ -115,16 +115,20 @@ descendants = Descendants()
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The descendants of this process and the names in /dev/shm."""
+    """The names in /proc and in /dev/shm.
 
-    processes: frozenset[Descendant]
+    A process's number is its name: only those of processes that came later are looked up, as the state of dozens of
+    lasting ones takes longer to read than most tests. Numbers are given in a circle, so none is given twice so soon.
+    """
+
+    processes: frozenset[str]
     files: frozenset[str]
 
 
 def snapshot() -> Snapshot:
     """What is there now."""
     files = os.listdir(SHM) if SHM.is_dir() else ()
-    return Snapshot(descendants(), frozenset(files))
+    return Snapshot(frozenset(os.listdir("/proc")), frozenset(files))
 
 
 def leftovers(before: Snapshot, lasting: Lasting, grace_s: float = GRACE_S) -> list[str]:
@@ -148,25 +152,43 @@ def leftovers(before: Snapshot, lasting: Lasting, grace_s: float = GRACE_S) -> l
 
 def _new(before: Snapshot, lasting: Lasting) -> list[str]:
     now = snapshot()
-    processes = {child for child in now.processes - before.processes if not _is_server_of_python(child)}
+    new = {int(name) for name in now.processes - before.processes if name.isdigit()}
+    processes = {pid for pid in new if _is_ours(pid) and not _is_server_of_python(pid)}
     files = now.files - before.files - lasting.files()
     if processes:
-        allowed = lasting.pids()
-        processes = {child for child in processes if child.pid not in allowed}
-    lines = [f"process {child.pid}: {_command(child)}" for child in sorted(processes)]
+        processes -= lasting.pids()
+    lines = [f"process {pid}: {_command(pid)}" for pid in sorted(processes)]
     return lines + [f"file {SHM / name}" for name in sorted(files) if not used_by_others(name)]
 
 
-def _command(child: Descendant) -> str:
+def _is_ours(pid: int) -> bool:
+    """Whether a process lives and descends from this one."""
+    ancestor = pid
+    while ancestor > 0:
+        stat = _stat(ancestor)
+        if stat is None:
+            if ancestor == pid:
+                return False
+            ancestor = pid  # whose parent ended meanwhile: it has another now
+            continue
+        if ancestor == pid and stat.state == "Z":
+            return False
+        if stat.parent == os.getpid():
+            return True
+        ancestor = stat.parent
+    return False
+
+
+def _command(pid: int) -> str:
     try:
-        process = psutil.Process(child.pid)
+        process = psutil.Process(pid)
         return " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         return "(gone)"
 
 
-def _is_server_of_python(child: Descendant) -> bool:
-    return any(name in _command(child) for name in SERVERS_OF_PYTHON)
+def _is_server_of_python(pid: int) -> bool:
+    return any(name in _command(pid) for name in SERVERS_OF_PYTHON)
 
 
 def used_by_others(name: str) -> bool:

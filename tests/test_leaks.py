@@ -32,6 +32,7 @@ def test_a_living_child_is_found_and_an_ended_one_is_not(sleeper):
     (line,) = leftovers(before, Lasting(), grace_s=0)
     assert line.startswith(f"process {process.pid}: ")
     process.kill()
+    assert leftovers(before, Lasting()) == [], "nor one that nobody has waited for"
     process.wait()
     assert leftovers(before, Lasting()) == []
 
@@ -50,6 +51,18 @@ def test_a_process_whose_parent_has_ended_is_found():
     finally:
         os.kill(int(orphan), 9)
         os.waitpid(int(orphan), 0)
+
+
+def test_only_what_came_since_is_looked_at(sleeper, monkeypatch):
+    earlier = sleeper()
+    before = snapshot()
+    process = sleeper()
+    read = set()
+    stat = leaks._stat
+    monkeypatch.setattr(leaks, "_stat", lambda pid: read.add(pid) or stat(pid))
+    monkeypatch.setattr(Lasting, "pids", lambda _: set())
+    assert len(leftovers(before, Lasting(), grace_s=0)) == 1
+    assert process.pid in read and not read & {earlier.pid, os.getpid()}
 
 
 def test_of_a_process_of_somebody_else_only_the_first_look_is_taken(sleeper, monkeypatch):
@@ -74,6 +87,13 @@ def test_what_lost_its_parent_while_it_was_looked_at_is_looked_at_again(monkeypa
     assert find() == {(70_000_001, 2)}
     stats[70_000_001] = leaks._Stat("Z", os.getpid(), 2)
     assert find() == frozenset()
+
+
+def test_what_loses_its_parent_while_it_is_looked_up_is_found(monkeypatch):
+    """The parent was there when its number was read, and is gone when its own parent is."""
+    orphaned = iter([leaks._Stat("S", 70_000_000, 2), leaks._Stat("S", os.getpid(), 2)])
+    monkeypatch.setattr(leaks, "_stat", lambda pid: next(orphaned) if pid == 70_000_001 else None)
+    assert leaks._is_ours(70_000_001)
 
 
 def test_a_lasting_process_may_stay_with_its_descendants(sleeper):
@@ -115,6 +135,7 @@ def test_a_file_in_shm_of_somebody_else_is_not_counted(shm, sleeper, monkeypatch
     assert other.stdout.readline() == "open\n"
     assert f"file {path}" in leftovers(before, Lasting(), grace_s=0), "a child's file is ours"
     monkeypatch.setattr("tests.leaks.descendants", frozenset)
+    monkeypatch.setattr("tests.leaks._is_ours", lambda _: False)
     assert leftovers(before, Lasting(), grace_s=0) == []
 
 

@@ -7,6 +7,8 @@ Tokens whose slots are empty are dropped: no expert gets them.
 
 from __future__ import annotations
 
+from bisect import bisect
+from itertools import accumulate
 from math import comb, exp
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
@@ -81,12 +83,16 @@ def vary_routing(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 def draw_kinds(draw: Draw, tokens: int, weights: list[float], slots: int) -> Kinds:
     """Kinds of equal size, give or take one; the experts of a kind are distinct, drawn one after the other."""
     count = min(tokens, MOST_KINDS)
+    sums, last = list(accumulate(weights)), len(weights) - 1
     kinds = []
     for i in range(count):
-        left, experts = list(weights), []
+        left, sums_left, experts = list(weights), list(sums), []
         for _ in range(slots):
-            experts += draw.choices(range(len(left)), left)
-            left[experts[-1]] = 0.0
+            # As `draw.choices` draws, without going through all weights again.
+            chosen = bisect(sums_left, draw.random() * sums_left[-1], 0, last)
+            experts.append(chosen)
+            left[chosen] = 0.0
+            sums_left[chosen:] = accumulate(left[chosen + 1 :], initial=sums_left[chosen - 1] if chosen else 0.0)
         kinds.append((tokens // count + (i < tokens % count), tuple(experts)))
     return tuple(kinds)
 
@@ -175,7 +181,8 @@ def expert_counts(kinds: Kinds, experts: int) -> list[int]:
 
 def visits(kinds: Kinds, place: int, local: int) -> int:
     """The number of tokens that chose an expert of the rank at that place in the group."""
-    return sum(tokens for tokens, chosen in kinds if any(expert // local == place for expert in chosen))
+    experts = frozenset(range(place * local, (place + 1) * local))
+    return sum(tokens for tokens, chosen in kinds if not experts.isdisjoint(chosen))
 
 
 def routed_experts(make: InputMaker) -> torch.Tensor:

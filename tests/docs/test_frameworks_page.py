@@ -150,6 +150,7 @@ MAKE = """\
 #!/bin/bash
 echo "made $1"
 echo "$1" >>"$CALLS"
+[[ ! -d ${PKB_TEST_COMPILED-} ]] || echo "$1 $PKB_TEST_COMPILED" >>"$COMPILED"
 [[ $1 != "${FAILS%%:*}" ]] || (($(grep -cx "$1" "$CALLS") > ${FAILS##*:}))
 """
 """In place of make, for `.ci/run`: it fails at a target as often as FAILS says."""
@@ -172,6 +173,7 @@ def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(
         "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
         "PYTHON": "python",
         "CALLS": str(tmp_path / "calls"),
+        "COMPILED": str(tmp_path / "compiled"),
         "FAILS": fails,
         "TMPDIR": str(tmp_path),
     }
@@ -180,4 +182,6 @@ def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(
     made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
     assert made == [".venv/.installed-dev", "test", *["doors"] * calls["doors"]]
     assert Counter((tmp_path / "calls").read_text().split()) == +Counter({".venv/.installed-dev": 1, **calls})
+    kept = dict(line.split() for line in (tmp_path / "compiled").read_text().splitlines())
+    assert set(kept) == set(made) - {".venv/.installed-dev"} and len(set(kept.values())) == 1, "doors find it compiled"
     assert not list(tmp_path.glob("tmp.*")), "nothing is left"

@@ -58,6 +58,16 @@ def test_each_rank_begins_once_and_has_requests_of_its_own(start: Start) -> None
     assert len({*ranks.pids, os.getpid()}) == 3
 
 
+def test_they_are_stopped_while_nobody_asks(start: Start) -> None:
+    ranks = start()
+    ranks.ask([("double", 1)] * 2, 10)
+    until = time.monotonic() + 10
+    while {psutil.Process(pid).status() for pid in ranks.pids} != {psutil.STATUS_STOPPED}:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert [doubled for _, _, doubled in ranks.ask([("double", 1)] * 2, 10)] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

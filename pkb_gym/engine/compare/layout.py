@@ -11,7 +11,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pkb_gym.engine.problem import (
     Group,
@@ -41,9 +41,8 @@ EVERY_TRIAL = "every trial"
 """Key of axes that do not vary."""
 
 
-@dataclass(frozen=True)
-class PlacedLeaf:
-    """One leaf and its place, the same in every segment."""
+class PlacedLeaf(NamedTuple):
+    """One leaf and its place, the same in every segment: a tuple, as a block has thousands of them."""
 
     leaf: Leaf
     offset: int
@@ -209,10 +208,11 @@ def _places(sizes: Sequence[int], gap_pages: int, rng: random.Random) -> list[in
 def _moved(plan: SetPlan, trial: int, offset: int) -> SetPlan:
     """The same tensors for another trial, elsewhere."""
     by = offset - plan.offset
-    leaves = tuple(
-        {name: PlacedLeaf(placed.leaf, placed.offset + by) for name, placed in of_rank.items()}
-        for of_rank in plan.leaves
-    )
+    leaves = plan.leaves
+    if by != 0:
+        leaves = tuple(
+            {name: PlacedLeaf(leaf, place + by) for name, (leaf, place) in of_rank.items()} for of_rank in leaves
+        )
     return SetPlan(trial, plan.axes, offset, plan.nbytes, plan.outputs_offset + by, leaves)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.layout import PlacedLeaf
 from pkb_gym.engine.problem.tensors import Leaf
@@ -59,8 +61,6 @@ def wrong_values(
         expected: what the baseline has.
         marks: the wrong elements, at least one.
     """
-    import torch
-
     from pkb_gym.engine.problem.rules import wide
 
     places = marks.nonzero()
@@ -69,7 +69,7 @@ def wrong_values(
         distance = distance.masked_fill(distance.isnan(), float("inf")).masked_fill(~marks, -1)
     else:
         distance = (got.double() - expected.double()).abs().masked_fill(~marks, -1)
-    worst = tuple(int(i) for i in torch.unravel_index(distance.argmax(), got.shape)) if got.dim() else ()
+    worst = tuple(int(i) for i in np.unravel_index(int(distance.argmax()), got.shape))
     box = None
     if got.dim():
         box = tuple((int(a), int(b)) for a, b in zip(places.amin(0), places.amax(0), strict=True))

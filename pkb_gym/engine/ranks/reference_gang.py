@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -90,7 +91,7 @@ class ReferenceGang:
         self.world_size = world_size
         self.idle_us: float | None = None
         self.host_ns = 0
-        self._failed = self._staged = False
+        self._failed = self._staged = self._rests = False
         self._device_heaps: tuple[DeviceHeap, DeviceHeap] | None = None
         # Where ranks meet, now and whenever they make a group: a file without a name, gone with the last of them.
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
@@ -266,9 +267,17 @@ class ReferenceGang:
         return [RankCheck.model_validate(reply.check) for reply in self._send(orders, Compared)]
 
     def release(self) -> None:
-        """Lets go of heaps and results; a gang that has failed holds none any more."""
-        if not self._failed:
-            self._exchange(Release(), Ready)
+        """Lets go of heaps and results; a gang that has failed holds none any more.
+
+        On the CPU its ranks are stopped until the next order: gloo looks for messages a hundred times a second, in a
+        thread of each.
+        """
+        if self._failed:
+            return
+        self._exchange(Release(), Ready)
+        if self.device == "cpu":
+            self._gang.processes.signal(signal.SIGSTOP)
+            self._rests = True
 
     def close(self) -> None:
         """Ends it."""
@@ -306,6 +315,9 @@ class ReferenceGang:
     @contextlib.contextmanager
     def _one_exchange(self) -> Iterator[None]:
         """For one order with its replies: a gang that is left in the middle of it, as by Ctrl-C, takes no other one."""
+        if self._rests:
+            self._rests = False
+            self._gang.processes.thaw()
         try:
             yield
         except GangFailed as failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import pytest
 import torch
@@ -78,3 +79,12 @@ def test_elements_that_differ_are_told_apart(got: float, expected: float, shown:
     have, should = torch.tensor([got], dtype=torch.float64), torch.tensor([expected], dtype=torch.float64)
     mismatch = wrong_values(call, "out", "same bits", have, should, torch.tensor([True]))
     assert (mismatch.got, mismatch.expected) == shown
+
+
+def test_naming_an_element_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.unravel_index imports SymPy: a second in each reference rank, and 10 ms of every later collection there."""
+    monkeypatch.setitem(sys.modules, "torch.fx.experimental.symbolic_shapes", None)  # imports of it fail
+    (call,) = Block(COPIES, 1).calls()
+    have, should = torch.zeros(2, 3), torch.eye(2, 3)
+    with torch.device("cpu"):
+        assert wrong_values(call, "out", "equal", have, should, have != should).worst_index == (0, 0)

@@ -19,6 +19,7 @@ from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem.inputs import checked_calls
+from pkb_gym.engine.ranks.rank_threads import wait_until_stopped
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
@@ -72,6 +73,16 @@ def test_threads_share_one_evaluator(local_evaluator: LocalEvaluator) -> None:
     works = [lambda candidate=candidate: evaluate(local_evaluator, candidate, "check") for candidate in (GOOD, BAD) * 2]
     failures = [feedback.failure for feedback in run_together(*works)]
     assert failures == [None, Failure.RUNTIME_ERROR] * 2
+
+
+def test_between_evaluations_reference_ranks_take_no_processor_time(
+    local_evaluator: LocalEvaluator, gang_pool: GangPool
+) -> None:
+    """gloo's threads looked for messages a hundred times a second, for as long as the evaluator was open."""
+    processes = gang_pool.reference("cpu", 2)._gang.processes
+    for _ in range(2):
+        assert evaluate(local_evaluator, GOOD, "check").passed
+        wait_until_stopped(processes.pidfds, time.monotonic() + 10)
 
 
 LEARNS = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ from pkb_gym.engine.ranks.reference_orders import (
 )
 from pkb_gym.engine.rankside.messages import WireMessage
 from pkb_gym.engine.rankside.orders import Claim, RunNullBlock
+from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.feedback import Failure
 
 
@@ -48,6 +50,8 @@ class FakeGang:
         self.orders: list[WireMessage] = []
         self.answer: Callable[[int], WireMessage] = lambda rank: Ready()
         self.fails = self.closed = False
+        self.signals: list[signal.Signals] = []
+        self.processes = SimpleNamespace(signal=self.signals.append, thaw=lambda: self.signals.append(signal.SIGCONT))
 
     def exchange(
         self,
@@ -93,6 +97,19 @@ def gang(fake: FakeGang) -> ReferenceGang:
     assert fake.orders == [Start("cuda", 3, 2)] * 2
     fake.orders.clear()
     return gang
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", [signal.SIGSTOP, signal.SIGCONT]), ("cuda", [])])
+def test_between_evaluations_ranks_of_the_cpu_are_stopped(
+    fake: FakeGang, device: Device, expected: list[signal.Signals]
+) -> None:
+    gang = ReferenceGang(None, device, 2, 3, SimpleNamespace(reference_fds=()))  # type: ignore[arg-type]
+    gang.warm_up(1)
+    gang.release()
+    assert fake.signals == expected[:1]
+    gang.warm_up(1)
+    gang.warm_up(1)
+    assert fake.signals == expected
 
 
 def test_staging_returns_the_slowest_answer_and_every_ranks_processors(fake: FakeGang, gang: ReferenceGang) -> None:
