@@ -150,6 +150,7 @@ MAKE = """\
 #!/bin/bash
 echo "made $1"
 echo "$1" >>"$CALLS"
+[[ -z ${PYTHONDONTWRITEBYTECODE-} ]] || exit 1
 [[ ! -d ${PKB_TEST_COMPILED-} ]] || echo "$1 $PKB_TEST_COMPILED" >>"$COMPILED"
 [[ $1 != "${FAILS%%:*}" ]] || (($(grep -cx "$1" "$CALLS") > ${FAILS##*:}))
 """
@@ -176,6 +177,7 @@ def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(
         "COMPILED": str(tmp_path / "compiled"),
         "FAILS": fails,
         "TMPDIR": str(tmp_path),
+        "PYTHONDONTWRITEBYTECODE": "1",
     }
     done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
     assert bool(done.returncode) == bool(status), done.stdout
