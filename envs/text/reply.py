@@ -32,7 +32,11 @@ _FENCE_OR_TAG = re.compile(
 )
 _END_TAG = {name: re.compile(f"</{name}>", re.IGNORECASE) for name in THOUGHT_TAGS}
 _ANY_END_TAG = re.compile(rf"</(?:{_NAMES})>", re.IGNORECASE)
-_ALONE = re.compile(rf"^[ \t]*(?:`{{3,}}|~{{3,}})?[ \t]*</(?:{_NAMES})>[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_ALONE = re.compile(
+    # Possessive, or a line of many blanks would be tried in every division of them.
+    rf"^[ \t]*+(?:`{{3,}}+|~{{3,}}+)?+[ \t]*+</(?:{_NAMES})>[ \t\r]*+$",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 _DEFINES = re.compile(
     r"^(?:async )?def solution\b|^solution\s*=|TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*solution\b", re.MULTILINE
