@@ -191,9 +191,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         )
     },
     ("fault_drill", "pkb_gym/engine/support/ownership.py"): "c6d8a815c156",
-    # Further limits of a gang (core dumps, descriptors of builds, time at the gate): numbers in the same requests. A look
-    # for deadlocks five times a second, which acts where all ranks wait for good: none of these figures' do. Stops of a
-    # rank begin elsewhere in blocks that decide no time.
+    # Further limits of a gang (core dumps, descriptors of builds, time at the gate): numbers in the same requests. A
+    # look for deadlocks five times a second, which acts where all ranks wait for good: none of these figures' do. Stops
+    # of a rank begin elsewhere in blocks that decide no time.
     **{
         (result, "pkb_gym/engine/ranks/gang.py"): "bf7e1fb3b"
         for result in (
