@@ -28,6 +28,7 @@ settings.load_profile("project")
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["PKB_EVALUATOR"] = "fresh"  # a background evaluator would outlive the test
+    os.environ.pop("COLUMNS", None)  # test processes of xdist have one, and commands print as wide as it says
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
     torch.set_num_threads(1)  # threads of test processes side by side wait for each other, at full load

@@ -178,6 +178,7 @@ def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(
         "FAILS": fails,
         "TMPDIR": str(tmp_path),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PKB_TEST_COMPILED": "",
     }
     done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
     assert bool(done.returncode) == bool(status), done.stdout
