@@ -23,21 +23,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.common import RESULTS, header, make_parser
+from benchmarks.rollout_speed import SHAPE
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.training.processes.attention import use_sound_attention
 from pkb_gym.training.rollout.graph_decoder import GraphDecoder, TokenChoice
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 49152,
-    "hidden_size": 576,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 30,
-    "num_attention_heads": 9,
-    "num_key_value_heads": 3,
-    "max_position_embeddings": 8192,
-    "tie_word_embeddings": True,
-}
 BATCH, DECODED, NEW_TOKENS = 8, 56, 120
 PROMPT, REPLY = (370, 430), (350, 1050)
 """Shortest and longest, in tokens."""

@@ -20,16 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.source import looks_like_source
-from pkb_gym.engine.support.fences import fenced_blocks
+from pkb_gym.engine.support.fences import FENCE, fence_after, fenced_blocks
 
 THOUGHT_TAGS = ("think", "thinking", "thought", "reasoning")
 """Tags around text that a model writes for itself."""
 
 _NAMES = "|".join(THOUGHT_TAGS)
-_FENCE_OR_TAG = re.compile(
-    rf"^ {{0,3}}(?P<fence>`{{3,}}(?=[^`\n]*$)|~{{3,}})(?P<info>[^\n]*)$|<(?P<tag>{_NAMES})>",
-    re.IGNORECASE | re.MULTILINE,
-)
+_FENCE_OR_TAG = re.compile(rf"^{FENCE}$|<(?P<tag>{_NAMES})>", re.IGNORECASE | re.MULTILINE)
 _END_TAG = {name: re.compile(f"</{name}>", re.IGNORECASE) for name in THOUGHT_TAGS}
 _ANY_END_TAG = re.compile(rf"</(?:{_NAMES})>", re.IGNORECASE)
 _ALONE = re.compile(
@@ -107,19 +104,12 @@ def _thoughts(reply: str) -> Iterator[_Thought]:
     while (found := _FENCE_OR_TAG.search(reply, place)) is not None:
         place = found.end()
         if found["tag"] is None:
-            fence = _fence_after(fence, found)
+            fence = fence_after(fence, found)
         elif not fence:
             end = _END_TAG[found["tag"].lower()].search(reply, place)
             text = reply[place : len(reply) if end is None else end.start()]
             place = len(reply) if end is None else end.end()
             yield _Thought(found.start(), place, text)
-
-
-def _fence_after(fence: str, line: re.Match[str]) -> str:
-    """The fence of the block that is open after a line with one; empty where none is."""
-    if not fence:
-        return line["fence"]
-    return "" if line["fence"].startswith(fence) and not line["info"].strip() else fence
 
 
 def _last_end_tag(answer: str) -> re.Match[str] | None:
@@ -130,7 +120,7 @@ def _last_end_tag(answer: str) -> re.Match[str] | None:
     fences = [found for found in _FENCE_OR_TAG.finditer(answer) if found["tag"] is None]
     for found in _ANY_END_TAG.finditer(answer):
         while place < len(fences) and fences[place].start() < found.start():
-            fence = _fence_after(fence, fences[place])
+            fence = fence_after(fence, fences[place])
             place += 1
         if not fence or found.end() <= last_alone:
             last = found

@@ -8,7 +8,7 @@ import torch
 def use_sound_attention() -> None:
     """Keeps torch from cuDNN's kernels of attention, in this process.
 
-    Their backward pass gives NaN for some masks, of a loss that is finite (torch 2.11 with cuDNN 9.19 on an H100,
-    `benchmarks.attention_gradients`), and they are planned anew for each length of the sequences.
+    Their backward pass gave NaN for some batches whose loss is finite (torch 2.11 with cuDNN 9.19 on an H100);
+    `benchmarks.attention_gradients` looks for such batches.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)

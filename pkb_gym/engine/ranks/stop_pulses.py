@@ -42,9 +42,7 @@ class StopPulses:
     def _run(self) -> None:
         least_s, most_s = PAUSE_S
         pause_s = random.uniform(least_s, max(least_s, LATEST_BEGIN * self._block_s))
-        most_s = min(
-            most_s, max(least_s, self._block_s / MOST_PULSES)
-        )  # in a short block, stops follow each other soon
+        most_s = min(most_s, max(least_s, self._block_s / MOST_PULSES))  # soon after each other in a short block
         for _ in range(MOST_PULSES):
             if self._ended.wait(pause_s):
                 return

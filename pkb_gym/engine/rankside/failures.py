@@ -56,17 +56,14 @@ def trace_of(error: BaseException) -> str:
     Frames of rank programs are the same for every candidate, and say nothing about any.
     """
     trace = traceback.TracebackException.from_exception(error)
-    _keep_candidates_frames(trace)
+    left: list[traceback.TracebackException | None] = [trace]
+    while left:  # a candidate may chain as many errors as it likes
+        if (one := left.pop()) is not None:
+            frames = [frame for frame in one.stack if not _is_harness(frame)][-MOST_FRAMES:]
+            # Without a stack, no heading of one is printed.
+            one.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
+            left += [one.__cause__, one.__context__]
     return "".join(trace.format()).rstrip()
-
-
-def _keep_candidates_frames(trace: traceback.TracebackException) -> None:
-    frames = [frame for frame in trace.stack if not _is_harness(frame)][-MOST_FRAMES:]
-    # Without a stack, no heading of one is printed.
-    trace.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
-    for earlier in (trace.__cause__, trace.__context__):
-        if earlier is not None:
-            _keep_candidates_frames(earlier)
 
 
 def _is_harness(frame: traceback.FrameSummary) -> bool:

@@ -11,13 +11,7 @@ from typing import Literal
 
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.records.check_report import Mismatch, Race
-from pkb_gym.engine.stages.block_staging import (
-    TOGETHER,
-    CallConditions,
-    Withheld,
-    conducted,
-    longest_delays_s,
-)
+from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Withheld, conducted, longest_delays_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 
 MOST_TENSORS = 32

@@ -150,7 +150,10 @@ def is_tight(blocks: Sequence[Block]) -> bool:
 
 def is_settled(blocks: Sequence[Block]) -> bool:
     """Whether more blocks would change little: the interval is narrow, or the candidate clearly slow."""
-    return is_tight(blocks) or (len(blocks) >= MIN_BLOCKS and bootstrap_speedup(blocks).high < SLOW_SPEEDUP)
+    if len(blocks) < MIN_BLOCKS:
+        return False
+    ratio = bootstrap_speedup(blocks)
+    return ratio.relative_half_width <= TIGHT_RELATIVE or ratio.high < SLOW_SPEEDUP
 
 
 def summarise(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})(.*)")
+FENCE = r" {0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)"
+"""Pattern of a line that begins or ends a block."""
+_FENCE = re.compile(FENCE)
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,23 @@ def fenced_blocks(text: str) -> FencedBlocks:
     blocks: list[str] = []
     fence, begin, place = "", 0, 0
     for line in text.splitlines(keepends=True):
-        found = _FENCE.match(line.rstrip())
-        if found and not fence:
-            fence, begin = found[1], place + len(line)
-        elif found and found[1].startswith(fence) and not found[2].strip():
-            blocks.append(text[begin:place])
-            fence = ""
+        if (found := _FENCE.match(line.rstrip())) is not None:
+            before, fence = fence, fence_after(fence, found)
+            if not before:
+                begin = place + len(line)
+            elif not fence:
+                blocks.append(text[begin:place])
         place += len(line)
     return FencedBlocks(tuple(blocks), bool(fence))
+
+
+def fence_after(fence: str, line: re.Match[str]) -> str:
+    """The fence of the block that is open after a line with one; empty where none is.
+
+    Args:
+        fence: of the block that is open before it, or empty.
+        line: a match of `FENCE`.
+    """
+    if not fence:
+        return line["fence"]
+    return "" if line["fence"].startswith(fence) and not line["info"].strip() else fence
