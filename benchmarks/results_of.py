@@ -205,12 +205,17 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Candidates whose whole interval lies below half of the baseline's speed are timed in fewer blocks: those of these
     # figures were timed in more, or are faster. The statistics of a block are the same.
     **{
-        (result, f"pkb_gym/engine/stages/{name}.py"): "bf7e1fb3b"
+        (result, f"pkb_gym/engine/stages/{name}.py"): as_of
         for result in (
             *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_experts_2_ranks", "handover_requests"),
             *("honest_evaluations", "learning_run", "reward_study"),
         )
-        for name in ("time", "timing_statistics")
+        for name, as_of in (("time", "bf7e1fb3b"), ("timing_statistics", "3435599ae"))
+    },
+    # The same interval, computed once for both questions.
+    **{
+        (result, "pkb_gym/engine/stages/timing_statistics.py"): "3435599ae"
+        for result in ("experts", "latency", "repeatability")
     },
     # Deadlines allow for the delays of their own calls alone, and keep 10 s beside them.
     **{
