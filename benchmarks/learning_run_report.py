@@ -9,7 +9,7 @@ the three rings, gains that are paired by prompt, the second turn with the text 
 distances of kernels to those of the corpus, curves of the training, where its time went, and controls at equal
 evaluations. Stages that are missing or were broken off appear as far as they came. The pretrained model may have been
 judged by another run, and `evolve` have searched elsewhere. With the archives of further seeds, there are figures of
-each seed and of all joined (`learning_seeds`); what is not of a seed is that of the first.
+each seed and of all joined (`learning_seeds`); what a seed has not itself, SFT and its samples, is the first's.
 """
 
 from __future__ import annotations
@@ -204,8 +204,9 @@ def figures_of_seeds(runs: Sequence[Path], prompts: Sequence[Row]) -> dict[str, 
     seeds = []
     for run in runs:
         about = json.loads((run / "about.json").read_bytes())
-        own = {name: of for name, of in policy_rows(run).items() if name in ("grpo", "rft")}
+        own = shared if run == runs[0] else policy_rows(run)
         rows = {name: of for name, of in shared.items() if name == "sft"} | own
+        rows.pop("base", None)
         training = _grpo(run / "grpo")
         arms = (
             [] if training is None or "grpo" not in rows else _arms(run, rows, training["evaluations"], rings, runs[0])
@@ -292,12 +293,12 @@ def _arms(
         rows: of its policies.
         trained: evaluations of its GRPO.
         rings: prompt key -> ring.
-        first: run of the first seed, which has the samples; by default this one.
+        first: run whose samples are taken where this one has none of its own; by default none.
     """
     arms = [_arm("grpo", rows["grpo"], trained, rings)]
     if "sft" in rows:
         arms.append(_arm("sft", rows["sft"], 0, rings))
-    if samples := stage_rows((first or run) / "samples"):
+    if samples := stage_rows(run / "samples") or (stage_rows(first / "samples") if first is not None else []):
         later = [{**row, "sample": row["sample"] + AFTER} for row in samples]
         arms.append(_arm("best of n", [*rows.get("sft", ()), *later], 0, rings))
     if "rft" in rows:
