@@ -20,11 +20,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, make_parser
-from benchmarks.learning_by_problem import ring_by_problem, training_by_problem
+from benchmarks.learning_by_problem import PARTS, ring_by_problem, training_by_problem
 from benchmarks.learning_nearest import Shown, nearness, shown_kernels
 from benchmarks.learning_report import phase_figures, step_curves
 from benchmarks.learning_seeds import SeedResults, seeds_figures
@@ -126,11 +127,11 @@ def first_verdicts(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> di
 
 
 def verdicts_by_step(rollouts: Sequence[Row]) -> list[dict[str, int]]:
-    """Of each step of GRPO: verdict -> submissions and replies without one."""
-    steps: dict[int, Counter[str]] = {}
+    """Of each step of GRPO: verdict -> submissions and replies without one; empty where none was generated."""
+    steps: list[Counter[str]] = [Counter() for _ in range(1 + max((row["step"] for row in rollouts), default=-1))]
     for row in rollouts:
-        steps.setdefault(row["step"], Counter())[row["failure"] or PASSED] += 1
-    return [dict(steps[step].most_common()) for step in sorted(steps)]
+        steps[row["step"]][row["failure"] or PASSED] += 1
+    return [dict(step.most_common()) for step in steps]
 
 
 def stage_rows(folder: Path) -> list[Row]:
@@ -271,7 +272,17 @@ def _grpo(folder: Path) -> dict[str, Any] | None:
         "second_turn": second_turn(_of_all_steps(rollouts)).model_dump(mode="json"),
         "evaluations": training_evaluations(rollouts),
         "phases": phase_figures(phases),
+        "phases_by_part": phases_by_part(phases),
     }
+
+
+def phases_by_part(steps: Sequence[Row], parts: int = PARTS) -> list[dict[str, Any]]:
+    """The phases of each of so many parts of the steps, which are equally long but for rounding; without empty parts.
+
+    A policy that fails less often waits less for evaluations: failures take longest, up to their deadlines.
+    """
+    ends = [round(len(steps) * part / parts) for part in range(parts + 1)]
+    return [phase_figures(steps[first:last]) for first, last in pairwise(ends) if first < last]
 
 
 def _of_all_steps(rollouts: Sequence[Row]) -> list[Row]:

@@ -77,6 +77,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "learning": ("pkb_gym/corpus/families/*", *TIMING),
     "evaluation_rate": ("training/evaluation/*.py", "pkb_gym/engine/stages/machine_sharing.py", *TIMING, *GANGS),
     "learning_rate_probe": ("training/learner/turn_credit.py", "rewards/advantages.py", "rewards/returns.py"),
+    "attention_gradients": ("training/processes/attention.py",),
     "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
     "reward_study": (*(f"rewards/{name}.py" for name in ("presets", "default", "ladder", "milestones")), *TIMING),
     "catalogue": ("problems/catalogue.py",),
@@ -208,7 +209,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, f"pkb_gym/engine/stages/{name}.py"): as_of
         for result in (
             *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_experts_2_ranks", "handover_requests"),
-            *("honest_evaluations", "learning_run", "reward_study"),
+            *("honest_evaluations", "reward_study"),
         )
         for name, as_of in (("time", "bf7e1fb3b"), ("timing_statistics", "3435599ae"))
     },
@@ -240,7 +241,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "pkb_gym/engine/handover/server.cpp"): "a7e6d158"
         for result in (
             *("gpu_evaluator_1_ranks", "gpu_experts_2_ranks", "handover_requests"),
-            *("honest_evaluations", "learning_run", "reward_study"),
+            *("honest_evaluations", "reward_study"),
         )
     },
     # And it is stopped while nothing is evaluated: the drill kills ranks, and counts verdicts.
@@ -268,10 +269,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         ("starters", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
         for name in ("corpus/families/loss", "corpus/families/meetings", "corpus/families/ragged", "starters/starter")
-    },
-    **{
-        ("learning_run", f"pkb_gym/corpus/families/{name}.py"): "eba7c4fcf9b4"
-        for name in ("loss", "meetings", "ragged")  # those of CUDA: the run's kernels are in C++
     },
     **{
         ("report_size", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning_run_report import figures, first_verdicts, main, second_turn, verdicts_by_step
+from benchmarks.learning_run_report import (
+    figures,
+    first_verdicts,
+    main,
+    phases_by_part,
+    second_turn,
+    verdicts_by_step,
+)
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
@@ -56,13 +63,22 @@ def test_verdicts_of_first_turns_and_of_steps_are_counted():
         "sizes": {"compile_error": 1, "output_mismatch": 1, "passed": 1, "no_submission": 1},
         "test": {"compile_error": 2},
     }
-    steps = [{"step": step, "failure": failure} for step, failure in ((1, None), (0, "race"), (1, "race"), (1, None))]
-    assert verdicts_by_step(steps) == [{"race": 1}, {"passed": 2, "race": 1}]
+    steps = [{"step": step, "failure": failure} for step, failure in ((2, None), (0, "race"), (2, "race"), (2, None))]
+    assert verdicts_by_step(steps) == [{"race": 1}, {}, {"passed": 2, "race": 1}]
 
 
 def test_the_share_compiled_is_of_what_came_beyond_the_compiler():
     (ring,) = summarise_rings(ROWS[:6], {prompt_key(one): "sizes" for one in ROWS}).values()
     assert [of_turn.compiled.mean for of_turn in ring.turns] == [(0.5 + 0.5) / 2, (1.0 + 0.5) / 2]
+
+
+def test_phases_are_shown_in_the_course_of_the_training():
+    more = {"stages_s": {}, "evaluations": 2, "gpu_utilisations": []}
+    waits = [{"wall_s": 10.0, "phases_s": {"evaluation": seconds}, **more} for seconds in (8.0, 4.0, 0.0)]
+    found = phases_by_part(waits, parts=2)
+    assert [(part["steps"], part["share"]["evaluation"]) for part in found] == [(2, 0.6), (1, 0.0)]
+    assert [part["evaluations_per_minute"] for part in found] == [12.0, 12.0]
+    assert [part["steps"] for part in phases_by_part(waits[:1], parts=4)] == [1]
 
 
 def write_archive(path: Path, files: dict[str, dict]) -> None:
