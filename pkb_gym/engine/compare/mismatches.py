@@ -8,6 +8,7 @@ import numpy as np
 
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.layout import PlacedLeaf
+from pkb_gym.engine.compare.poison import poison_of
 from pkb_gym.engine.problem.tensors import Leaf
 from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.orders import Claim
@@ -88,6 +89,7 @@ def wrong_values(
         got=got_text,
         expected=expected_text,
         rule=rule,
+        unwritten_elements=_unwritten(call.rank, got, marks),
     )
 
 
@@ -116,6 +118,16 @@ def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
         elements=leaf.capacity,
         rule="this argument must stay as it is",
     )
+
+
+def _unwritten(rank: int, got: torch.Tensor, marks: torch.Tensor) -> int:
+    """How many wrong elements are as before a checked call; of single bytes, which may be so by chance, all or none."""
+    import torch
+
+    elements = got[marks].contiguous()
+    held = (elements.view(torch.uint8).view(len(elements), -1) == poison_of(rank)).all(dim=1)
+    count = int(held.sum())
+    return count if elements.element_size() > 1 or count == len(elements) else 0
 
 
 def _told_apart(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:

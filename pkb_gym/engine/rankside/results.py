@@ -39,12 +39,12 @@ def split(returns: str, outputs: Sequence[Result], result: object) -> list[list[
     elif returns == "dict":
         names = [output.key for output in outputs if output.slots]
         if not isinstance(result, Mapping) or set(result) != set(names):
-            raise bad_result(f"expected a dict with {', '.join(names)}; got {_kind_of(result)}")
+            raise bad_result(f"expected a dict with {', '.join(names)}; got {value_in_words(result)}")
         parts = [result.get(output.key) for output in outputs]
     else:
         if not isinstance(result, tuple | list) or len(result) != len(outputs):
             names = [output.name for output in outputs]
-            raise bad_result(f"expected a tuple of {len(names)} ({', '.join(names)}); got {_kind_of(result)}")
+            raise bad_result(f"expected a tuple of {len(names)} ({', '.join(names)}); got {value_in_words(result)}")
         parts = result
     return [_tensors(output, part) for output, part in zip(outputs, parts, strict=True)]
 
@@ -56,13 +56,15 @@ def _tensors(output: Result, part: object) -> list[torch.Tensor]:
         return []
     if not output.is_list and isinstance(part, tuple) and all(type(number) is int for number in part):
         part = torch.tensor(part, dtype=torch.int64)  # a size, such as torch.Size
+    if not output.is_list and not output.slots:
+        raise bad_result(f"{output.name}: expected None, got {value_in_words(part)}")
     tensors = list(part) if output.is_list and isinstance(part, list | tuple) else [part]
     if len(tensors) != len(output.slots):
         raise bad_result(f"{output.name}: expected {len(output.slots)} tensors, got {len(tensors)}")
     for tensor in tensors:
         # A subclass could compute its values later, when they are looked at.
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:  # type: ignore[union-attr]
-            raise bad_result(f"{output.name}: expected a plain dense tensor, got {_kind_of(tensor)}")
+            raise bad_result(f"{output.name}: expected a plain dense tensor, got {value_in_words(tensor)}")
     return tensors  # type: ignore[return-value]  # checked one by one above
 
 
@@ -133,7 +135,8 @@ class Destination:
         return tensor, claim
 
 
-def _kind_of(value: object) -> str:
+def value_in_words(value: object) -> str:
+    """What a value is, in words."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -142,4 +145,4 @@ def _kind_of(value: object) -> str:
         return f"a dict with {', '.join(map(str, value))}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
-    return type(value).__name__
+    return "None" if value is None else f"an object of type {type(value).__name__}"
