@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from .devices import AnyHeap
 
 
+PLAIN = {
+    "AsyncCollectiveTensor": "wait for it: .wait()",
+    "DTensor": "return .full_tensor() or .to_local()",
+    "Work": "wait for it, and return the tensor",
+    "ndarray": "return torch.from_numpy() of it",
+}
+"""Type of a value that is taken for a tensor -> how to make one of it."""
+
+
 def bad_result(message: str) -> CandidateError:
     """The error for a result with another structure, shape or dtype than declared."""
     return CandidateError("wrong_shape_or_dtype", message)
@@ -64,7 +73,9 @@ def _tensors(output: Result, part: object) -> list[torch.Tensor]:
     for tensor in tensors:
         # A subclass could compute its values later, when they are looked at.
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:  # type: ignore[union-attr]
-            raise bad_result(f"{output.name}: expected a plain dense tensor, got {value_in_words(tensor)}")
+            remedy = PLAIN.get(type(tensor).__name__, "")
+            got = value_in_words(tensor) + (remedy and f"; {remedy}")
+            raise bad_result(f"{output.name}: expected a plain dense tensor, got {got}")
     return tensors  # type: ignore[return-value]  # checked one by one above
 
 
@@ -140,7 +151,9 @@ def value_in_words(value: object) -> str:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}, {value.layout}"
+        name = type(value).__name__
+        article = "an" if name[0] in "AEIOU" else "a"
+        return f"{article} {name} of shape {tuple(value.shape)}, {value.dtype}, {value.layout}"
     if isinstance(value, Mapping):
         return f"a dict with {', '.join(map(str, value))}"
     if isinstance(value, tuple | list):
