@@ -50,7 +50,13 @@ def wrong_shape(call: Call, placed: PlacedLeaf, claim: Claim | None, expected: t
 
 
 def wrong_values(
-    call: Call, output: str, rule: str, got: torch.Tensor, expected: torch.Tensor, marks: torch.Tensor
+    call: Call,
+    output: str,
+    rule: str,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    marks: torch.Tensor,
+    before: torch.Tensor | None = None,
 ) -> Mismatch:
     """An output that has wrong elements.
 
@@ -61,6 +67,7 @@ def wrong_values(
         got: what the candidate has.
         expected: what the baseline has.
         marks: the wrong elements, at least one.
+        before: what an argument held before the call; None for outputs, which are poisoned.
     """
     from pkb_gym.engine.problem.rules import wide
 
@@ -89,7 +96,7 @@ def wrong_values(
         got=got_text,
         expected=expected_text,
         rule=rule,
-        unwritten_elements=_unwritten(call.rank, got, marks),
+        unwritten_elements=_unwritten(call.rank, got, marks) if before is None else _unchanged(got, before, marks),
     )
 
 
@@ -128,6 +135,13 @@ def _unwritten(rank: int, got: torch.Tensor, marks: torch.Tensor) -> int:
     held = (elements.view(torch.uint8).view(len(elements), -1) == poison_of(rank)).all(dim=1)
     count = int(held.sum())
     return count if elements.element_size() > 1 or count == len(elements) else 0
+
+
+def _unchanged(got: torch.Tensor, before: torch.Tensor, marks: torch.Tensor) -> int:
+    """How many wrong elements of an argument are as before the call."""
+    from pkb_gym.engine.problem.rules import as_integers
+
+    return int((as_integers(got[marks]) == as_integers(before[marks])).sum())
 
 
 def _told_apart(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:
