@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 
 PLAIN = {
-    "AsyncCollectiveTensor": "wait for it: .wait()",
     "DTensor": "return .full_tensor() or .to_local()",
     "Work": "wait for it, and return the tensor",
     "ndarray": "return torch.from_numpy() of it",
@@ -70,6 +70,7 @@ def _tensors(output: Result, part: object) -> list[torch.Tensor]:
     tensors = list(part) if output.is_list and isinstance(part, list | tuple) else [part]
     if len(tensors) != len(output.slots):
         raise bad_result(f"{output.name}: expected {len(output.slots)} tensors, got {len(tensors)}")
+    tensors = [_waited_for(tensor) for tensor in tensors]
     for tensor in tensors:
         # A subclass could compute its values later, when they are looked at.
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:  # type: ignore[union-attr]
@@ -77,6 +78,13 @@ def _tensors(output: Result, part: object) -> list[torch.Tensor]:
             got = value_in_words(tensor) + (remedy and f"; {remedy}")
             raise bad_result(f"{output.name}: expected a plain dense tensor, got {got}")
     return tensors  # type: ignore[return-value]  # checked one by one above
+
+
+def _waited_for(value: object) -> object:
+    """The plain tensor of a functional collective, which torch waits for when it is used; other values as they are."""
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    is_pending = functional is not None and type(value) is functional.AsyncCollectiveTensor
+    return value.wait() if is_pending else value  # type: ignore[attr-defined]
 
 
 class Delivery:

@@ -1,5 +1,6 @@
-# expect: wrong_shape_or_dtype got an AsyncCollectiveTensor of shape (32, 48); wait for it: .wait()
-# A functional collective whose result is returned as it is.
+# expect: passed
+# until: time
+# A functional collective whose result is returned as it is: torch waits for it when it is used.
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
