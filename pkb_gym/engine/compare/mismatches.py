@@ -128,13 +128,18 @@ def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
 
 
 def _unwritten(rank: int, got: torch.Tensor, marks: torch.Tensor) -> int:
-    """How many wrong elements are as before a checked call; of single bytes, which may be so by chance, all or none."""
+    """How many wrong elements are as before a checked call.
+
+    Some are so by chance, where values are drawn bit by bit: single bytes count if all are, and numbers of two bytes if
+    there are more than that.
+    """
     import torch
 
     elements = got[marks].contiguous()
     held = (elements.view(torch.uint8).view(len(elements), -1) == poison_of(rank)).all(dim=1)
     count = int(held.sum())
-    return count if elements.element_size() > 1 or count == len(elements) else 0
+    least = {1: len(elements), 2: len(elements) >> 8}.get(elements.element_size(), 0)
+    return count if count >= least else 0
 
 
 def _unchanged(got: torch.Tensor, before: torch.Tensor, marks: torch.Tensor) -> int:
