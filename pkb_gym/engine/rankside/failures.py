@@ -12,8 +12,8 @@ FFI_CALL = "tvm_ffi/cython/"
 """In the names of the files of the FFI library that calls a kernel."""
 HEADERS = "/include/pkb/"
 """In the names of the headers that kernels include."""
-SCRATCH = "pkb-scratch-"
-"""Begins the names of folders that sources are compiled in."""
+KERNELS = ("kernel.cpp", "kernel.cu")
+"""Names of native sources, in whatever folder they are compiled."""
 MOST_FRAMES = 6
 """The most frames of a traceback that are reported, those nearest to the error."""
 
@@ -77,7 +77,7 @@ def _is_harness(frame: traceback.FrameSummary) -> bool:
 
 def _renamed(frame: traceback.FrameSummary) -> traceback.FrameSummary:
     """The frame, of a source by its name alone: the folder that it was compiled in is gone."""
-    folder, name = os.path.split(frame.filename)
-    if not os.path.basename(folder).startswith(SCRATCH):
+    name = os.path.basename(frame.filename)
+    if name not in KERNELS:
         return frame
     return traceback.FrameSummary(name, frame.lineno, frame.name, lookup_line=False, line="")

@@ -73,7 +73,7 @@ def test_a_trace_has_the_errors_that_an_error_came_from() -> None:
 
 def test_a_trace_of_a_kernel_has_neither_headers_nor_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of `pkb::Comm` showed the lines of its header, and the folder in which the kernel had been compiled."""
-    files = ("/tmp/pkb-scratch-x1/kernel.cpp", "/usr/lib/pkb_gym/engine/include/pkb/symm_cpu.h", "candidate.py")
+    files = ("/tmp/kernel.cpp", "/usr/lib/pkb_gym/engine/include/pkb/symm_cpu.h", "candidate.py")
     stack = traceback.StackSummary.from_list([(name, 7, "solution", "a line") for name in files])
     monkeypatch.setattr(traceback.StackSummary, "_extract_from_extended_frame_gen", lambda *_, **__: stack)
     lines = trace_of(ValueError("no")).splitlines()
