@@ -218,8 +218,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "pkb_gym/engine/stages/timing_statistics.py"): "3435599ae"
         for result in ("experts", "latency", "repeatability")
     },
-    # Deadlines allow for the delays of their own calls alone, and keep 10 s beside them.
-    **{("honest_evaluations", f"pkb_gym/engine/stages/{name}.py"): "bf7e1fb3" for name in ("block_staging", "check")},
+    # Deadlines allow for the delays of their own calls alone, with 10 s beside them, and more for modules' first calls.
+    ("honest_evaluations", "pkb_gym/engine/stages/block_staging.py"): "bf7e1fb3",
+    ("honest_evaluations", "pkb_gym/engine/stages/check.py"): "25ff8f0c",
     # Inputs that show a wrong kernel, or that a right one could not miss. With them 120 further evaluations, 20 of each
     # kernel of SAM3IoUSuppression, DDP, ZeRO1, ZeRO2 and FSDPStep, were all right.
     **{
@@ -288,12 +289,17 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         ("honest_evaluations", f"pkb_gym/engine/{name}.py"): as_of
         for name, as_of in (
-            *(("compare/mismatches", "65c38cda"), ("compare/comparison", "65c38cda"), ("compare/poison", "0f7b1b0e")),
+            *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "65c38cda"), ("compare/poison", "0f7b1b0e")),
             *(("compare/layout", "7a455dde"), ("stages/mismatch", "0f7b1b0e")),
         )
     },
     # A count in each mismatch, of which right kernels have none.
     ("ray_bytes", "pkb_gym/engine/records/check_report.py"): "0f7b1b0e",
+    # A path is taken out of what a compiler says.
+    **{
+        (result, "pkb_gym/engine/compile/sandboxed_compiler.py"): "84ee49b6"
+        for result in ("command_times", "fault_drill")
+    },
     # A slot or rank that there is none of is an error, found by a comparison of whole numbers at each operation.
     **{
         (result, "pkb_gym/engine/include/pkb/symm_cpu.h"): "0f7b1b0e"
