@@ -63,6 +63,7 @@ class Comm : public HostComm {
 
   // All ranks of a group meet (the world by default). What each wrote before is visible to all afterwards.
   void barrier(int64_t group_index = -1) const {
+    if (group_index >= num_groups) TVM_FFI_THROW(IndexError) << "group " << group_index << ", of " << num_groups;
     const Group members = group(group_index);
     const int slot_base = kUserSignals + int(group_index < 0 ? 0 : group_index + 1) * kMaxRanks;
     const uint64_t count = ++barrier_counts[group_index < 0 ? 0 : group_index + 1];
