@@ -104,12 +104,13 @@ def test_uv_looks_where_pip_looks():
 global.cert='/etc/certificates'
 global.extra-index-url='\\nfile:///one\\nfile:///two'
 global.find-links='/other'
+user.no-index='true'
 global.timeout='20'
 """
     found = uv.settings_of(listed)
     assert found.pop("UV_FIND_LINKS") == "/wheels,/more", "a variable's before a file's"
     assert found.pop("UV_INDEX") == "file:///one file:///two" and found.pop("SSL_CERT_FILE") == "/etc/certificates"
-    assert found == {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    assert found == {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_NO_INDEX": "true"}
 
 
 def test_without_uv_pip_installs(tmp_path, monkeypatch, capsys):

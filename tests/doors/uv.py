@@ -31,6 +31,7 @@ SETTINGS = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
     "find-links": ("UV_FIND_LINKS", ","),
+    "no-index": ("UV_NO_INDEX", " "),
     "cert": ("SSL_CERT_FILE", " "),
 }
 """Setting of pip -> the variable of uv, and what parts its values."""
