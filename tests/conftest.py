@@ -10,30 +10,34 @@ import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-import torch
-from hypothesis import settings
 
-from pkb_gym.engine.evaluators.local import LocalEvaluator
 from tests.leaks import Lasting, leftovers, snapshot
-from tests.problems import support
+
+if TYPE_CHECKING:
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 PR_SET_CHILD_SUBREAPER = 36
-
-settings.register_profile("project", deadline=None, derandomize=True)
-settings.load_profile("project")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["PKB_EVALUATOR"] = "fresh"  # a background evaluator would outlive the test
     os.environ.pop("COLUMNS", None)  # test processes of xdist have one, and commands print as wide as it says
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
-    torch.set_num_threads(1)  # threads of test processes side by side wait for each other, at full load
     # Orphans become children of this process instead of vanishing to init, so that they are found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
+    elif config.getoption("numprocesses", None):
+        return  # it hands tests to other processes, and needs nothing of what they import
+    import torch
+    from hypothesis import settings
+
+    settings.register_profile("project", deadline=None, derandomize=True)
+    settings.load_profile("project")
+    torch.set_num_threads(1)  # threads of test processes side by side wait for each other, at full load
 
 
 def _use_temporary_folder(folder: Path) -> None:
@@ -93,6 +97,8 @@ def compiled_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEvaluator]:
     """The evaluator of all tests that really compile and run: its processes take seconds to start."""
+    from pkb_gym.engine.evaluators.local import LocalEvaluator
+
     before = {child.pid for child in psutil.Process().children()}
     with LocalEvaluator(key=b"tests", cache_dir=compiled_before) as evaluator:
         evaluator.warm_up(2)
@@ -105,6 +111,8 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
 @pytest.fixture(scope="session", autouse=True)
 def reference_ranks(lasting: Lasting) -> Iterator[None]:
     """Ranks that call references, started when they are first needed; tests of problems and of pages share them."""
+    from tests.problems import support
+
     lasting.keep_process(support.lasting_pids)
     yield
     support.end_lasting_processes()

@@ -31,8 +31,15 @@ FETCH_S, CONVERT_S, START_S = 180, 240, 180
 
 CONVERT = f"""
 import sys
+from functools import cache
+import gguf, numpy
 from transformers import AutoModelForCausalLM, AutoTokenizer
 source, target = sys.argv[1:]
+# Configuration, tokenizer and weights each read the file anew, through a view of it for every word; and each tensor's
+# name is looked up in a table of its own.
+numpy.memmap = lambda path, mode, dtype=numpy.uint8: numpy.fromfile(path, dtype)
+gguf.GGUFReader = cache(gguf.GGUFReader)
+gguf.get_tensor_name_map = cache(gguf.get_tensor_name_map)
 tokenizer = AutoTokenizer.from_pretrained(source, gguf_file={GGUF!r})
 model = AutoModelForCausalLM.from_pretrained(source, gguf_file={GGUF!r}, dtype="float32")
 # It would refuse to be written as long as it is marked as quantised, which it no longer is.

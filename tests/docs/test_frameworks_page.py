@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
-from tests.doors import commands, debian_python, installation
+from tests.doors import commands, debian_python, installation, uv
 from tests.doors.__main__ import LONGEST_FIRST
 
 PAGE = DOCS / "frameworks.md"
@@ -71,7 +70,7 @@ class Commands:
 
 
 @pytest.fixture
-def uv(tmp_path) -> None:
+def uv_is_there(tmp_path) -> None:
     """It is there."""
     place = tmp_path / "uv" / "bin" / "uv"
     place.parent.mkdir(parents=True)
@@ -81,7 +80,7 @@ def uv(tmp_path) -> None:
 PIP = f"{Path(sys.executable).name} pip install"
 
 
-@pytest.mark.usefixtures("uv")
+@pytest.mark.usefixtures("uv_is_there")
 def test_pip_takes_the_place_of_uv_where_that_reaches_no_index(tmp_path, monkeypatch):
     commands_run = Commands(tmp_path / "openenv", "uv pip install")
     monkeypatch.setattr(installation, "run", commands_run)
@@ -91,11 +90,38 @@ def test_pip_takes_the_place_of_uv_where_that_reaches_no_index(tmp_path, monkeyp
     assert installation.install_all(door, tmp_path) == {} and len(commands_run.run) == 6, "and it is installed once"
 
 
-@pytest.mark.usefixtures("uv")
+@pytest.mark.usefixtures("uv_is_there")
 def test_a_door_without_an_index_is_no_skip(tmp_path, monkeypatch):
     monkeypatch.setattr(installation, "run", Commands(tmp_path / "openenv", "uv pip install", PIP))
     reasons = installation.install_all(installation.doors(tmp_path, ["openenv"]), tmp_path)
     assert type(reasons["openenv"]) is installation.NotInstalled and "no such index" in str(reasons["openenv"])
+
+
+def test_uv_looks_where_pip_looks():
+    """Else it would take packages of another index: torch for GPUs where pip takes that for processors."""
+    listed = """\
+:env:.find-links='/wheels /more'
+global.cert='/etc/certificates'
+global.extra-index-url='\\nfile:///one\\nfile:///two'
+global.find-links='/other'
+user.no-index='true'
+global.timeout='20'
+"""
+    found = uv.settings_of(listed)
+    assert found.pop("UV_FIND_LINKS") == "/wheels,/more", "a variable's before a file's"
+    assert found.pop("UV_INDEX") == "file:///one file:///two" and found.pop("SSL_CERT_FILE") == "/etc/certificates"
+    assert found == {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_NO_INDEX": "true"}
+
+
+def test_without_uv_pip_installs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(uv, "VENVS", tmp_path)
+    monkeypatch.setattr(uv, "run", Commands(tmp_path / "uv"))
+    uv.main()
+    assert capsys.readouterr().out == ""
+    (tmp_path / "uv" / "bin").mkdir()
+    (tmp_path / "uv" / "bin" / "uv").touch()
+    uv.main()
+    assert f"{tmp_path}/uv/bin/uv pip install --quiet --python .venv/bin/python" in capsys.readouterr().out
 
 
 COMMANDS = ["apt-get", "apt-get", "dpkg-deb", "python3.13"]
@@ -148,7 +174,7 @@ def test_all_doors_have_their_turn():
 
 MAKE = """\
 #!/bin/bash
-echo "made $1"
+echo "made $*"
 echo "$1" >>"$CALLS"
 [[ -z ${PYTHONDONTWRITEBYTECODE-} ]] || exit 1
 [[ ! -d ${PKB_TEST_COMPILED-} ]] || echo "$1 $PKB_TEST_COMPILED" >>"$COMPILED"
@@ -157,18 +183,26 @@ echo "$1" >>"$CALLS"
 """In place of make, for `.ci/run`: it fails at a target as often as FAILS says."""
 
 
+INSTALL = ".venv/.installed-dev"
+BY_UV = f"{INSTALL} PIP=uv pip install"
+
+
 @pytest.mark.parametrize(
     ("fails", "status", "calls"),
     [
-        ("nothing:0", 0, {"doors": 1, "test": 1}),
-        ("doors:1", 0, {"doors": 2, "test": 1}),
-        ("doors:2", 1, {"doors": 2, "test": 1}),
-        ("test:1", 1, {"doors": 0, "test": 1}),
+        ("nothing:0", 0, [BY_UV, "test", "doors"]),
+        (f"{INSTALL}:1", 0, [BY_UV, INSTALL, "test", "doors"]),
+        (f"{INSTALL}:2", 1, [BY_UV, INSTALL]),
+        ("doors:1", 0, [BY_UV, "test", "doors", "doors"]),
+        ("doors:2", 1, [BY_UV, "test", "doors", "doors"]),
+        ("test:1", 1, [BY_UV, "test"]),
     ],
 )
 def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(tmp_path, fails, status, calls):
+    """The environment is set up by uv, and by pip where that fails."""
+    programs = {"make": MAKE, "python": '#!/bin/sh\n[ "$2" != tests.doors.uv ] || echo uv pip install\n'}
     for name in ("make", "chromium", "bwrap", "g++", "python"):  # so that no package is missing
-        (tmp_path / name).write_text(MAKE if name == "make" else "#!/bin/sh\n")
+        (tmp_path / name).write_text(programs.get(name, "#!/bin/sh\n"))
         (tmp_path / name).chmod(0o755)
     changes = {
         "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
@@ -183,8 +217,8 @@ def test_continuous_integration_runs_them_after_the_tests_and_fails_with_either(
     done = commands.run([str(ROOT / ".ci/run")], 60, **changes)
     assert bool(done.returncode) == bool(status), done.stdout
     made = [line.removeprefix("made ") for line in done.stdout.splitlines() if line.startswith("made ")]
-    assert made == [".venv/.installed-dev", "test", *["doors"] * calls["doors"]]
-    assert Counter((tmp_path / "calls").read_text().split()) == +Counter({".venv/.installed-dev": 1, **calls})
-    kept = dict(line.split() for line in (tmp_path / "compiled").read_text().splitlines())
-    assert set(kept) == set(made) - {".venv/.installed-dev"} and len(set(kept.values())) == 1, "doors find it compiled"
+    assert made == calls
+    if "test" in calls:
+        kept = dict(line.split() for line in (tmp_path / "compiled").read_text().splitlines())
+        assert set(kept) == set(calls) & {"test", "doors"} and len(set(kept.values())) == 1, "doors find it compiled"
     assert not list(tmp_path.glob("tmp.*")), "nothing is left"

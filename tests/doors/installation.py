@@ -11,20 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.doors import debian_python
+from tests.doors import debian_python, uv
 from tests.doors.commands import HERE, ROOT, run
-
-INSTALL_S = 300
-"""Deadline of one command, in seconds."""
-
-PATIENCE = {"UV_HTTP_TIMEOUT": "20", "PIP_DEFAULT_TIMEOUT": "20", "PIP_RETRIES": "1"}
-"""Without an index, doors fail after a minute and not after many."""
 
 SIDE_BY_SIDE = 2
 """Installations at once, as each waits for the index and the disk."""
-
-UV = "uv==0.13.9"
-"""Installs a door in seconds; pip spends half a minute of processor time on it."""
 
 NEWEST_PYTHON = {"verl": (3, 12)}
 """Door -> the newest Python that its framework takes."""
@@ -114,9 +105,9 @@ class Installer:
         """
         if door.venv is None or _is_installed(door):
             return
-        python, uv = self._python_for(door), self._uv()
-        # Where uv reaches no index, pip may: it has settings of its own.
-        for make, installer in (*([] if uv is None else [_by_uv(uv, python, door)]), _by_pip(python, door)):
+        python, program = self._python_for(door), self._uv()
+        # Where uv reaches no index, pip may.
+        for make, installer in (*([] if program is None else [_by_uv(program, python, door)]), _by_pip(python, door)):
             if (reason := _install_by(door, make, installer)) is None:
                 break
         else:
@@ -144,13 +135,8 @@ class Installer:
 
     def _uv(self) -> Path | None:
         """The program uv; None where it cannot be had, so that pip takes its place."""
-        folder = self._venvs / "uv"
-        found = folder / "bin" / "uv"
         with self._fetching:
-            if not found.exists():
-                pip = [*_pip(), "install", "--no-deps", "--no-compile", "--upgrade", "--target", str(folder), UV]
-                run(pip, INSTALL_S, **PATIENCE)
-        return found if found.exists() else None
+            return uv.provide(self._venvs)
 
 
 def _pip(*options: str) -> list[str]:
@@ -158,10 +144,10 @@ def _pip(*options: str) -> list[str]:
     return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *options]
 
 
-def _by_uv(uv: Path, python: str, door: Door) -> tuple[list[str], list[str]]:
+def _by_uv(program: Path, python: str, door: Door) -> tuple[list[str], list[str]]:
     """The commands that make an environment, and that install into it without what packages depend on."""
-    make = [str(uv), "venv", "--quiet", "--clear", "--python", python, str(door.venv)]
-    return make, [str(uv), "pip", "install", "--quiet", "--no-deps", "--python", door.python]
+    make = [str(program), "venv", "--quiet", "--clear", "--python", python, str(door.venv)]
+    return make, [str(program), "pip", "install", "--quiet", "--no-deps", "--python", door.python]
 
 
 def _by_pip(python: str, door: Door) -> tuple[list[str], list[str]]:
@@ -181,7 +167,7 @@ def _install_by(door: Door, make: list[str], installer: list[str]) -> str | None
             commands.append(["cp", "-r", str(door.distribution), str(copy)])
             commands.append([*installer, "--no-build-isolation", str(copy)])
         for command in commands:
-            done = run(command, INSTALL_S, **PATIENCE)
+            done = run(command, uv.INSTALL_S, **uv.PATIENCE)
             if done.returncode != 0:
                 lines = [line for line in done.stdout.splitlines() if line.strip() and "WARNING" not in line]
                 return "; ".join(lines[-3:]) or f"{' '.join(command)} failed"

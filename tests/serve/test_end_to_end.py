@@ -139,8 +139,8 @@ def test_ranks_rest_while_paused(client, local_evaluator):
         assert waiting.result().passed
 
 
-def test_a_closed_evaluator_lets_go_of_who_waits_for_a_pause_to_end(tmp_path):
-    evaluator = LocalEvaluator(cache_dir=tmp_path)
+def test_a_closed_evaluator_lets_go_of_who_waits_for_a_pause_to_end(compiled_before):
+    evaluator = LocalEvaluator(cache_dir=compiled_before)
     assert evaluator.pause()
     reported: list[str] = []
     began = threading.Event()

@@ -14,9 +14,9 @@ from tests.engine.emulator.worlds import EmulatorLibrary
 
 
 @pytest.fixture(scope="session")
-def detector(tmp_path_factory: pytest.TempPathFactory) -> DetectorLibrary:
+def detector(compiled_before: Path) -> DetectorLibrary:
     """Plays traces of events."""
-    return DetectorLibrary(tmp_path_factory.mktemp("detector"))
+    return DetectorLibrary(CompileCache.in_folder(compiled_before))
 
 
 @pytest.fixture(scope="session")

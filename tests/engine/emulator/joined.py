@@ -14,6 +14,8 @@ TENSOR = r"(?:tvm::ffi::)?TensorView"
 SIGNATURE = re.compile(rf"^void solution\({TENSOR} tensor, {TENSOR} out, pkb::Comm comm\)", re.MULTILINE)
 EXPORT = re.compile(r"^TVM_FFI_DLL_EXPORT_TYPED_FUNC\(solution, solution\);$", re.MULTILINE)
 INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
+GLOBAL = re.compile(r"(?<![\w>:])::(?=k[A-Z])")
+"""The global scope, in front of a constant."""
 CALL = re.compile(r"\b(cuda[A-Z]\w+)\(")
 RUNTIME = Path(pkb_gym.engine.__file__).parent / "emulator" / "src"
 COLUMNS = 96
@@ -33,14 +35,15 @@ def lacking(source: str) -> set[str]:
 
 
 def in_namespace(namespace: str, name: str, source: str) -> list[str]:
-    """Lines of a source without its includes and its export.
+    """Lines of a source without its includes and its export; its constants of the global scope are of the namespace.
 
     Args:
         namespace: that they stand in.
         name: of the file that messages are to give.
         source: its text.
     """
-    return [f"namespace {namespace} {{", f'#line 1 "{name}"', EXPORT.sub("", INCLUDE.sub("", source)), "}"]
+    text = GLOBAL.sub(f"{namespace}::", EXPORT.sub("", INCLUDE.sub("", source)))
+    return [f"namespace {namespace} {{", f'#line 1 "{name}"', text, "}"]
 
 
 def joined_source(candidates: Sequence[Candidate]) -> str:

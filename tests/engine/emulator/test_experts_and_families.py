@@ -43,12 +43,7 @@ FEW_CALLS = {"expert HyenaCP": 5}
 """Calls of kernels that execute more than a million instructions of warps in each, so that `make test` has time for
 them: two together, and three under another policy."""
 
-ALONE = ("expert HyenaCP",)
-"""Kernels that qualify names by the global scope, where those of a group do not stand."""
-GROUPS = [
-    [kernel for kernel in ALL if kernel.name.startswith(kind) and kernel.name not in ALONE]
-    for kind in ("expert", "family")
-]
+GROUPS = [[kernel for kernel in ALL if kernel.name.startswith(kind)] for kind in ("expert", "family")]
 
 
 def config_of(seed: int = 0, trials: int = 14) -> EvalConfig:
@@ -81,8 +76,8 @@ def together(compiled_before: Path) -> None:
 @pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
 def test_it_is_right_and_has_no_finding(kernel: Kernel, local_evaluator: LocalEvaluator) -> None:
-    group = next((group for group in GROUPS if kernel in group), None)
-    source = kernel.source if group is None else joined(group, group.index(kernel))
+    (group,) = [group for group in GROUPS if kernel in group]
+    source = joined(group, group.index(kernel))
     config = config_of(trials=FEW_CALLS.get(kernel.name, 14))
     assert_right(local_evaluator, kernel, source, config)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import json
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pkb_gym.engine
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.toolchain import compiler_version
 
 SOURCES = Path(pkb_gym.engine.__file__).parent / "emulator" / "src"
 COMPILER = ("g++", "-std=c++20", "-O0", "-fPIC", "-shared", f"-I{SOURCES}")
@@ -40,16 +43,33 @@ region shared 0 tile 0x900000 0x1000 4 1
 """Two ranks: `x`, `out`, scratch and signals of rank r begin at 0x100000 (r + 1). Streams 10 and 20 are theirs."""
 
 
-class DetectorLibrary:
-    """The detector and the player of traces, compiled into a folder."""
+def _build(cache: CompileCache) -> Path:
+    """The detector and the player, compiled once for all test processes."""
+    sources = [*sorted(SOURCES.glob("detector*.cpp")), SOURCES / "findings.cpp"]
+    sources.append(Path(__file__).with_name("trace_player.cpp"))
+    read = [path.read_text(encoding="utf-8") for path in [*sources, *sorted(SOURCES.glob("*.h"))]]
+    key = CompileCache.key(detector=read, command=COMPILER, compiler=compiler_version())
+    library = cache.folder / f"detector-{key}.so"
+    with cache.exclusive(key):
+        if not library.exists():
+            with tempfile.TemporaryDirectory(dir=cache.folder) as folder:
+                whole = Path(folder, "detector.cpp")  # one translation unit: the standard headers are read once
+                whole.write_text("".join(f'#include "{source}"\n' for source in sources))
+                compiled = whole.with_suffix(".so")
+                subprocess.run([*COMPILER, str(whole), "-o", str(compiled)], check=True)
+                compiled.rename(library)
+    return library
 
-    def __init__(self, folder: Path) -> None:
-        sources = [*sorted(SOURCES.glob("detector*.cpp")), SOURCES / "findings.cpp"]
-        player = Path(__file__).with_name("trace_player.cpp")
-        whole = folder / "detector.cpp"  # one translation unit: the standard headers are read once
-        whole.write_text("".join(f'#include "{source}"\n' for source in [*sources, player]))
-        subprocess.run([*COMPILER, str(whole), "-o", str(folder / "detector.so")], check=True)
-        self._library = ctypes.CDLL(str(folder / "detector.so"))
+
+class DetectorLibrary:
+    """The detector and the player of traces.
+
+    Args:
+        cache: where they are kept.
+    """
+
+    def __init__(self, cache: CompileCache) -> None:
+        self._library = ctypes.CDLL(str(_build(cache)))
         self._library.pkb_emu_detector_create.restype = ctypes.c_void_p
         self._library.pkb_emu_detector_observer.restype = ctypes.c_void_p
         self._library.pkb_emu_detector_json.restype = ctypes.c_char_p
