@@ -115,7 +115,7 @@ FAMILIES = (
         "exhaust the machine",
         (
             *("fork_bomb", "bomb_of_threads", "runs_thousands_of_threads", "hoards_*", "pins_memory_*"),
-            *("takes_all_*", "leaves_a_core"),
+            *("takes_all_*", "takes_descriptor_tables", "takes_kernel_memory", "leaves_a_core"),
         ),
         "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
         ("engine/ranks/test_candidate_gang.py", "engine/rankside/test_remove_tree.py"),

@@ -254,11 +254,35 @@ def test_unknown_names_and_fields_say_where_and_what_there_is(record, message):
         ("3", "a reward's record is"),
         ('{"schema_version": 1, "reward": {}}', "schema_version: expected 2, got 1"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"schema_version": ' + "2" * 5000 + ', "reward": {}}', "must be JSON"),
+        (" " * (1 << 20), "at most 262144 characters, got 1048576"),
     ],
 )
 def test_texts_that_are_no_records(text, message):
     with pytest.raises(ConfigError, match=message):
         from_json(text)
+
+
+@pytest.mark.parametrize("field", ["value", "condition"])
+@pytest.mark.parametrize("depth", [70, 400, 2000])
+def test_records_within_records_without_end_are_refused(field, depth):
+    """They ended in a RecursionError, wherever the reader of the record stood at that time."""
+    one, other = '{"component": "Correctness"}', "value" if field == "condition" else "condition"
+    before, behind = f'{{"component": "Where", "otherwise": {one}, "{other}": {one}, "{field}": ', "}"
+    with pytest.raises(ConfigError, match="nested too deeply: at most 64 objects"):
+        from_json(f'{{"schema_version": 2, "reward": {before * depth}{one}{behind * depth}}}')
+
+
+def test_a_number_beyond_all_floats_is_refused():
+    with pytest.raises(ConfigError, match="expected a finite number, got 1000"):
+        read({"component": "Constant", "value": 10**400})
+
+
+@pytest.mark.parametrize("record", ["A" * 100_000, {"component": "A" * 100_000}, LADDER | {"A" * 100_000: 1}])
+def test_an_error_shows_the_beginning_of_what_is_wrong(record):
+    with pytest.raises(ConfigError) as raised:
+        read(record)
+    assert len(str(raised.value)) < 1000
 
 
 def test_a_plain_function_has_no_record():
