@@ -277,6 +277,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("report_size", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
         for name in ("metrics/figures", "metrics/outcomes", "metrics/shares", "report/figures/charts")
     },
+    # Names of agents without control characters; those of the measured results have none.
+    ("report_size", "pkb_gym/metrics/sources.py"): "b05a74d137cc",
     ("fault_drill", "pkb_gym/engine/compile/opened_files.py"): "eba7c4fcf9b4",
     ("ray_bytes", "pkb_gym/engine/records/attempt.py"): "eba7c4fcf9b4",
     # How a copy is made of the client, and when the server's thread is: the same requests.
