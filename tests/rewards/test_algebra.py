@@ -92,6 +92,35 @@ def test_round_trips_are_exact(reward):
     assert hash(from_json(to_json(reward))) == hash(reward)
 
 
+ANYTHING = st.recursive(
+    st.one_of(
+        *(st.none(), st.booleans(), st.integers(), st.floats(), st.just(10**400)),
+        st.sampled_from(["", "low", "Correctness", "\ud800"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(["component", "value", "p"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200)
+@given(reward=rewards, data=st.data())
+def test_a_record_with_one_value_replaced_is_a_reward_or_refused(reward, data):
+    content = json.loads(to_json(reward))
+    place, key = content, "reward"
+    while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+    place[key] = data.draw(ANYTHING)
+    try:
+        found = from_json(json.dumps(content))
+    except ConfigError as error:
+        assert len(str(error)) < 1000
+        return
+    assert from_json(to_json(found)) == found
+
+
 @settings(max_examples=100)
 @given(reward=rewards, feedback=feedbacks())
 def test_finite_within_bounds_and_none_exactly_for_infrastructure_failures(reward, feedback):
