@@ -132,6 +132,8 @@ def test_nothing_else_is_had_without_the_token(idle, header, method, path):
         ({"config": {"seed": 10**30}}, 400, "ConfigError", "config.seed: Input should be less than"),
         ({"config": {"seed": -(10**30)}}, 400, "ConfigError", "config.seed: Input should be greater than"),
         ({"config": {"turn": 10**30}}, 400, "ConfigError", "config.turn: Input should be less than"),
+        # The evaluator was replaced, and with it went all that others had in hand.
+        ({"problem": "ClipGradNorm", "config": {"size": {"norm_type": 0}}}, 400, "SizeError", "do not fit together"),
         # The file system refused such a name; and whether there are folders is for nobody elsewhere to know.
         ({"problem": "A" * 10_000}, 404, "ProblemNotFound", f"no problem '{'A' * 200}' among"),
         ({"problem": "a\0b"}, 404, "ProblemNotFound", "no problem 'a\\x00b' among 87. `pkb list` shows all."),
