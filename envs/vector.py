@@ -110,7 +110,7 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         if not is_list or len(actions) != self.num_envs:
             raise ConfigError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
         # Before any is judged: sources beside it would be judged, and their results lost.
-        for index, action in enumerate(actions):
+        for index, action in enumerate(cast(Sequence[object], actions)):
             if not (isinstance(action, str) or self._ended[index]):
                 raise gym.error.InvalidAction(
                     f"action {index}: source text (str) is needed, got {type(action).__name__}"

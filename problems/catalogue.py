@@ -61,7 +61,7 @@ def choose_problem(wanted: str | os.PathLike[str]) -> Problem:
     try:
         return find_problem(wanted)
     except ProblemNotFound as error:
-        if isinstance(wanted, str) and _is_folder(wanted):
+        if _is_folder(wanted):
             raise ProblemNotFound(f"{error} For the folder of that name write './{wanted}'.") from None
         raise
 
@@ -94,7 +94,7 @@ def find_problem(name: str) -> Problem:
 
 
 def _is_folder(name: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):  # too long for a name, or no name of a file
+    with contextlib.suppress(OSError, TypeError, ValueError):  # too long for a name, or no name of a file
         return Path(name).is_dir()
     return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.rewards import records
@@ -83,7 +83,7 @@ class Fade:
             True
         """
         try:
-            content = json.loads(text) if len(text) <= 2 * records.MAX_CHARS else None
+            content: Any = json.loads(text) if len(text) <= 2 * records.MAX_CHARS else None
             begin, end = content["begin"], content["end"]
             early, late = (json.dumps(content[name]) for name in ("early", "late"))
         except (ValueError, RecursionError, KeyError, TypeError):
