@@ -9,7 +9,7 @@ the three rings, gains that are paired by prompt, the second turn with the text 
 distances of kernels to those of the corpus, curves of the training, where its time went, and controls at equal
 evaluations. Stages that are missing or were broken off appear as far as they came. The pretrained model may have been
 judged by another run, and `evolve` have searched elsewhere. With the archives of further seeds, there are figures of
-each seed and of all joined (`learning_seeds`); what is not of a seed is that of the first.
+each seed and of all joined (`learning_seeds`); what a seed has not itself, SFT and its samples, is the first's.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, make_parser
-from benchmarks.learning_by_problem import ring_by_problem, training_by_problem
+from benchmarks.learning_by_problem import PARTS, ring_by_problem, training_by_problem
 from benchmarks.learning_nearest import Shown, nearness, shown_kernels
 from benchmarks.learning_report import phase_figures, step_curves
 from benchmarks.learning_seeds import SeedResults, seeds_figures
@@ -126,11 +127,11 @@ def first_verdicts(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> di
 
 
 def verdicts_by_step(rollouts: Sequence[Row]) -> list[dict[str, int]]:
-    """Of each step of GRPO: verdict -> submissions and replies without one."""
-    steps: dict[int, Counter[str]] = {}
+    """Of each step of GRPO: verdict -> submissions and replies without one; empty where none was generated."""
+    steps: list[Counter[str]] = [Counter() for _ in range(1 + max((row["step"] for row in rollouts), default=-1))]
     for row in rollouts:
-        steps.setdefault(row["step"], Counter())[row["failure"] or PASSED] += 1
-    return [dict(steps[step].most_common()) for step in sorted(steps)]
+        steps[row["step"]][row["failure"] or PASSED] += 1
+    return [dict(step.most_common()) for step in steps]
 
 
 def stage_rows(folder: Path) -> list[Row]:
@@ -204,8 +205,9 @@ def figures_of_seeds(runs: Sequence[Path], prompts: Sequence[Row]) -> dict[str, 
     seeds = []
     for run in runs:
         about = json.loads((run / "about.json").read_bytes())
-        own = {name: of for name, of in policy_rows(run).items() if name in ("grpo", "rft")}
+        own = shared if run == runs[0] else policy_rows(run)
         rows = {name: of for name, of in shared.items() if name == "sft"} | own
+        rows.pop("base", None)
         training = _grpo(run / "grpo")
         arms = (
             [] if training is None or "grpo" not in rows else _arms(run, rows, training["evaluations"], rings, runs[0])
@@ -270,7 +272,17 @@ def _grpo(folder: Path) -> dict[str, Any] | None:
         "second_turn": second_turn(_of_all_steps(rollouts)).model_dump(mode="json"),
         "evaluations": training_evaluations(rollouts),
         "phases": phase_figures(phases),
+        "phases_by_part": phases_by_part(phases),
     }
+
+
+def phases_by_part(steps: Sequence[Row], parts: int = PARTS) -> list[dict[str, Any]]:
+    """The phases of each of so many parts of the steps, which are equally long but for rounding; without empty parts.
+
+    A policy that fails less often waits less for evaluations: failures take longest, up to their deadlines.
+    """
+    ends = [round(len(steps) * part / parts) for part in range(parts + 1)]
+    return [phase_figures(steps[first:last]) for first, last in pairwise(ends) if first < last]
 
 
 def _of_all_steps(rollouts: Sequence[Row]) -> list[Row]:
@@ -292,12 +304,12 @@ def _arms(
         rows: of its policies.
         trained: evaluations of its GRPO.
         rings: prompt key -> ring.
-        first: run of the first seed, which has the samples; by default this one.
+        first: run whose samples are taken where this one has none of its own; by default none.
     """
     arms = [_arm("grpo", rows["grpo"], trained, rings)]
     if "sft" in rows:
         arms.append(_arm("sft", rows["sft"], 0, rings))
-    if samples := stage_rows((first or run) / "samples"):
+    if samples := stage_rows(run / "samples") or (stage_rows(first / "samples") if first is not None else []):
         later = [{**row, "sample": row["sample"] + AFTER} for row in samples]
         arms.append(_arm("best of n", [*rows.get("sft", ()), *later], 0, rings))
     if "rft" in rows:

@@ -1,8 +1,9 @@
 """Figures of several seeds of a learning run: each by itself, and all joined.
 
-Seeds share the model, SFT and the controls without training. Joined figures take the episodes of all seeds on a prompt
-together; gains are paired by prompt, and all standard errors are clustered by problem. The seeds of a problem are not
-independent of each other, so that further seeds make a figure more exact, and never count as further problems.
+Seeds of one command share the model, SFT and the controls without training; seeds of separate commands share the model
+alone. Joined figures take the episodes of all seeds on a prompt together; gains are paired by prompt, and all standard
+errors are clustered by problem. The seeds of a problem are not independent of each other, so that further seeds make a
+figure more exact, and never count as further problems.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SeedResults:
 
     Attributes:
         seed: its number.
-        rows: policy -> results on the rings; SFT's are those of the first seed.
+        rows: policy -> results on the rings; SFT's are those of the first seed, unless this one has its own.
         arms: at equal evaluations.
         about: date, machine and commit of the run.
         training: figures of its GRPO; None where there is none.

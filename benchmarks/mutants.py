@@ -2,8 +2,8 @@
 
 A mutant counts as refused if it does not pass the evaluation that a training run would give it. Where an operation is
 not come to at any of the sizes, its mutant is not judged. Evaluations are added to those of an earlier run of the same
-commit; so a run can be cut off and done in parts. On the CPU, several evaluators can work side by side: until `check`
-they wait most of the time, for deadlines and for ranks that are late on purpose.
+commit; so a run can be cut off and done in parts. Several evaluators can work side by side: until `check` they wait
+most of the time, for deadlines and for ranks that are late on purpose. Those on GPUs share all of them.
 
 python -m benchmarks.mutants [--device cpu|cuda] [--world-size N] [--sizes tiny ...] [--problems NAME ...]
                              [--mutants N] [--experts N ...] [--fences] [--jobs N] [--budget-s S] [--out FOLDER]
@@ -49,7 +49,7 @@ EVERY_S = 20.0
 
 MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
 """Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes.
-Longer by the number of ranks that share a GPU, which takes them in turns."""
+Longer by the number of ranks that share a GPU, those of all evaluators, which takes them in turns."""
 
 MOST_NOT_JUDGED = 3
 """A kernel that has had so many evaluations without a verdict is given up."""
@@ -118,6 +118,7 @@ class Study:
         earlier: rows of an earlier run.
         known_sizes: of mutants by problem and name, as `_sizes_of` finds them, which then need no second look.
         ranks_per_gpu: ranks that share one GPU.
+        evaluators: that work side by side.
     """
 
     def __init__(
@@ -130,10 +131,11 @@ class Study:
         earlier: Iterable[Row] = (),
         known_sizes: Mapping[tuple[str, str], str | None] = MappingProxyType({}),
         ranks_per_gpu: int = 1,
+        evaluators: int = 1,
     ) -> None:
         self._evaluator = evaluator
         self._sizes = sizes
-        self._timeout_s = MUTANT_TIMEOUT_S[device] * ranks_per_gpu
+        self._timeout_s = MUTANT_TIMEOUT_S[device] * ranks_per_gpu * (evaluators if device == "cuda" else 1)
         self._suffix = {"cpu": "cpp", "cuda": "cu"}[device]
         self._config = EvalConfig(
             device=device,
@@ -315,8 +317,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     shared = args.ranks_per_gpu > 1
     if shared and args.sizes_of is None:
         parser.error(f"--ranks-per-gpu {args.ranks_per_gpu}: the look for sizes is timed; give --sizes-of too")
-    if args.device == "cuda" and args.jobs > 1 and not shared:
-        parser.error(f"--jobs {args.jobs}: one evaluator at a time can use the GPUs; leave --jobs out")
     if args.until == "time" and (shared or args.jobs > 1):
         parser.error(f"--jobs {args.jobs}: evaluators side by side disturb each other's timing; give --until check too")
     until_s = time.monotonic() + args.budget_s
@@ -338,7 +338,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = [Row(**row) for row in earlier["rows"]]
         looked_at = load(args.sizes_of) if args.sizes_of else rows if list(earlier["sizes"]) == args.sizes else []
         known = known_sizes(looked_at)
-        study = Study(evaluator, args.device, world_size, args.sizes, args.until, rows, known, args.ranks_per_gpu)
+        sharing = args.ranks_per_gpu, args.jobs
+        study = Study(evaluator, args.device, world_size, args.sizes, args.until, rows, known, *sharing)
 
         def save() -> None:
             rows = [asdict(row) for row in study.rows]

@@ -52,8 +52,12 @@ def drawn(found: Found) -> dict[str, str]:
         return pictures.Curve(title, "step of GRPO", steps, {name.replace("_", " "): of for name, of in values.items()})
 
     shares = verdict_shares(found["grpo"]["verdicts"])[: len(steps)]
-    failures = {name: [of.get(name, 0.0) for of in shares] for name in SHOWN_VERDICTS}
-    failures["other failures"] = [1.0 - sum(of.get(name, 0.0) for name in SHOWN_VERDICTS) for of in shares]
+    failures: dict[str, list[float | None]] = {
+        name: [of.get(name, 0.0) if of else None for of in shares] for name in SHOWN_VERDICTS
+    }
+    failures["other failures"] = [
+        1.0 - sum(of.get(name, 0.0) for name in SHOWN_VERDICTS) if of else None for of in shares
+    ]
     sft = found["sft"]
     loss = pictures.Curve("SFT", "step of SFT", list(range(1, len(sft["loss"]) + 1)), {"loss": sft["loss"]}, log=False)
     return {
@@ -77,12 +81,12 @@ def drawn(found: Found) -> dict[str, str]:
 FLAT = "frac_reward_zero_std"
 
 
-def _some(of: Mapping[str, Sequence[float]], names: Sequence[str]) -> dict[str, Sequence[float]]:
+def _some(of: Mapping[str, Sequence[float | None]], names: Sequence[str]) -> dict[str, Sequence[float | None]]:
     return {name: of[name] for name in names}
 
 
 def verdict_shares(steps: Sequence[Mapping[str, int]]) -> list[dict[str, float]]:
-    """Counts of each step as shares."""
+    """Counts of each step as shares; empty where nothing was counted."""
     return [{name: count / sum(step.values()) for name, count in step.items()} for step in steps]
 
 
@@ -342,8 +346,23 @@ def _time(found: Found) -> str:
     return (
         f"A step of GRPO took {each:.0f} s on average over {steps} steps, with {phases['evaluations_per_minute']:.0f} "
         f"evaluations a minute{f', and kept the GPU busy for {busy}' if busy else ''}:\n\n"
-        f"{parts.table(('phase', 'of a step', 'share'), rows)}\n\n{_stages(found['spent_s'])}"
+        f"{parts.table(('phase', 'of a step', 'share'), rows)}\n\n{_time_by_part(found)}{_stages(found['spent_s'])}"
     )
+
+
+def _time_by_part(found: Found) -> str:
+    """How the steps became quicker, for each seed; nothing where that is not known."""
+    seeds = found.get("seeds") or [{"seed": found.get("seed", 0), "grpo": found["grpo"]}]
+    rows = []
+    for one in seeds:
+        done = 0
+        for part in (one["grpo"] or {}).get("phases_by_part", ()):
+            first, done = done + 1, done + part["steps"]
+            share = f"{part['share'].get('evaluation', 0.0):.0%}"
+            each = f"{part['wall_s'] / part['steps']:.1f} s"
+            rows.append((str(one["seed"]), f"{first} to {done}", each, share, f"{part['evaluations_per_minute']:.0f}"))
+    head = ("seed", "steps", "a step", "evaluation alone", "evaluations a minute")
+    return f"In the course of the training:\n\n{parts.table(head, rows)}\n\n" if rows else ""
 
 
 def _stages(spent_s: Mapping[str, float]) -> str:

@@ -145,6 +145,23 @@ def test_an_oracle_that_disagrees_is_a_failure(tmp_path, local_evaluator: LocalE
     assert judge.right("oracle", wrong, "correct one").state == "failed"
 
 
+FP8_ORACLE = """
+import torch
+
+
+def oracle(ranks):
+    whole = [(y.float().view(-1, b) * s.float().view(-1, 1)).view_as(y) for y, s, b in ranks]
+    return [torch.stack([one[rank] for one in whole]) for rank in range(len(ranks))]
+"""
+
+
+def test_an_oracle_is_given_float8(local_evaluator: LocalEvaluator) -> None:
+    """Gathering tensors by pickle alone failed in torch for float8, and so the oracle was said to disagree."""
+    judge = TinyEvaluator(problem := find_problem("BlockedFP8Dequantize"), local_evaluator)
+    result = judge.right("oracle", oracle_source(problem, FP8_ORACLE), "correct one")
+    assert result.state == "passed", result.detail
+
+
 def test_verdicts_of_candidates(problem: Problem) -> None:
     """A wrong solution that falls over says nothing of the check; one that equals the reference does not apply."""
     wrong = by_name(check_candidates(problem, Accepts()))

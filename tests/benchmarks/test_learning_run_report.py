@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning_run_report import figures, first_verdicts, main, second_turn, verdicts_by_step
+from benchmarks.learning_run_report import (
+    figures,
+    first_verdicts,
+    main,
+    phases_by_part,
+    second_turn,
+    verdicts_by_step,
+)
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
@@ -56,13 +63,22 @@ def test_verdicts_of_first_turns_and_of_steps_are_counted():
         "sizes": {"compile_error": 1, "output_mismatch": 1, "passed": 1, "no_submission": 1},
         "test": {"compile_error": 2},
     }
-    steps = [{"step": step, "failure": failure} for step, failure in ((1, None), (0, "race"), (1, "race"), (1, None))]
-    assert verdicts_by_step(steps) == [{"race": 1}, {"passed": 2, "race": 1}]
+    steps = [{"step": step, "failure": failure} for step, failure in ((2, None), (0, "race"), (2, "race"), (2, None))]
+    assert verdicts_by_step(steps) == [{"race": 1}, {}, {"passed": 2, "race": 1}]
 
 
 def test_the_share_compiled_is_of_what_came_beyond_the_compiler():
     (ring,) = summarise_rings(ROWS[:6], {prompt_key(one): "sizes" for one in ROWS}).values()
     assert [of_turn.compiled.mean for of_turn in ring.turns] == [(0.5 + 0.5) / 2, (1.0 + 0.5) / 2]
+
+
+def test_phases_are_shown_in_the_course_of_the_training():
+    more = {"stages_s": {}, "evaluations": 2, "gpu_utilisations": []}
+    waits = [{"wall_s": 10.0, "phases_s": {"evaluation": seconds}, **more} for seconds in (8.0, 4.0, 0.0)]
+    found = phases_by_part(waits, parts=2)
+    assert [(part["steps"], part["share"]["evaluation"]) for part in found] == [(2, 0.6), (1, 0.0)]
+    assert [part["evaluations_per_minute"] for part in found] == [12.0, 12.0]
+    assert [part["steps"] for part in phases_by_part(waits[:1], parts=4)] == [1]
 
 
 def write_archive(path: Path, files: dict[str, dict]) -> None:
@@ -154,3 +170,30 @@ def test_a_run_without_results_of_sft_has_figures_of_the_rest(tmp_path: Path):
     step = {"step": 0, "wall_s": 1.0, "phases_s": {}, "stages_s": {}, "evaluations": 0, "gpu_utilisations": []}
     (tmp_path / "grpo" / "phases.jsonl").write_text(json.dumps(step) + "\n")
     assert [arm["arm"] for arm in figures(tmp_path, prompts)["study"]] == ["grpo"]
+
+
+def test_a_seed_with_sft_and_samples_of_its_own_is_compared_with_these(tmp_path: Path):
+    config = EvalConfig(size="tiny", language="cpp", dtype="bfloat16", world_size=2)
+    step = {"step": 0, "wall_s": 1.0, "phases_s": {}, "stages_s": {}, "evaluations": 0, "gpu_utilisations": []}
+
+    def write(name: str, seed: int, rewards: dict[str, float]) -> str:
+        results = {
+            f"{stage}/results.jsonl": Attempt(problem="A", requested=config, reward=reward).model_dump(mode="json")
+            for stage, reward in rewards.items()
+        }
+        training = {"grpo/rollouts.jsonl": {**turn("A", 0, 0, "race"), "step": 0, "is_duplicate": False}}
+        files = {"about.json": {"seed": seed}, "grpo/phases.jsonl": step, **training, **results}
+        write_archive(tmp_path / name, files)
+        return str(tmp_path / name)
+
+    first = write("0.tar.gz", 0, {"rings_sft": 0.25, "rings_grpo": 1.0, "samples": 0.5})
+    shares = write("1.tar.gz", 1, {"rings_grpo": 1.0})
+    alone = write("2.tar.gz", 2, {"rings_sft": 0.75, "rings_grpo": 1.0, "samples": 0.875})
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({**row("A", 0, 0, 0.0), "ring": "sizes"}) + "\n")
+    main([first, shares, alone, "--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "learning_run.json").read_bytes())
+    gains = [seed["gains"]["grpo over sft"]["sizes"]["reward"]["mean"] for seed in found["seeds"]]
+    assert gains == [0.75, 0.75, 0.25]
+    best_of_n = [arm for seed in found["seeds"] for arm in seed["study"] if arm["arm"] == "best of n"]
+    assert [arm["reward"]["mean"] for arm in best_of_n] == [0.5, 0.5, 0.875]
+    assert found["joined"]["policies"]["sft"]["sizes"]["reward"]["mean"] == 0.5  # an episode of each SFT

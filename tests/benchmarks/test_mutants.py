@@ -223,7 +223,7 @@ def test_a_shared_gpu_has_its_sizes_from_another_result(capsys: pytest.CaptureFi
     for options, expected in (
         (shared, "give --sizes-of too"),
         ([*shared, "--sizes-of", "mutants_2_gpus.json"], "give --until check too"),
-        (["--device", "cuda", "--jobs", "2"], "one evaluator at a time can use the GPUs"),
+        (["--device", "cuda", "--jobs", "2"], "disturb each other's timing"),
     ):
         with pytest.raises(SystemExit):
             mutants.main(options)
@@ -254,3 +254,12 @@ def test_a_shared_gpu_needs_every_size(local_evaluator: LocalEvaluator):
     study = Study(local_evaluator, "cuda", 2, ["tiny"], "check", ranks_per_gpu=2)
     with pytest.raises(SystemExit, match=r"AllGather: no size of .* is known"):
         study.prepare(PROBLEM, mutants=1, experts=[0], fences=False)
+
+
+@pytest.mark.usefixtures("pulls")
+@pytest.mark.parametrize(("device", "times"), [("cuda", 3), ("cpu", 1)])
+def test_evaluators_that_share_gpus_wait_longer(device: str, times: int, local_evaluator: LocalEvaluator):
+    known = {("AllGather", mutant.name): "tiny" for mutant in InlinedSource.of(PULLS).mutants()}
+    study = Study(local_evaluator, device, 2, ["tiny"], "check", known_sizes=known, evaluators=3)
+    judged = study.prepare(PROBLEM, mutants=1, experts=[0], fences=False)
+    assert {each.config.timeout_s for each in judged} == {times * MUTANT_TIMEOUT_S[device]}

@@ -121,6 +121,12 @@ def test_no_result_is_older_than_its_dependencies(path: Path, history: None):
         assert not changed, f"{path.name} is of {commit}; measure or remove it, for these have changed: {changed}"
 
 
+def test_figures_are_kept_as_of_commits_that_exist(history: None):
+    """git knew two of them under no name, and what it cannot compare never became stale."""
+    unknown = {as_of for as_of in FIGURES_KEPT.values() if git("cat-file", "-t", as_of) != "commit"}
+    assert not unknown
+
+
 def test_a_change_makes_a_result_stale(history: None):
     first = git("log", "--format=%H", "--diff-filter=M", "--", "problems/*/*/expert.cpp").splitlines()[-1]
     assert stale(f"{first}~", ["problems/*/*/expert.cpp"])

@@ -143,6 +143,18 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "Stages, the start of each call included: `sft` 80 s, `grpo` 300 s; 6 minutes in all." in text
 
 
+def test_the_time_of_steps_is_shown_seed_by_seed_in_the_course_of_the_training(found):
+    assert "In the course of the training" not in generator.tables.sections(found)
+    share = {"generation": 0.5, "evaluation": 0.25}
+    parts = [
+        {"steps": 2, "wall_s": 50.0, "share": share, "evaluations_per_minute": 59.6},
+        {"steps": 1, "wall_s": 10.0, "share": {"generation": 1.0}, "evaluations_per_minute": 90.0},
+    ]
+    found["grpo"]["phases_by_part"] = parts
+    text = generator.tables.sections(found)
+    assert "| 0 | 1 to 2 | 25.0 s | 25% | 60 |\n| 0 | 3 to 3 | 10.0 s | 0% | 90 |" in text
+
+
 def test_a_policy_that_no_ring_has_judged_is_named(found):
     found["policies"]["sft"] = found["policies"]["base"]
     assert "No ring" not in generator.tables.sections(found)

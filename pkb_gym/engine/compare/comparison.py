@@ -16,6 +16,7 @@ from pkb_gym.engine.compare.calls import Call, arguments, immutable_leaves, rule
 from pkb_gym.engine.compare.layout import PlacedLeaf, placed_results
 from pkb_gym.engine.compare.mismatches import modified_argument, wrong_shape, wrong_values
 from pkb_gym.engine.compare.stacked import stacked
+from pkb_gym.engine.problem import InPlace
 from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.records.check_report import Mismatch
 
@@ -64,10 +65,17 @@ class CallVerdict:
 
 @dataclass(frozen=True)
 class _RuledOutput:
-    """The name of an output, and its rule."""
+    """An output that has a rule.
+
+    Attributes:
+        name: of the leaf.
+        rule: its rule.
+        argument: where it lies in the first call, if it is an argument.
+    """
 
     name: str
     rule: Check
+    argument: TensorSlot | None
 
 
 class Comparison:
@@ -98,7 +106,7 @@ class Comparison:
             arguments(first.problem, first.plan, rank, self._read_inputs) for rank in range(len(first.plan.axes))
         ]
         self._ruled = [
-            _RuledOutput(placed.leaf.name, rule)
+            _RuledOutput(placed.leaf.name, rule, placed.slot if isinstance(out, InPlace) else None)
             for out, placed in placed_results(first.problem, first.plan, first.rank)
             if placed.leaf.name in self._got and (rule := rule_of(out, first.protocol)) is not None
         ]
@@ -204,7 +212,8 @@ class Comparison:
             if count:
                 got, expected = (tensors[ruled.name][index] for tensors in (self._got, self._expected))
                 marks = self._marks(ruled, index)
-                mismatches.append(wrong_values(call, ruled.name, ruled.rule.describe(), got, expected, marks))
+                before = None if ruled.argument is None else self._read_inputs(ruled.argument, call.rank)[index]
+                mismatches.append(wrong_values(call, ruled.name, ruled.rule.describe(), got, expected, marks, before))
                 right -= mismatches[-1].wrong_elements
         return CallVerdict(len(self._placed), elements, right, tuple(mismatches))
 

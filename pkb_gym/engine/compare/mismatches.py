@@ -8,6 +8,7 @@ import numpy as np
 
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.layout import PlacedLeaf
+from pkb_gym.engine.compare.poison import poison_of
 from pkb_gym.engine.problem.tensors import Leaf
 from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.orders import Claim
@@ -49,7 +50,13 @@ def wrong_shape(call: Call, placed: PlacedLeaf, claim: Claim | None, expected: t
 
 
 def wrong_values(
-    call: Call, output: str, rule: str, got: torch.Tensor, expected: torch.Tensor, marks: torch.Tensor
+    call: Call,
+    output: str,
+    rule: str,
+    got: torch.Tensor,
+    expected: torch.Tensor,
+    marks: torch.Tensor,
+    before: torch.Tensor | None = None,
 ) -> Mismatch:
     """An output that has wrong elements.
 
@@ -60,6 +67,7 @@ def wrong_values(
         got: what the candidate has.
         expected: what the baseline has.
         marks: the wrong elements, at least one.
+        before: what an argument held before the call; None for outputs, which are poisoned.
     """
     from pkb_gym.engine.problem.rules import wide
 
@@ -88,6 +96,7 @@ def wrong_values(
         got=got_text,
         expected=expected_text,
         rule=rule,
+        unwritten_elements=_unwritten(call.rank, got, marks) if before is None else _unchanged(got, before, marks),
     )
 
 
@@ -116,6 +125,28 @@ def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
         elements=leaf.capacity,
         rule="this argument must stay as it is",
     )
+
+
+def _unwritten(rank: int, got: torch.Tensor, marks: torch.Tensor) -> int:
+    """How many wrong elements are as before a checked call.
+
+    Some are so by chance, where values are drawn bit by bit: single bytes count if all are, and numbers of two bytes if
+    there are more than that.
+    """
+    import torch
+
+    elements = got[marks].contiguous()
+    held = (elements.view(torch.uint8).view(len(elements), -1) == poison_of(rank)).all(dim=1)
+    count = int(held.sum())
+    least = {1: len(elements), 2: len(elements) >> 8}.get(elements.element_size(), 0)
+    return count if count >= least else 0
+
+
+def _unchanged(got: torch.Tensor, before: torch.Tensor, marks: torch.Tensor) -> int:
+    """How many wrong elements of an argument are as before the call."""
+    from pkb_gym.engine.problem.rules import as_integers
+
+    return int((as_integers(got[marks]) == as_integers(before[marks])).sum())
 
 
 def _told_apart(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, str]:

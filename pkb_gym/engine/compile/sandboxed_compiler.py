@@ -134,6 +134,8 @@ def run_sandboxed(
         finally:
             _kill_session(process)
         output = _content(log, limits.output_bytes).decode(errors="replace")
+        for name in files:  # linkers name them by their whole path
+            output = output.replace(f"{folder or '/tmp'}/{name}:", f"{name}:")
         truncated = os.fstat(log).st_size > limits.output_bytes
         if status != 0 and folder and (left := shutil.disk_usage(folder).free) < DISK_BYTES:
             raise InfrastructureError(f"{command[0]} had {left} bytes of disk left in {folder}; it needs {DISK_BYTES}")

@@ -25,6 +25,9 @@ DTYPE_SCALE = {"bfloat16": 1.0, "float16": 2.0**-2, "float32": 2.0**-10, "float6
 UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
 """Half the distance between 1 and the next larger number."""
 
+SMALLEST_FLOAT16 = 2.0**-24
+"""The distance between float16 numbers next to 0, which is much of those that tensors of small values have."""
+
 
 @dataclass(frozen=True)
 class CheckContext:
@@ -130,7 +133,10 @@ class same_bits:  # noqa: N801
 
 @dataclass(frozen=True)
 class close:  # noqa: N801
-    """|got - expected| <= rtol |expected| + atol + atol_rms rms(expected), scaled by dtype."""
+    """|got - expected| <= rtol |expected| + atol + atol_rms rms(expected), scaled by dtype.
+
+    In float16, results one number apart are near enough even where numbers lie as far apart as next to 0.
+    """
 
     batched: ClassVar[bool] = True
 
@@ -145,9 +151,12 @@ class close:  # noqa: N801
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""
+        import torch
+
         expected = wide(context.expected)
         scale = DTYPE_SCALE[context.ax.dtype]
-        bound = self.rtol * scale * expected.abs() + self.atol * scale + self.atol_rms * scale * rms(expected)
+        atol = self.atol * scale + (SMALLEST_FLOAT16 if context.expected.dtype == torch.float16 else 0.0)
+        bound = self.rtol * scale * expected.abs() + atol + self.atol_rms * scale * rms(expected)
         return outside(wide(got), expected, bound)
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan, placed_results
+from pkb_gym.engine.compare.poison import POISON
 from pkb_gym.engine.compare.stacked import byte_slot, heap_rows, row_index
 from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
-from pkb_gym.engine.ranks.handover_script import LINE_BYTES, POISON, Script, lines_of, put_lines
+from pkb_gym.engine.ranks.handover_script import LINE_BYTES, Script, lines_of, put_lines
 from pkb_gym.engine.ranks.handover_server import HandoverLibrary, HandoverServer
 from pkb_gym.engine.ranks.output_sampler import (
     CopyEngine,

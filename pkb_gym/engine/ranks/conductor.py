@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from pkb_gym.engine.compare.calls import immutable_leaves
 from pkb_gym.engine.compare.layout import PlacedLeaf, SetPlan, placed_results
+from pkb_gym.engine.compare.poison import POISON, poison_of
 from pkb_gym.engine.compare.stacked import byte_slot, word_slot
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.call_progress import CallProgress
-from pkb_gym.engine.ranks.handover_script import POISON
 from pkb_gym.engine.ranks.red_zones import RedZones
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, CheckedCall, LateOutput
 from pkb_gym.engine.rankside.arguments import TensorSlot
@@ -184,7 +184,7 @@ class Conductor:
 
     def _poison_outputs(self, planned: SetPlan) -> None:
         outputs = byte_slot(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
-        self._theirs.tensor(outputs).fill_(POISON)
+        self._theirs.tensor(outputs).fill_(poison_of(self._rank))
 
     def _argument_leaves(self, planned: SetPlan) -> list[PlacedLeaf]:
         ax, placed = planned.axes[self._rank], planned.leaves[self._rank]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pkb_gym.engine.compare.layout import BlockPlan, PlacedLeaf, SetPlan, placed_results
+from pkb_gym.engine.compare.poison import POISON
 from pkb_gym.engine.problem import Problem, Tensor, TensorList
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.ranks.decoys import draw_decoys
@@ -29,9 +30,6 @@ ARRIVALS, POISONS, RECEIPTS = 24, 16, 24
 
 WHOLE_LINES = 4
 """A tensor of no more lines is withheld whole, as far as there is room."""
-
-POISON = 0xF5
-"""Byte of what is not there yet, or no more: a large negative number in every float format."""
 
 Lines = NDArray[np.uint32]
 

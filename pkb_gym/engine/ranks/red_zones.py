@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pkb_gym.engine.compare.layout import RED_ZONE_BYTES, SetPlan
-from pkb_gym.engine.ranks.handover_script import POISON
+from pkb_gym.engine.compare.poison import poison_of
 from pkb_gym.engine.ranks.reference_orders import Overrun
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class RedZones:
     """
 
     def __init__(self, plan: Sequence[SetPlan], rank: int) -> None:
+        self._byte = poison_of(rank)
         self._zones: list[list[_Zone]] = []
         places = []
         for _, run in itertools.groupby(plan, lambda planned: id(planned.axes)):
@@ -64,11 +65,11 @@ class RedZones:
 
     def fill(self, heap: AnyHeap) -> None:
         """Fills them."""
-        heap.bytes().index_fill_(0, self._index(heap), POISON)
+        heap.bytes().index_fill_(0, self._index(heap), self._byte)
 
     def overruns(self, heap: AnyHeap) -> list[Overrun]:
         """Reports of the zones written to since, at most one for each."""
-        changed = (heap.bytes().index_select(0, self._index(heap)) != POISON).cpu().numpy()
+        changed = (heap.bytes().index_select(0, self._index(heap)) != self._byte).cpu().numpy()
         if not changed.any():
             return []
         found, begin = [], 0

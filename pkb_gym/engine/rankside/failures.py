@@ -10,6 +10,10 @@ from .crash import EXPORTED
 HERE = os.path.dirname(__file__)
 FFI_CALL = "tvm_ffi/cython/"
 """In the names of the files of the FFI library that calls a kernel."""
+HEADERS = "/include/pkb/"
+"""In the names of the headers that kernels include."""
+KERNELS = ("kernel.cpp", "kernel.cu")
+"""Names of native sources, in whatever folder they are compiled."""
 MOST_FRAMES = 6
 """The most frames of a traceback that are reported, those nearest to the error."""
 
@@ -59,7 +63,7 @@ def trace_of(error: BaseException) -> str:
     left: list[traceback.TracebackException | None] = [trace]
     while left:  # a candidate may chain as many errors as it likes
         if (one := left.pop()) is not None:
-            frames = [frame for frame in one.stack if not _is_harness(frame)][-MOST_FRAMES:]
+            frames = [_renamed(frame) for frame in one.stack if not _is_harness(frame)][-MOST_FRAMES:]
             # Without a stack, no heading of one is printed.
             one.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
             left += [one.__cause__, one.__context__]
@@ -67,4 +71,13 @@ def trace_of(error: BaseException) -> str:
 
 
 def _is_harness(frame: traceback.FrameSummary) -> bool:
-    return os.path.dirname(frame.filename) == HERE or FFI_CALL in frame.filename or frame.name == EXPORTED
+    name = frame.filename
+    return os.path.dirname(name) == HERE or FFI_CALL in name or HEADERS in name or frame.name == EXPORTED
+
+
+def _renamed(frame: traceback.FrameSummary) -> traceback.FrameSummary:
+    """The frame, of a source by its name alone: the folder that it was compiled in is gone."""
+    name = os.path.basename(frame.filename)
+    if name not in KERNELS:
+        return frame
+    return traceback.FrameSummary(name, frame.lineno, frame.name, lookup_line=False, line="")

@@ -16,7 +16,7 @@ from .devices import AnyHeap, Device
 from .dlpack import HeapTensor
 from .failures import CandidateError, kind_of, text_of
 from .orders import Claims, Load, Partition, ProfileDone, Transfers
-from .results import Destination, bad_result
+from .results import Destination, bad_result, value_in_words
 from .usage import usage_since
 
 
@@ -147,7 +147,7 @@ class Native:
         try:
             tensors = [torch.utils.dlpack.from_dlpack(part) for part in parts]
         except TypeError:
-            raise bad_result(f"expected {len(slots)} returned tensors, got {type(result).__name__}") from None
+            raise bad_result(f"expected {len(slots)} returned tensors, got {value_in_words(result)}") from None
         if len(tensors) != len(slots):
             raise bad_result(f"expected {len(slots)} returned tensors, got {len(tensors)}")
         pairs = zip(slots, tensors, strict=True)

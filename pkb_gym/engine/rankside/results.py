@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     import torch
 
     from .devices import AnyHeap
+
+
+PLAIN = {
+    "DTensor": "return .full_tensor() or .to_local()",
+    "Work": "wait for it, and return the tensor",
+    "ndarray": "return torch.from_numpy() of it",
+}
+"""Type of a value that is taken for a tensor -> how to make one of it."""
 
 
 def bad_result(message: str) -> CandidateError:
@@ -39,12 +48,12 @@ def split(returns: str, outputs: Sequence[Result], result: object) -> list[list[
     elif returns == "dict":
         names = [output.key for output in outputs if output.slots]
         if not isinstance(result, Mapping) or set(result) != set(names):
-            raise bad_result(f"expected a dict with {', '.join(names)}; got {_kind_of(result)}")
+            raise bad_result(f"expected a dict with {', '.join(names)}; got {value_in_words(result)}")
         parts = [result.get(output.key) for output in outputs]
     else:
         if not isinstance(result, tuple | list) or len(result) != len(outputs):
             names = [output.name for output in outputs]
-            raise bad_result(f"expected a tuple of {len(names)} ({', '.join(names)}); got {_kind_of(result)}")
+            raise bad_result(f"expected a tuple of {len(names)} ({', '.join(names)}); got {value_in_words(result)}")
         parts = result
     return [_tensors(output, part) for output, part in zip(outputs, parts, strict=True)]
 
@@ -56,14 +65,26 @@ def _tensors(output: Result, part: object) -> list[torch.Tensor]:
         return []
     if not output.is_list and isinstance(part, tuple) and all(type(number) is int for number in part):
         part = torch.tensor(part, dtype=torch.int64)  # a size, such as torch.Size
+    if not output.is_list and not output.slots:
+        raise bad_result(f"{output.name}: expected None, got {value_in_words(part)}")
     tensors = list(part) if output.is_list and isinstance(part, list | tuple) else [part]
     if len(tensors) != len(output.slots):
         raise bad_result(f"{output.name}: expected {len(output.slots)} tensors, got {len(tensors)}")
+    tensors = [_waited_for(tensor) for tensor in tensors]
     for tensor in tensors:
         # A subclass could compute its values later, when they are looked at.
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:  # type: ignore[union-attr]
-            raise bad_result(f"{output.name}: expected a plain dense tensor, got {_kind_of(tensor)}")
+            remedy = PLAIN.get(type(tensor).__name__, "")
+            got = value_in_words(tensor) + (remedy and f"; {remedy}")
+            raise bad_result(f"{output.name}: expected a plain dense tensor, got {got}")
     return tensors  # type: ignore[return-value]  # checked one by one above
+
+
+def _waited_for(value: object) -> object:
+    """The plain tensor of a functional collective, which torch waits for when it is used; other values as they are."""
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    is_pending = functional is not None and type(value) is functional.AsyncCollectiveTensor
+    return value.wait() if is_pending else value  # type: ignore[attr-defined]
 
 
 class Delivery:
@@ -133,13 +154,16 @@ class Destination:
         return tensor, claim
 
 
-def _kind_of(value: object) -> str:
+def value_in_words(value: object) -> str:
+    """What a value is, in words."""
     import torch
 
     if isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}, {value.layout}"
+        name = type(value).__name__
+        article = "an" if name[0] in "AEIOU" else "a"
+        return f"{article} {name} of shape {tuple(value.shape)}, {value.dtype}, {value.layout}"
     if isinstance(value, Mapping):
         return f"a dict with {', '.join(map(str, value))}"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
-    return type(value).__name__
+    return "None" if value is None else f"an object of type {type(value).__name__}"

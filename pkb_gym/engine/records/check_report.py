@@ -27,6 +27,9 @@ class Mismatch(Record):
     expected: str | None = None
     rule: str
     """The rule it was held to."""
+    unwritten_elements: int = 0
+    """Wrong elements that hold the bytes which lay there before the call. Where ranks begin and end a call at times of
+    their own, such bytes may also be a peer's arguments out of turn."""
 
     def __str__(self) -> str:
         """One line for the agent."""

@@ -62,7 +62,7 @@ def failed_check(
         race = late_output(again)
         if race is None:
             if not unhurried.passed:
-                return _wrong(run, report)
+                return _wrong(run, report, unhurried)
             call = first.trial - first_trial
             while call and conditions[call] == CallConditions():  # it began in the last call that had conditions
                 call -= 1
@@ -70,9 +70,26 @@ def failed_check(
     return _raced(run, race)
 
 
-def _wrong(run: CandidateRun, report: CheckReport) -> Stopped:
+def _wrong(run: CandidateRun, report: CheckReport, unhurried: CheckReport | None = None) -> Stopped:
+    """The failure of wrong outputs.
+
+    Args:
+        run: of the candidate.
+        report: on them.
+        unhurried: on calls that all ranks began and ended together, where there were some.
+    """
     worst = report.mismatches[0]
-    return run.feedback.stop(FAILURES[worst.reason], str(worst), worst.rank)
+    message = str(worst)
+    for mismatch in unhurried.mismatches if unhurried is not None else ():
+        if mismatch.unwritten_elements:
+            message += f"\n{_unwritten(mismatch)}"
+            break
+    return run.feedback.stop(FAILURES[worst.reason], message, worst.rank)
+
+
+def _unwritten(mismatch: Mismatch) -> str:
+    what = f"{mismatch.unwritten_elements} of {mismatch.elements} elements of `{mismatch.output}`"
+    return f"rank {mismatch.rank} left {what} as they were before the call: write every element"
 
 
 def _first_delayed(report: CheckReport, conditions: Sequence[CallConditions], first_trial: int) -> Mismatch:

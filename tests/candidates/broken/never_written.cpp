@@ -1,4 +1,4 @@
-// expect: output_mismatch differ; rule
+// expect: output_mismatch differ; rule; left 1536 of 1536 elements of `out` as they were before the call
 // The output stays as it was.
 #include "pkb/bf16.h"
 #include "pkb/symm.h"

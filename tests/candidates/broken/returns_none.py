@@ -1,4 +1,4 @@
-# expect: wrong_shape_or_dtype expected a plain dense tensor; NoneType
+# expect: wrong_shape_or_dtype expected a plain dense tensor; got None
 # Nothing is returned.
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-// expect: compile_error undefined reference; elsewhere
+// expect: compile_error does not compile: kernel.cpp:9: undefined reference; elsewhere
 // A function that nobody defines.
 #include "pkb/bf16.h"
 #include "pkb/symm.h"

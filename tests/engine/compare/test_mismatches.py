@@ -11,6 +11,7 @@ import torch
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.layout import Workload, placed_results
 from pkb_gym.engine.compare.mismatches import wrong_shape, wrong_values
+from pkb_gym.engine.compare.poison import poison_of
 from pkb_gym.engine.rankside.orders import Claim
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.compare.block import COPIES, RANK, Block
@@ -88,3 +89,32 @@ def test_naming_an_element_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     have, should = torch.zeros(2, 3), torch.eye(2, 3)
     with torch.device("cpu"):
         assert wrong_values(call, "out", "equal", have, should, have != should).worst_index == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "left", "wrong", "counted"),
+    [
+        (torch.bfloat16, 1, 1, 1),
+        (torch.bfloat16, 2, 2560, 0),  # of random bits
+        (torch.bfloat16, 1280, 2560, 1280),
+        (torch.int64, 1, 2560, 1),
+        (torch.uint8, 8, 9, 0),
+        (torch.uint8, 9, 9, 9),
+        (torch.complex64, 3, 4, 3),
+    ],
+)
+def test_elements_that_were_left_are_counted_unless_they_are_so_by_chance(
+    dtype: torch.dtype, left: int, wrong: int, counted: int
+) -> None:
+    (call,) = Block(COPIES, 1).calls()
+    have = torch.zeros(wrong + 1, dtype=dtype)
+    have[1 : 1 + left].view(torch.uint8).fill_(poison_of(call.rank))
+    marks = torch.arange(wrong + 1) > 0
+    assert wrong_values(call, "out", "equal", have, torch.ones_like(have), marks).unwritten_elements == counted
+
+
+def test_elements_of_an_argument_that_are_as_before_are_counted() -> None:
+    (call,) = Block(COPIES, 1).calls()
+    have, before, should = torch.tensor([1.0, 2.0, 3.0, NAN]), torch.tensor([1.0, 5.0, 3.0, NAN]), torch.full((4,), 3.0)
+    mismatch = wrong_values(call, "x", "equal", have, should, have != should, before)
+    assert (mismatch.wrong_elements, mismatch.unwritten_elements) == (3, 2)

@@ -48,6 +48,13 @@ def test_close_scales_with_the_dtype(dtype: torch.dtype) -> None:
     assert wrong(rule, [1 + step, 1 + 2 * step, 1 - step], [1.0, 1.0, 1.0], dtype) == [False, True, False]
 
 
+def test_close_takes_the_next_float16_of_a_small_number() -> None:
+    """A kernel that rounds a factor elsewhere than the baseline was refused for 137 * 2**-24, where that has 136."""
+    step = 2.0**-24
+    for rule in (rules.close(rtol=1e-2), rules.close(atol_rms=1e-3), rules.close(rtol=1e-2, atol=1e-9)):
+        assert wrong(rule, [137 * step, 138 * step], [136 * step, 136 * step], torch.float16) == [False, True]
+
+
 def test_close_has_absolute_parts() -> None:
     assert wrong(rules.close(atol=0.5), [0.5, 0.75], [0.0, 0.0]) == [False, True]
     # rms of (3, 4, 0, 0) is 2.5

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, Workload, placed_results
+from pkb_gym.engine.compare.poison import POISON
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.ranks.decoys import draw_decoys
 from pkb_gym.engine.ranks.handover_script import (
     ARRIVALS,
     LINE_BYTES,
-    POISON,
     POISONS,
     RECEIPTS,
     WHOLE_LINES,

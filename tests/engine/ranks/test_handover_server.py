@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from pkb_gym.engine.compare.poison import POISON
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.handover import build_handovers
-from pkb_gym.engine.ranks.handover_script import LINE_BYTES, POISON, CallLines, Script
+from pkb_gym.engine.ranks.handover_script import LINE_BYTES, CallLines, Script
 from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries, HandoverLibrary, drain
 from pkb_gym.engine.rankside.handover import Handovers, NoHandover, WaitingHandover, make_handovers, run_null_calls
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from pkb_gym.engine.compare.layout import BlockPlan, Workload
+from pkb_gym.engine.compare.poison import POISON
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.handover import build_handovers
 from pkb_gym.engine.ranks import reference
-from pkb_gym.engine.ranks.handover_script import POISON
 from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.ranks.reference import ReferenceRank
 from pkb_gym.engine.ranks.reference_orders import (

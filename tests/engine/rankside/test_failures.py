@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import types
 
 import pytest
@@ -68,6 +69,20 @@ def test_a_trace_has_the_errors_that_an_error_came_from() -> None:
     trace = trace_of(raised("try:\n    {}['x']\nexcept KeyError:\n    raise ValueError('no')\n"))
     assert "rankside" not in trace
     assert trace.index("line 2") < trace.index("KeyError: 'x'") < trace.index("line 4") < trace.index("ValueError: no")
+
+
+def test_a_trace_of_a_kernel_has_neither_headers_nor_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of `pkb::Comm` showed the lines of its header, and the folder in which the kernel had been compiled."""
+    files = ("/tmp/kernel.cpp", "/usr/lib/pkb_gym/engine/include/pkb/symm_cpu.h", "candidate.py")
+    stack = traceback.StackSummary.from_list([(name, 7, "solution", "a line") for name in files])
+    monkeypatch.setattr(traceback.StackSummary, "_extract_from_extended_frame_gen", lambda *_, **__: stack)
+    lines = trace_of(ValueError("no")).splitlines()
+    assert lines[1:] == [
+        '  File "kernel.cpp", line 7, in solution',
+        '  File "candidate.py", line 7, in solution',
+        "    a line",
+        "ValueError: no",
+    ]
 
 
 def test_a_trace_of_an_endless_recursion_is_short() -> None:

@@ -154,7 +154,7 @@ def test_nothing_is_delivered_where_nothing_is_returned(heap: Heap) -> None:
         ("tuple", (counting(3),), r"expected a tuple of 2 \(y, z\); got a tuple of 1"),
         ("dict", {"key of y": counting(3)}, "expected a dict with key of y, key of z; got a dict with key of y"),
         ("dict", (counting(3), counting(2)), "expected a dict with key of y, key of z; got a tuple of 2"),
-        ("tuple", (counting(3), None), "z: expected a plain dense tensor, got NoneType"),
+        ("tuple", (counting(3), None), "z: expected a plain dense tensor, got None"),
         ("tuple", (counting(3), [counting(2)]), "z: expected a plain dense tensor, got a list of 1"),
         ("tuple", (counting(3).to_sparse(), counting(2)), "y: expected a plain dense tensor, got a Tensor of shape"),
     ],

@@ -30,11 +30,13 @@ class Comm : public HostComm {
  public:
   // Copies `bytes` from `from` to rank r's counterpart of `to`.
   void put(void* to, const void* from, uint64_t bytes, int r) const {
+    check_rank(r);
     copy(peer(static_cast<char*>(to), r), from, bytes, r == rank ? nullptr : stats ? &stats->put_bytes : nullptr);
   }
 
   // Copies `bytes` from rank r's counterpart of `from` to `to`.
   void get(void* to, const void* from, uint64_t bytes, int r) const {
+    check_rank(r);
     copy(to, peer(static_cast<const char*>(from), r), bytes, r == rank ? nullptr : stats ? &stats->got_bytes : nullptr);
   }
 
@@ -45,13 +47,15 @@ class Comm : public HostComm {
 
   // Sets word `slot` of rank r to `value`; what this rank wrote before is visible to whoever waits for it.
   void signal(int slot, int r, uint64_t value) const {
-    if (stats) ++stats->signals;
-    signal_word(slot, r)->store(value, std::memory_order_release);
+    check_rank(r);
+    check_slot(slot);
+    set_word(slot, r, value);
   }
   void signal(int slot, int r) const { signal(slot, r, epoch); }
 
   // Waits until word `slot` of this rank is at least `value`.
   void wait(int slot, uint64_t value) const {
+    check_slot(slot);
     wait_for(slot, value);
     hold();
   }
@@ -59,11 +63,12 @@ class Comm : public HostComm {
 
   // All ranks of a group meet (the world by default). What each wrote before is visible to all afterwards.
   void barrier(int64_t group_index = -1) const {
+    if (group_index >= num_groups) TVM_FFI_THROW(IndexError) << "group " << group_index << ", of " << num_groups;
     const Group members = group(group_index);
     const int slot_base = kUserSignals + int(group_index < 0 ? 0 : group_index + 1) * kMaxRanks;
     const uint64_t count = ++barrier_counts[group_index < 0 ? 0 : group_index + 1];
     for (int i = 0; i < members.size; ++i) {
-      if (i != members.rank) signal(slot_base + members.rank, members.ranks[i], count);
+      if (i != members.rank) set_word(slot_base + members.rank, members.ranks[i], count);
     }
     for (int i = 0; i < members.size; ++i) {
       if (i != members.rank) wait_for(slot_base + i, count);
@@ -72,6 +77,20 @@ class Comm : public HostComm {
   }
 
  private:
+  // A word behind the last one is that of a barrier, which would end too early.
+  static void check_slot(int slot) {
+    if (slot < 0 || slot >= kUserSignals) TVM_FFI_THROW(IndexError) << "signal word " << slot << ", of 0 .. " << kUserSignals - 1;
+  }
+
+  void check_rank(int r) const {
+    if (r < 0 || r >= world_size) TVM_FFI_THROW(IndexError) << "rank " << r << ", of 0 .. " << world_size - 1;
+  }
+
+  void set_word(int slot, int r, uint64_t value) const {
+    if (stats) ++stats->signals;
+    signal_word(slot, r)->store(value, std::memory_order_release);
+  }
+
   void wait_for(int slot, uint64_t value) const {
     const std::atomic<uint64_t>* word = signal_word(slot, rank);
     if (word->load(std::memory_order_acquire) >= value) return;
