@@ -273,6 +273,11 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("report_size", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
         for name in ("metrics/figures", "metrics/outcomes", "metrics/shares", "report/figures/charts")
     },
+    # Bounds of whole numbers that no measured request comes near; what failures at a client's own sizes count for.
+    **{("ray_bytes", f"pkb_gym/engine/records/{name}.py"): "83fc42ac4647" for name in ("config", "config_request")},
+    ("service_load", "pkb_gym/serve/current_evaluator.py"): "83fc42ac4647",
+    # Names of agents without control characters; those of the measured results have none.
+    ("report_size", "pkb_gym/metrics/sources.py"): "b05a74d137cc",
     ("fault_drill", "pkb_gym/engine/compile/opened_files.py"): "eba7c4fcf9b4",
     ("ray_bytes", "pkb_gym/engine/records/attempt.py"): "eba7c4fcf9b4",
     # How a copy is made of the client, and when the server's thread is: the same requests.
@@ -282,12 +287,13 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     },
     ("service_load", "pkb_gym/serve/server.py"): "19ca35909d22",
     # The place of the worst element is found by NumPy and its text has what tells it apart, places of tensors are
-    # tuples, elements that were left are counted and named, and a byte is declared elsewhere: the same verdicts.
+    # tuples, elements that were left are counted and named, and a byte is declared elsewhere: the same verdicts. An
+    # error about axes of a user's own has another name.
     **{
         ("honest_evaluations", f"pkb_gym/engine/{name}.py"): as_of
         for name, as_of in (
             *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "65c38cda"), ("compare/poison", "0f7b1b0e")),
-            *(("compare/layout", "7a455dde"), ("stages/mismatch", "0f7b1b0e")),
+            *(("compare/layout", "83fc42ac4647"), ("stages/mismatch", "0f7b1b0e")),
         )
     },
     # A count in each mismatch, of which right kernels have none.

@@ -109,6 +109,12 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         is_list = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str)
         if not is_list or len(actions) != self.num_envs:
             raise ConfigError(f"expected a sequence of {self.num_envs} sources, one per sub-environment")
+        # Before any is judged: sources beside it would be judged, and their results lost.
+        for index, action in enumerate(cast(Sequence[object], actions)):
+            if not (isinstance(action, str) or self._ended[index]):
+                raise gym.error.InvalidAction(
+                    f"action {index}: source text (str) is needed, got {type(action).__name__}"
+                )
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.num_envs, thread_name_prefix="pkb-vector")
         # Before the threads and in order: environments may share a sampler, and what it draws depends on the order.

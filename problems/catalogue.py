@@ -15,6 +15,9 @@ from pkb_gym.problems.declared_names import PROBLEMS, declared_names
 from pkb_gym.problems.loading import load_problem
 from pkb_gym.problems.own_problems import load_own, own_folders, register_folder
 
+MOST_SHOWN = 200
+"""Characters of a name that is not known, in errors."""
+
 
 @cache
 def catalogue() -> tuple[Problem, ...]:
@@ -55,7 +58,12 @@ def choose_problem(wanted: str | os.PathLike[str]) -> Problem:
     """
     if isinstance(wanted, os.PathLike) or looks_like_path(wanted):
         return load_own(register_folder(wanted))
-    return find_problem(wanted)
+    try:
+        return find_problem(wanted)
+    except ProblemNotFound as error:
+        if _is_folder(wanted):
+            raise ProblemNotFound(f"{error} For the folder of that name write './{wanted}'.") from None
+        raise
 
 
 def find_problem(name: str) -> Problem:
@@ -80,11 +88,15 @@ def find_problem(name: str) -> Problem:
     if wanted in names:
         return names[wanted]
     known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}
-    hint = did_you_mean(wanted, known.values(), known)
-    if Path(name).is_dir():
-        hint = f" For the folder of that name write './{name}'."
+    hint = did_you_mean(wanted[:MOST_SHOWN], known.values(), known)
     among = len(catalogue()) + len({folder.path for folder in own.values()})
-    raise ProblemNotFound(f"no problem {name!r} among {among}.{hint} `pkb list` shows all.")
+    raise ProblemNotFound(f"no problem {name[:MOST_SHOWN]!r} among {among}.{hint} `pkb list` shows all.")
+
+
+def _is_folder(name: str) -> bool:
+    with contextlib.suppress(OSError, TypeError, ValueError):  # too long for a name, or no name of a file
+        return Path(name).is_dir()
+    return False
 
 
 def _load(folder: Path) -> Problem:

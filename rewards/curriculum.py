@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.rewards import records
@@ -83,16 +83,19 @@ class Fade:
             True
         """
         try:
-            content = json.loads(text)
-            begin, end, early, late = (content[name] for name in ("begin", "end", "early", "late"))
-        except (json.JSONDecodeError, KeyError, TypeError):
+            content: Any = json.loads(text) if len(text) <= 2 * records.MAX_CHARS else None
+            begin, end = content["begin"], content["end"]
+            early, late = (json.dumps(content[name]) for name in ("early", "late"))
+        except (ValueError, RecursionError, KeyError, TypeError):
             raise ConfigError(
                 'a schedule\'s record is {"begin": step, "end": step, "early": ..., "late": ...}'
             ) from None
-        components = [_component(json.dumps(record)) for record in (early, late)]
         if type(begin) is not int or type(end) is not int:
             raise ConfigError(f"begin and end are whole numbers of steps, got {begin!r} and {end!r}")
-        return cls(begin, end, *components)
+        try:
+            return cls(begin, end, _component(early), _component(late))
+        except ValueError as error:
+            raise ConfigError(f"a schedule's record: {error}") from None
 
 
 def _component(text: str) -> Component:

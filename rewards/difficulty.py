@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
@@ -84,12 +82,12 @@ def read_feedbacks(path: Path) -> Iterator[Feedback]:
     Raises:
         ConfigError: a line is neither; the message says which. A last line that was cut off is passed over.
     """
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    *lines, _ = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n") or not line.strip():
+        if not line.strip():
             continue
         try:
             content = json.loads(line)
             yield Feedback.model_validate(content.get("feedback", content))
-        except (json.JSONDecodeError, AttributeError, ValidationError) as error:
+        except (ValueError, RecursionError, AttributeError) as error:  # pydantic's are ValueErrors
             raise ConfigError(f"{path}, line {number}: no record of an evaluation: {error}") from error

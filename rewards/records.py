@@ -10,6 +10,7 @@ takes for numbers; what is read back must be JSON too. So neither needs a librar
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields
 from math import isfinite
@@ -25,6 +26,11 @@ SCHEMA_VERSION = 2
 
 PLAIN = {float: "a finite number", int: "a whole number", str: "a text", bool: "true or false"}
 """Type of a field -> what it is called in errors."""
+
+MAX_CHARS, MAX_DEPTH, MAX_SHOWN_CHARS = 1 << 18, 64, 80
+"""Of a record; of objects within objects in one; of what is wrong with one in an error."""
+
+TOO_DEEP = f"a reward's record is nested too deeply: at most {MAX_DEPTH} objects within each other"
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 
@@ -57,17 +63,19 @@ def from_json(text: str) -> Reward:
         ...
         pkb_gym.engine.errors.ConfigError: reward: FastP has no field 'q'; it has 'baseline', 'estimate', 'p'
     """
+    if len(text) > MAX_CHARS:
+        raise ConfigError(f"a reward's record has at most {MAX_CHARS} characters, got {len(text)}")
     try:
         document: Json = json.loads(text)
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # of numbers with thousands of digits too
         raise ConfigError(f"a reward's record must be JSON, or YAML that is JSON too: {error}") from None
     except RecursionError:
-        raise ConfigError("a reward's record is nested too deeply") from None
+        raise ConfigError(TOO_DEEP) from None
     if not isinstance(document, dict) or document.keys() != {"schema_version", "reward"}:
         raise ConfigError('a reward\'s record is {"schema_version": 2, "reward": {"component": ...}}')
     if document["schema_version"] != SCHEMA_VERSION:
-        raise ConfigError(f"schema_version: expected {SCHEMA_VERSION}, got {document['schema_version']!r}")
-    reward = _build(document["reward"], RecordedReward, "reward")
+        raise ConfigError(f"schema_version: expected {SCHEMA_VERSION}, got {_shown(document['schema_version'])}")
+    reward = _build(document["reward"], RecordedReward, "reward", 1)
     assert isinstance(reward, RecordedReward)
     return reward
 
@@ -125,23 +133,27 @@ def _lines(value: Json, indent: str) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _build(record: Json, wanted: type, where: str) -> Recorded:
-    """The object of a record, which must be of the wanted kind."""
+def _build(record: Json, wanted: type, where: str, depth: int) -> Recorded:
+    """The object of a record, which must be of the wanted kind; the outermost has depth 1."""
+    if depth > MAX_DEPTH:
+        raise ConfigError(TOO_DEEP)
     if not isinstance(record, dict) or not isinstance(record.get("component"), str):
-        raise ConfigError(f'{where}: expected {{"component": name, ...}}, got {json.dumps(record)}')
+        raise ConfigError(f'{where}: expected {{"component": name, ...}}, got {_shown(record)}')
     name = str(record["component"])
     if name not in Recorded.registry:
-        raise ConfigError(f"{where}: no component {name!r}{_alternatives(name, Recorded.registry)}")
+        raise ConfigError(f"{where}: no component {_quoted(name)}{_alternatives(name, Recorded.registry)}")
     kind = Recorded.registry[name]
     declared = {field.name: field for field in _fields(kind)}
     given = {key: value for key, value in record.items() if key != "component"}
-    for key in given.keys() - declared.keys():
-        raise ConfigError(f"{where}: {name} has no field {key!r}{_alternatives(key, declared, 'it has')}")
+    if (unknown := next((key for key in given if key not in declared), None)) is not None:
+        raise ConfigError(
+            f"{where}: {name} has no field {_quoted(unknown)}{_alternatives(unknown, declared, 'it has')}"
+        )
     for key, field in declared.items():
         if key not in given and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where}: {name} needs field {key!r}")
     hints = get_type_hints(kind)
-    values = {key: _read(value, hints[key], f"{where}.{key}") for key, value in given.items()}
+    values = {key: _read(value, hints[key], f"{where}.{key}", depth) for key, value in given.items()}
     if not issubclass(kind, wanted):
         raise ConfigError(f"{where}: {name} is no {'reward' if wanted is RecordedReward else wanted.__name__}")
     try:
@@ -150,27 +162,44 @@ def _build(record: Json, wanted: type, where: str) -> Recorded:
         raise ConfigError(f"{where}: {name}: {error}") from None
 
 
-def _read(value: Json, hint: object, where: str) -> object:
-    """A field's value as its class expects it."""
+def _read(value: Json, hint: object, where: str, depth: int) -> object:
+    """A field's value as its class expects it; its object has that depth."""
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
-            raise ConfigError(f"{where}: expected a list, got {json.dumps(value)}")
-        return tuple(_read(one, get_args(hint)[0], f"{where}[{index}]") for index, one in enumerate(value))
+            raise ConfigError(f"{where}: expected a list, got {_shown(value)}")
+        return tuple(_read(one, get_args(hint)[0], f"{where}[{index}]", depth) for index, one in enumerate(value))
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise ConfigError(f"{where}: expected one of {_listed(get_args(hint))}, got {json.dumps(value)}")
+            raise ConfigError(f"{where}: expected one of {_listed(get_args(hint))}, got {_shown(value)}")
         return value
     if isinstance(hint, type) and hint in PLAIN:
         return _read_plain(value, hint, where)
-    return _build(value, hint if isinstance(hint, type) and issubclass(hint, Recorded) else RecordedReward, where)
+    kind = hint if isinstance(hint, type) and issubclass(hint, Recorded) else RecordedReward
+    return _build(value, kind, where, depth + 1)
 
 
 def _read_plain(value: Json, hint: type, where: str) -> Json:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         value = float(value)
     if type(value) is not hint or (isinstance(value, float) and not isfinite(value)):
-        raise ConfigError(f"{where}: expected {PLAIN[hint]}, got {json.dumps(value)}")
+        raise ConfigError(f"{where}: expected {PLAIN[hint]}, got {_shown(value)}")
     return value
+
+
+def _shown(value: Json) -> str:
+    """A value as it stands in the record, or the beginning of it."""
+    try:
+        return _cut(json.dumps(value))
+    except RecursionError:
+        return "something nested deeply"
+
+
+def _quoted(name: str) -> str:
+    return _cut(repr(name))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ..."
 
 
 def _fields(kind: type[Recorded]) -> tuple[Field[object], ...]:

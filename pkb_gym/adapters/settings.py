@@ -71,7 +71,7 @@ class EpisodeSettings(Record):
         """
         try:
             fields = json.loads(env_vars.episode_settings())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"PKB_EPISODE is no JSON: {error}") from None
         if not isinstance(fields, dict):
             raise ConfigError(f"PKB_EPISODE: expected a JSON object, got {fields!r}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config_request import checked_config
 
 Number = TypeVar("Number", int, float)
 
@@ -100,32 +101,30 @@ def _reward_name(text: str) -> str:
 
 
 def machine_config(args: argparse.Namespace) -> EvalConfig:
-    """The values of the options of `add_machine_options`; the rest is left open."""
-    return EvalConfig(
-        device=args.device,
-        world_size=args.world_size,
-        ranks_per_gpu=args.ranks_per_gpu,
-        size=args.size,
-        dtype=args.dtype,
-        protocol=args.protocol,
-    )
+    """The values of the options of `add_machine_options`; the rest is left open.
+
+    Raises:
+        ConfigError: a field takes no such value.
+    """
+    return checked_config(_given(args, MACHINE_FIELDS))
 
 
 def evaluation_config(args: argparse.Namespace) -> EvalConfig:
-    """The values of the options of `add_evaluation_options`; the rest is left open."""
-    return EvalConfig(
-        device=args.device,
-        world_size=args.world_size,
-        ranks_per_gpu=args.ranks_per_gpu,
-        size=args.size,
-        dtype=args.dtype,
-        language=args.language,
-        protocol=args.protocol,
-        until=args.until,
-        seed=args.seed,
-        timeout_s=args.timeout,
-        detect_races=args.race,
-    )
+    """The values of the options of `add_evaluation_options`; the rest is left open.
+
+    Raises:
+        ConfigError: a field takes no such value.
+    """
+    of_evaluation = {"timeout_s": args.timeout, "detect_races": args.race}
+    return checked_config(_given(args, (*MACHINE_FIELDS, "language", "until", "seed")) | of_evaluation)
+
+
+MACHINE_FIELDS = ("device", "world_size", "ranks_per_gpu", "size", "dtype", "protocol")
+"""Fields of the configuration that are options of the same name."""
+
+
+def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, object]:
+    return {name: getattr(args, name) for name in names}
 
 
 def parse_size(text: str) -> str | dict[str, AxisValue]:

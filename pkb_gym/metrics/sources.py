@@ -10,6 +10,7 @@ from typing import Self
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.engine.support.printable import printable
 from pkb_gym.metrics.results import last_of_each
 
 NAMELESS_STEMS = ("results", "attempts")
@@ -52,24 +53,28 @@ class ResultsSource:
         return folder if folder and stem in NAMELESS_STEMS else stem
 
     def read(self) -> list[Attempt]:
-        """The attempts, each with its agent.
+        """The attempts, each with its agent's name without control characters.
 
         Raises:
             ConfigError: the file cannot be read, a line is no attempt, or there is none of the agent.
         """
         attempts = read_attempts(self.path)
         found = [
-            attempt if attempt.agent is not None else attempt.model_copy(update={"agent": self.default_agent})
+            attempt.model_copy(update={"agent": self._name_of(attempt)})
             for attempt in attempts
             if self.agent is None or attempt.agent in (None, self.agent)
         ]
         if not found:
-            agents = ", ".join(sorted({attempt.agent or self.default_agent for attempt in attempts}))
+            agents = ", ".join(sorted({self._name_of(attempt) for attempt in attempts}))
             raise ConfigError(
                 f"{self.path} holds no attempts"
                 + (f" of the agent {self.agent!r}; it has those of {agents}" if attempts else "")
             )
         return found
+
+    def _name_of(self, attempt: Attempt) -> str:
+        """The agent of an attempt, on one line, as every page, file and terminal can show it."""
+        return " ".join(printable(self.default_agent if attempt.agent is None else attempt.agent).split())
 
 
 def read_results(arguments: Iterable[str]) -> list[Attempt]:

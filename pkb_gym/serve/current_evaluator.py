@@ -32,6 +32,7 @@ class CurrentEvaluator:
     def __init__(self, open_evaluator: Callable[[], OwningEvaluator], max_failures: int | None = MAX_FAILURES) -> None:
         self._open_evaluator, self._max_failures = open_evaluator, max_failures
         self._failures = 0
+        self._own_sizes: set[str] = set()
         self._lock = threading.RLock()
         self._one_closed = threading.Condition(self._lock)
         self._pausing = threading.Lock()
@@ -74,7 +75,8 @@ class CurrentEvaluator:
                 broken = self._evaluator
             if broken is None or broken is not self._evaluator:
                 return None
-            self._evaluator, self._failures = None, 0
+            self._evaluator = None
+            self._forget_failures()
             self._closing += 1
             return broken
 
@@ -82,19 +84,31 @@ class CurrentEvaluator:
         """Counts what an evaluation found; why its evaluator has to go, None where it may stay.
 
         An evaluator whose processes or memory are in disorder may answer every evaluation with an infrastructure
-        failure, and raise nothing.
+        failure, and raise nothing. A size of a client's own can be why the baseline fails, however often it is asked
+        for: of each problem, one such failure counts.
         """
         with self._lock:
             if evaluator is not self._evaluator:
                 return None
             if feedback.failure is Failure.INFRASTRUCTURE:
-                self._failures += 1
+                self._failures += self._counts(feedback)
                 logger.warning("an infrastructure failure: %s", feedback.message)
             elif feedback.stage not in (None, Stage.STATIC, Stage.COMPILE):
-                self._failures = 0
+                self._forget_failures()
             if self._max_failures is None or self._failures < self._max_failures:
                 return None
             return f"{self._failures} infrastructure failures in a row, the last: {feedback.message}"
+
+    def _counts(self, feedback: Feedback) -> bool:
+        if isinstance(feedback.config.size, str):
+            return True
+        is_first = feedback.problem not in self._own_sizes
+        self._own_sizes.add(feedback.problem)
+        return is_first
+
+    def _forget_failures(self) -> None:
+        self._failures = 0
+        self._own_sizes.clear()
 
     def part_with(self, retired: OwningEvaluator) -> None:
         """Closes an evaluator, in the background: ending what hangs may hang."""

@@ -41,3 +41,13 @@ def test_options_reach_the_configuration(pkb):
 def test_what_is_not_asked_for_is_left_open(pkb):
     ran = pkb("eval", "AllReduce", "-", stdin=b"passed")
     assert ran.calls[0][2].model_dump(exclude_defaults=True) == {}
+
+
+@pytest.mark.parametrize("command", ["eval", "eval-dir"])
+def test_a_seed_that_no_message_carries_is_refused(pkb, tmp_path, command):
+    """It was pydantic's own error, with a traceback."""
+    source = tmp_path / "AllReduce.cpp"
+    source.write_text("passed")
+    of = ("AllReduce", source) if command == "eval" else (tmp_path,)
+    ran = pkb(command, *of, "--device", "cpu", "--seed", 2**63)
+    assert ran.status == 2 and "seed=9223372036854775808: expected a whole number" in ran.err

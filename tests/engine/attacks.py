@@ -49,7 +49,13 @@ FAMILIES = (
                 "replays_the_call_before",
                 "leaves_a_server_running",
             ),
-            *("skips_its_handovers", "makes_two_handovers_at_once", "answers_its_own_handovers", "asks_*"),
+            *(
+                "skips_its_handovers",
+                "overwrites_the_got",
+                "makes_two_handovers_at_once",
+                "answers_its_own_handovers",
+                "asks_*",
+            ),
         ),
         "fresh lines of every argument and receipts of every output at each handover; outputs sampled at each request; "
         "numbers and places that vary",
@@ -96,7 +102,7 @@ FAMILIES = (
         "deceive the evaluator",
         (
             *("claims_*", "forges_*", "patches_the_judges", "breaks_the_profile", "lies_in_the_profile"),
-            *("closes_all_files", "hides_its_*", "pretends_to_wait", "hides_nccl_*"),
+            *("closes_all_files", "hides_its_*", "pretends_to_wait", "hides_nccl_*", "interposes_symbols"),
         ),
         "verdict and clock lie outside; reports are typed, limited and compared with the declaration",
         ("engine/rankside/test_messages.py",),
@@ -115,7 +121,7 @@ FAMILIES = (
         "exhaust the machine",
         (
             *("fork_bomb", "bomb_of_threads", "runs_thousands_of_threads", "hoards_*", "pins_memory_*"),
-            *("takes_all_*", "leaves_a_core"),
+            *("takes_all_*", "takes_descriptor_tables", "takes_kernel_memory", "leaves_a_core"),
         ),
         "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
         ("engine/ranks/test_candidate_gang.py", "engine/rankside/test_remove_tree.py"),

@@ -124,6 +124,23 @@ def test_axes_of_any_kind_fit_or_are_refused(problem):
                 assert str(error).startswith(f"{problem.name}: ")
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("ClipGradNorm", {"norm_type": 0}),
+        ("ClipGradNormEP", {"norm_type": 16384}),
+        ("GNNFeatureExchange", {"row": ()}),
+        ("GNNSparseFeatureFetch", {"O": 7, "T": 3}),
+        ("KalmanFilterOptimizer", {"blocks": ()}),
+        ("RingAttentionBackwardDP", {"d": 0}),
+    ],
+)
+def test_axes_that_no_trial_can_be_drawn_from_are_refused(name, size):
+    """Only the axes as they were named were tried; the first draw failed within the evaluation."""
+    with pytest.raises(ConfigError, match=rf"^{name}: axes .* do not fit together: "):
+        gym.make(f"PKB/{name}-v0", size=size, world_size=4, device="cpu", evaluator="fake")
+
+
 def test_no_axes_at_all_are_those_of_the_published_size():
     """An empty mapping was taken for no choice, and became the tiny size."""
     env = gym.make("PKB/AllReduce-v0", size={}, device="cpu", evaluator="fake")

@@ -43,6 +43,15 @@ def solution(x):
         (NATIVE, "  /* nothing */", "\t/* draw\n * again */ "),
         (NATIVE, "\nvoid", "\r\n\n\n   void"),
         (NATIVE, "solution);\n", "solution); // 2"),
+        (NATIVE, "int many = 1", "int many=1"),
+        (NATIVE, "int many = 1", "int/**/many=/* draw again */1"),
+        (NATIVE, "}\nTVM", "} TVM"),
+        (NATIVE, "\n// Adds", " // Adds"),
+        (NATIVE, "(solution, solution)", "( solution,\n solution )"),
+        (NATIVE, "many", "ma\\\nny"),
+        (NATIVE, "many", "ma\\ \r\nny"),
+        (NATIVE, "void", "vo\\\n\\\nid"),
+        (NATIVE, '#include "', '  # /* again\n */ include"'),
         (PYTHON, "    # of x\n", ""),
         (PYTHON, "return x\n", "return  x  # again"),
         (PYTHON, "torch\n", "torch\n\n\n# again\n"),
@@ -61,10 +70,11 @@ def test_comments_and_blanks_make_no_other_code(source: str, old: str, new: str)
         (NATIVE, "c */", "d */"),
         (NATIVE, "// kept", "// lost"),
         (NATIVE, "// kept   as", "// kept as"),
+        (NATIVE, "// kept   as", "// kept \\\n  as"),
         (NATIVE, "'\"'", "'''"),
         (NATIVE, "1'000'000", "1'000'001"),
         (NATIVE, "void solution", "voidsolution"),
-        (NATIVE, "}\nTVM", "} TVM"),
+        (NATIVE, '.h"\n// Adds.\nvoid', '.h" void'),
         (PYTHON, "a # b", "a # c"),
         (PYTHON, "        x = x + 1", "        x = x + 2"),
         (PYTHON, "    return x", "        return x"),
@@ -90,12 +100,41 @@ def test_any_text_is_equal_to_itself(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["/*", '"', "'", 'R"(', "\n", "(", "//", "\\\n", 'R"x(', '"""', "#\n", " \\", "/* ' */"]
+    "piece",
+    [
+        *("/*", '"', "'", 'R"(', "\n", "(", "//", "\\\n", 'R"x(', '"""', "#\n", " \\", "/* ' */"),
+        *("\\'", '\\"', "'\"", "1'", "\\ ", "#define a(", "a", "1e+", "> >", 'u8R"(', "R"),
+    ],
 )
-@pytest.mark.parametrize("head", ["#include <a>\n", "import a\n"])
+@pytest.mark.parametrize("head", ["#include <a>\n", "import a\n", "#include <a>\n'", '#include <a>\n"'])
 def test_no_text_takes_long(head: str, piece: str) -> None:
     text = head + piece * ((MAX_CHARS - len(head)) // len(piece))
     began = time.process_time()
     code_of(text)
     assert time.process_time() - began < 5
     assert code_of("x" * MAX_CHARS + "y") == "x" * MAX_CHARS + "y"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_equal"),
+    [
+        ("#define F(x) x\n", "#define F (x) x\n", False),
+        ("#define F(x) x\n", "# define F( x )  x\n", True),
+        ("#if defined(F)\n", "#if defined (F)\n", True),
+        ("#define F 1\nint a;", "#define F 1 int a;", False),
+        ("#define F R\"(1)\"\nint a;", "#define F R\"(1)\" int a;", False),
+        ("int a = b + +c;", "int a = b ++c;", False),
+        ("int a = b ++ + c;", "int a = b+++c;", True),
+        ("vector<vector<int>> a;", "vector< vector<int> > a;", True),
+        ("a<<<1, 2>>>();", "a <<< 1,2 >>> ();", True),
+        ("char a = 'b'; // c", "char a='b';", True),
+        ("auto a = FOOR\"(b // c)\";", "auto a = FOOR\"(b // d)\";", False),
+        ("auto a = u8R\"(b // c)\";", "auto a = u8R\"(b // d)\";", False),
+        ("#error don't // stop\n", "#error don't // go\n", False),
+        ("long a = 1'0/*b*/;", "long a = 1'0;", True),
+    ],
+)  # fmt: skip
+def test_native_code_is_compared_as_a_preprocessor_reads_it(one: str, other: str, are_equal: bool) -> None:
+    """A blank where there was none, or a statement on a line of its own, was judged anew."""
+    head = '#include "pkb/symm.h"\n'
+    assert (code_of(head + one) == code_of(head + other)) is are_equal

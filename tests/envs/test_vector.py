@@ -44,6 +44,16 @@ def test_a_step_outside_of_an_episode_is_refused(envs):
         envs.reset()
 
 
+def test_an_action_that_is_no_text_leaves_the_others_unjudged(envs):
+    """They were judged, and their results lost: a second try found them judged before."""
+    envs.reset(seed=0)
+    with pytest.raises(gym.error.InvalidAction, match=r"action 1: source text \(str\) is needed, got int"):
+        envs.step(["speedup 2", 5, "speedup 3"])
+    assert [len(env.episode.turns) for env in envs.bare_envs] == [0, 0, 0]
+    envs.step(["speedup 2", "speedup 2", "speedup 3"])
+    assert [env.episode.best.speedup for env in envs.bare_envs] == [2, 2, 3]
+
+
 def test_observations_are_batched_inside_the_space(envs):
     observations, infos = envs.reset(seed=0)
     assert observations in envs.observation_space

@@ -8,6 +8,9 @@ import pytest
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.metrics.results import results_by_agent
 from pkb_gym.metrics.sources import read_results
+from pkb_gym.report.content import report_content
+from pkb_gym.report.markdown import report_markdown
+from pkb_gym.report.page import page_html
 from tests.metrics.attempts import attempt, write
 
 
@@ -64,6 +67,21 @@ def test_agents_are_named_by_attempt_argument_file_or_folder(tmp_path):
     assert {one.agent for one in read_results([str(folder)])} == {"gpt"}
     assert [one.agent for one in read_results([str(other), str(folder)])] == ["qwen", "b", "gpt"]
     assert {one.agent for one in read_results([f"b={other}"])} == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [("\ud800", "\\ud800"), ("a\x1b]0;x\x07", "a\\x1b]0;x\\x07"), ("\u202eb", "\\u202eb"), ("c\n# d", "c # d")],
+)
+def test_names_of_agents_are_read_as_every_page_can_show_them(tmp_path, agent, name):
+    """Half a character in one ended the making of a page in an error."""
+    path = write(tmp_path / "results.jsonl", [attempt(agent=agent)])
+    attempts = read_results([str(path)])
+    assert [one.agent for one in attempts] == [name]
+    content = report_content(attempts)
+    for text in (page_html(content, attempts), report_markdown(content), content.model_dump_json()):
+        text.encode()
+        assert not set(agent) & set("\ud800\x1b\u202e") & set(text)
 
 
 def test_a_file_of_no_use_is_named(tmp_path):

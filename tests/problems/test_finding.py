@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-from pkb_gym.problems.catalogue import catalogue, find_problem
+import pytest
+
+from pkb_gym.engine.errors import ProblemNotFound
+from pkb_gym.problems.catalogue import catalogue, choose_problem, find_problem
 
 
 def test_finding_one_problem_imports_no_other():
@@ -21,3 +24,12 @@ print(*(name for name in sys.modules if name.startswith("pkb_gym.problems.") and
 def test_what_is_found_is_the_object_of_the_catalogue():
     for problem in catalogue():
         assert all(find_problem(alias) is problem for alias in (problem.name, problem.folder, problem.upstream))
+
+
+@pytest.mark.parametrize("find", [find_problem, choose_problem])
+@pytest.mark.parametrize("name", ["A" * 5000, "a\0b", "\ud800", ""])
+def test_what_is_no_name_of_a_file_is_no_problem(find, name):
+    """The file system's own error came instead."""
+    with pytest.raises(ProblemNotFound, match="no problem") as raised:
+        find(name)
+    assert len(str(raised.value)) < 500

@@ -92,6 +92,35 @@ def test_round_trips_are_exact(reward):
     assert hash(from_json(to_json(reward))) == hash(reward)
 
 
+ANYTHING = st.recursive(
+    st.one_of(
+        *(st.none(), st.booleans(), st.integers(), st.floats(), st.just(10**400)),
+        st.sampled_from(["", "low", "Correctness", "\ud800"]),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2), st.dictionaries(st.sampled_from(["component", "value", "p"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200)
+@given(reward=rewards, data=st.data())
+def test_a_record_with_one_value_replaced_is_a_reward_or_refused(reward, data):
+    content = json.loads(to_json(reward))
+    place, key = content, "reward"
+    while isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans()):
+        place = place[key]
+        key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
+    place[key] = data.draw(ANYTHING)
+    try:
+        found = from_json(json.dumps(content))
+    except ConfigError as error:
+        assert len(str(error)) < 1000
+        return
+    assert from_json(to_json(found)) == found
+
+
 @settings(max_examples=100)
 @given(reward=rewards, feedback=feedbacks())
 def test_finite_within_bounds_and_none_exactly_for_infrastructure_failures(reward, feedback):
@@ -254,11 +283,35 @@ def test_unknown_names_and_fields_say_where_and_what_there_is(record, message):
         ("3", "a reward's record is"),
         ('{"schema_version": 1, "reward": {}}', "schema_version: expected 2, got 1"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"schema_version": ' + "2" * 5000 + ', "reward": {}}', "must be JSON"),
+        (" " * (1 << 20), "at most 262144 characters, got 1048576"),
     ],
 )
 def test_texts_that_are_no_records(text, message):
     with pytest.raises(ConfigError, match=message):
         from_json(text)
+
+
+@pytest.mark.parametrize("field", ["value", "condition"])
+@pytest.mark.parametrize("depth", [70, 400, 2000])
+def test_records_within_records_without_end_are_refused(field, depth):
+    """They ended in a RecursionError, wherever the reader of the record stood at that time."""
+    one, other = '{"component": "Correctness"}', "value" if field == "condition" else "condition"
+    before, behind = f'{{"component": "Where", "otherwise": {one}, "{other}": {one}, "{field}": ', "}"
+    with pytest.raises(ConfigError, match="nested too deeply: at most 64 objects"):
+        from_json(f'{{"schema_version": 2, "reward": {before * depth}{one}{behind * depth}}}')
+
+
+def test_a_number_beyond_all_floats_is_refused():
+    with pytest.raises(ConfigError, match="expected a finite number, got 1000"):
+        read({"component": "Constant", "value": 10**400})
+
+
+@pytest.mark.parametrize("record", ["A" * 100_000, {"component": "A" * 100_000}, LADDER | {"A" * 100_000: 1}])
+def test_an_error_shows_the_beginning_of_what_is_wrong(record):
+    with pytest.raises(ConfigError) as raised:
+        read(record)
+    assert len(str(raised.value)) < 1000
 
 
 def test_a_plain_function_has_no_record():

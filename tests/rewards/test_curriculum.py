@@ -77,7 +77,11 @@ def test_a_schedule_goes_through_json():
         ("{", "a schedule's record is"),
         ("[1]", "a schedule's record is"),
         ('{"begin": 1, "end": 2}', "a schedule's record is"),
+        ("[" * 100_000, "a schedule's record is"),
+        ('{"begin": ' + "1" * 5000 + ', "end": 2, "early": {}, "late": {}}', "a schedule's record is"),
+        (" " * (1 << 20), "a schedule's record is"),
         (SCHEDULE.to_json().replace('"begin": 10', '"begin": 1.5'), "whole numbers of steps, got 1.5 and 110"),
+        (SCHEDULE.to_json().replace('"begin": 10', '"begin": -1'), "a schedule's record: 0 <= begin < end is needed"),
         (SCHEDULE.to_json().replace('"Ladder"', '"Lader"'), "Did you mean 'Ladder'"),
         (
             json.dumps(json.loads(SCHEDULE.to_json()) | {"late": json.loads(to_json(BestSoFar(Ladder())))}),
@@ -138,9 +142,16 @@ def test_a_results_file_is_read_and_so_are_bare_records(tmp_path):
         assert list(read_feedbacks(path)) == records()
 
 
-@pytest.mark.parametrize("line", ["{", "[1]", "3", '{"feedback": 1}', '{"problem": "AllReduce"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"{", b"[1]", b"3", b'{"feedback": 1}', b'{"problem": "AllReduce"}'),
+        *(b'{"feedback": ' + b"1" * 5000 + b"}", b"[" * 100_000, b'"\xff"'),
+    ],
+    ids=lambda line: ascii(line[:20]),
+)
 def test_what_is_no_record_is_refused_with_its_line(tmp_path, line):
     path = tmp_path / "results.jsonl"
-    path.write_text(f"{timed().model_dump_json()}\n{line}\n")
+    path.write_bytes(timed().model_dump_json().encode() + b"\n" + line + b"\n")
     with pytest.raises(ConfigError, match=r"results.jsonl, line 2: no record of an evaluation"):
         list(read_feedbacks(path))

@@ -128,6 +128,16 @@ def test_nothing_else_is_had_without_the_token(idle, header, method, path):
         ({"config": {"trials": 10**9}}, 400, "ConfigError", "trials is 1000000000; this service runs at most 1000"),
         ({"config": {"timeout_s": 1e9}}, 400, "ConfigError", "timeout_s is 1e+09; this service ends an evaluation"),
         ({"config": {"memory_bytes": 10**18}}, 400, "ConfigError", "the machine of this service has"),
+        # The reference gang fell, as its messages carry no such numbers.
+        ({"config": {"seed": 10**30}}, 400, "ConfigError", "config.seed: Input should be less than"),
+        ({"config": {"seed": -(10**30)}}, 400, "ConfigError", "config.seed: Input should be greater than"),
+        ({"config": {"turn": 10**30}}, 400, "ConfigError", "config.turn: Input should be less than"),
+        # The evaluator was replaced, and with it went all that others had in hand.
+        ({"problem": "ClipGradNorm", "config": {"size": {"norm_type": 0}}}, 400, "SizeError", "do not fit together"),
+        # The file system refused such a name; and whether there are folders is for nobody elsewhere to know.
+        ({"problem": "A" * 10_000}, 404, "ProblemNotFound", f"no problem '{'A' * 200}' among"),
+        ({"problem": "a\0b"}, 404, "ProblemNotFound", "no problem 'a\\x00b' among 87. `pkb list` shows all."),
+        ({"problem": ".."}, 404, "ProblemNotFound", "no problem '..' among 87. `pkb list` shows all."),
     ],
 )
 def test_evaluations_without_sense(idle, changes, status, error, words):

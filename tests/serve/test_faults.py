@@ -37,6 +37,18 @@ def test_an_evaluator_that_fails_every_time_is_replaced(owners):
         assert len(owners.opened) == 2 and service.status().restarts == 1, "the next evaluator is counted anew"
 
 
+def test_a_size_of_a_clients_own_that_the_baseline_fails_at_replaces_no_evaluator(owners):
+    """Three requests for a vocabulary of no words took the evaluations of all other clients with them."""
+    with make_service(owners, max_failures=3) as service:
+        for number in range(5):
+            lost = answer(service, ask(service, f"infrastructure {number}", size={"M": number + 1}))
+            assert lost.failure is Failure.INFRASTRUCTURE
+        assert service.status().restarts == 0
+        for number in range(2):  # an evaluator in disorder fails at any size
+            answer(service, ask(service, f"infrastructure {number}", size="tiny"))
+        until(lambda: service.status().restarts == 1)
+
+
 def test_failures_that_are_meant_replace_no_evaluator(owners):
     with make_service(owners, max_failures=None) as service:
         for number in range(5):

@@ -158,16 +158,21 @@ class Workload:
         return TrialKey(key, self.seed, self.problem.name, self.turn, trial, timed)
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
-        """Every rank's axes of one trial; trials whose axes are equal share one object."""
+        """Every rank's axes of one trial; trials whose axes are equal share one object.
+
+        Raises:
+            SizeError: they do not fit together.
+        """
         fixed = self.problem.trials(self.protocol).vary is None
         if fixed and EVERY_TRIAL in self._axes:
             return self._axes[EVERY_TRIAL]
         draw = Draw(self.trial_key(trial, timed))
-        varied = self.problem.varied_axes(self.size, self.world_size, self.dtype, self.protocol, draw)
-        key = EVERY_TRIAL if fixed else tuple(varied.entries.items())
-        if key not in self._axes:
-            ranks = range(self.world_size)
-            self._axes[key] = tuple(self.problem.derived_axes(varied, rank) for rank in ranks)
+        with self.problem.fitting_axes(self.size):
+            varied = self.problem.varied_axes(self.size, self.world_size, self.dtype, self.protocol, draw)
+            key = EVERY_TRIAL if fixed else tuple(varied.entries.items())
+            if key not in self._axes:
+                ranks = range(self.world_size)
+                self._axes[key] = tuple(self.problem.derived_axes(varied, rank) for rank in ranks)
         return self._axes[key]
 
     def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int, segment_bytes: int = 0) -> BlockPlan:

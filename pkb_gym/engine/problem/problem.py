@@ -240,18 +240,40 @@ class Problem:
             raise SizeError(f"{self.name}: axis {axis}={value!r} must be {expected}")
 
     def check_axes(self, size: str | Mapping[str, AxisValue], world_size: int, dtype: str, protocol: str) -> None:
-        """Refuses axes of which some rank cannot make its shapes.
+        """Refuses axes of which some rank cannot make its shapes, those of drawn trials included.
 
         Raises:
             SizeError: they do not fit together, or not with the world size or dtype.
         """
-        try:
+        with self.fitting_axes(size):
             for rank in range(world_size if world_size in self.world_sizes else 1):
                 self._check_shapes(
                     self.axes(size=size, world_size=world_size, rank=rank, dtype=dtype, protocol=protocol)
                 )
+            if not isinstance(size, str):
+                for draw in self._first_draws():
+                    self.varied_axes(size, world_size, dtype, protocol, draw)
+
+    def _first_draws(self) -> list[Draw]:
+        from pkb_gym.engine.problem.inputs import Draw, TrialKey
+
+        return [Draw(TrialKey(b"", 0, self.name, 0, 0, timed)) for timed in (False, True)]
+
+    @contextmanager
+    def fitting_axes(self, size: str | Mapping[str, AxisValue]) -> Iterator[None]:
+        """Has whatever this declaration raises on axes of a user's be a SizeError.
+
+        A declaration may fail in any way on axes that nobody foresaw; on its own sizes it does not.
+
+        Args:
+            size: whose axes are looked at meanwhile.
+
+        Raises:
+            SizeError: they do not fit together.
+        """
+        try:
+            yield
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # A declaration may fail in any way on axes that nobody foresaw; on its own sizes it does not.
             if isinstance(error, SizeError) or isinstance(size, str):
                 raise
             raise SizeError(f"{self.name}: axes {reprlib.repr(dict(size))} do not fit together: {error}") from None

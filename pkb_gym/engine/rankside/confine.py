@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP = 1, 38, 22, 36, 24
 PR_SET_DUMPABLE, SECCOMP_MODE_FILTER = 4, 2
-CLONE_VFORK, CLONE_THREAD = 0x00004000, 0x00010000
+CLONE_FILES, CLONE_VFORK, CLONE_THREAD = 0x00000400, 0x00004000, 0x00010000
+CLOSE_RANGE_UNSHARE = 2
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -43,7 +44,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
             "seccomp": 317, "setsockopt": 54, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300,
             "timerfd_create": 283, "setrlimit": 160, "sync": 162, "syncfs": 306, "readahead": 187, "fadvise64": 221,
-            "madvise": 28,
+            "madvise": 28, "ioprio_set": 251,
         },
     ),
     "aarch64": (
@@ -60,13 +61,15 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
             "seccomp": 277, "setsockopt": 208, "inotify_init1": 26, "fanotify_init": 262, "timerfd_create": 85,
             "setrlimit": 164, "sync": 81, "syncfs": 267, "readahead": 213, "fadvise64": 223, "madvise": 233,
+            "ioprio_set": 30,
         },
     ),
 }  # fmt: skip
 # The newer calls have one number everywhere.
 _EVERYWHERE = {
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
-    "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "process_mrelease": 448,
+    "close_range": 436, "process_madvise": 440, "mount_setattr": 442, "landlock_create_ruleset": 444,
+    "memfd_secret": 447, "process_mrelease": 448,
 }  # fmt: skip
 
 F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY = 8, 10, 15, 1024, 1026
@@ -116,8 +119,11 @@ _IDLE_ADVICE = (MADV_WILLNEED, MADV_MERGEABLE, MADV_PAGEOUT, MADV_COLLAPSE)
 to make huge pages of a heap at once, of which the baseline's has none. The last name is of an option of `prctl`, by
 which the kernel compares all pages of a process; it does nothing either."""
 
-PR_SCHED_CORE = 62
-"""An option of `prctl`: other processes would not run beside this one on a core that the baseline shares with them."""
+PR_SCHED_CORE, PR_FUTEX_HASH = 62, 78
+_REFUSED_OPTIONS = (PR_SET_PDEATHSIG, PR_SCHED_CORE, PR_SET_SECCOMP, PR_FUTEX_HASH)
+"""Options of `prctl`. A rank must not outlive its leader. By the second, other processes would not run beside this one
+on a core that the baseline shares with them. Filters of its own could have the kernel write to the machine's log at
+each system call. They, and tables of futexes, take memory of the kernel that no limit counts: 1 GiB by one call."""
 
 _NOT_THERE = ("clone3", "timerfd_create")
 """The flags of the first lie in memory that a filter cannot read; libc falls back to `clone`. Timers of the second run
@@ -221,7 +227,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
     Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
     `vmsplice` begin, the kernel ends without a thread of the rank. A thread cannot be stopped while a listener of
     `seccomp` decides over its system call, nor while it waits for the end of a thread that it has started by
-    CLONE_VFORK.
+    CLONE_VFORK. Threads with tables of descriptors of their own would each have as many as the limit allows; and rules
+    of `landlock` take memory of the kernel that no limit counts.
     """
     deny, idle = _op(_RET, _DENY | errno.EPERM), _op(_RET, _DENY)  # error 0 is success
     only = {
@@ -242,15 +249,15 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         if name == "clone":
             body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JSET, _NEW_NAMESPACES, 0, 1), deny]
             body += [] if allow_processes else [_op(_JSET, CLONE_THREAD, 1, 0), deny]
-            body += [_op(_JSET, CLONE_THREAD, 0, 2), _op(_JSET, CLONE_VFORK, 0, 1), deny]
+            body += [_op(_JSET, CLONE_THREAD, 0, 3), _op(_JSET, CLONE_VFORK, 1, 0), _op(_JSET, CLONE_FILES, 1, 0), deny]
             body.append(_op(_RET, _ALLOW))
-        elif name == "prctl":  # a rank must not outlive its leader
-            body = [_op(_LD, _ARG0_LOW_OFFSET), _op(_JEQ, PR_SET_PDEATHSIG, 1, 0), _op(_JEQ, PR_SCHED_CORE, 0, 1), deny]
+        elif name == "prctl":
+            body = [*_none_of(_ARG0_LOW_OFFSET, _REFUSED_OPTIONS)]
             body += [_op(_JEQ, PR_SET_MEMORY_MERGE, 0, 1), idle, _op(_RET, _ALLOW)]
+        elif name == "close_range":
+            body = [_op(_LD, _ARG2_LOW_OFFSET), _op(_JSET, CLOSE_RANGE_UNSHARE, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name in _REFUSED_REQUESTS:
-            values = _REFUSED_REQUESTS[name]
-            jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
-            body = [_op(_LD, _ARG1_LOW_OFFSET), *jumps, _op(_JEQ, values[-1], 0, 1), deny]
+            body = [*_none_of(_ARG1_LOW_OFFSET, _REFUSED_REQUESTS[name])]
             if name == "fcntl":  # of its own signals a rank may be the owner
                 body += [_op(_JEQ, F_SETOWN, 0, 3), _op(_LD, _ARG2_LOW_OFFSET), _op(_JEQ, pid, 1, 0), deny]
             body.append(_op(_RET, _ALLOW))
@@ -288,3 +295,9 @@ def _only(offset: int, values: Sequence[int]) -> Sequence[bytes]:
     """Denies a call unless the argument at an offset is one of these values; else goes on behind these instructions."""
     jumps = [_op(_JEQ, value, len(values) - index, 0) for index, value in enumerate(values)]
     return [_op(_LD, offset), *jumps, _op(_RET, _DENY | errno.EPERM)]
+
+
+def _none_of(offset: int, values: Sequence[int]) -> Sequence[bytes]:
+    """Denies a call if the argument at an offset is one of these values; else goes on behind these instructions."""
+    jumps = [_op(_JEQ, value, len(values) - 1 - index, 0) for index, value in enumerate(values[:-1])]
+    return [_op(_LD, offset), *jumps, _op(_JEQ, values[-1], 0, 1), _op(_RET, _DENY | errno.EPERM)]

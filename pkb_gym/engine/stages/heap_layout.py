@@ -61,20 +61,22 @@ def lay_out(problem: Problem, config: ResolvedConfig) -> HeapLayout:
     At least `MIN_CHECKED_CALLS` fit, whatever their size.
 
     Raises:
+        SizeError: the axes of a trial do not fit together.
         InfrastructureError: there are more ranks or groups than `pkb::Comm` has room for.
     """
     size = config.size_argument
     named = size if isinstance(size, str) else tuple(sorted(size.items()))
-    return _lay_out(
-        problem,
-        named,
-        config.world_size,
-        config.ranks_per_gpu,
-        config.dtype,
-        config.protocol,
-        config.host_device,
-        config.trials,
-    )
+    with problem.fitting_axes(size):
+        return _lay_out(
+            problem,
+            named,
+            config.world_size,
+            config.ranks_per_gpu,
+            config.dtype,
+            config.protocol,
+            config.host_device,
+            config.trials,
+        )
 
 
 @lru_cache(maxsize=512)

@@ -56,8 +56,10 @@ def _shown(output: str) -> str:
     return printable(cut_log(output))
 
 
-_FOLDERS = re.compile(r"/tmp/(?=kernel\.|harness[._])|/[\w./-]*/include/(?=pkb/|tvm/)|(?:\.\./)+src/libsanitizer/\w+/")
-"""In front of files whose names say enough."""
+_FOLDERS = re.compile(
+    r"/tmp/(?=kernel\.|harness[._])|(?<![\w./-])/[\w./-]*/include/(?=pkb/|tvm/)|(?<!\.\./)(?:\.\./)++src/libsanitizer/\w+/"
+)
+"""In front of files whose names say enough. A path is looked at from its beginning alone, once."""
 
 _OWN_LINE = re.compile(r"\bkernel\.(?:cpp|cu):\d+")
 

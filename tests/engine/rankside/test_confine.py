@@ -76,6 +76,52 @@ def test_threads_are_allowed() -> None:
     filtered(work)
 
 
+CLONE_VM, CLONE_FS, CLONE_SIGHAND = 0x100, 0x200, 0x800
+
+
+def test_threads_share_one_table_of_descriptors() -> None:
+    """Each may hold as many as the limit allows: 60 threads took two thirds of all watches that a user may have."""
+
+    def work() -> None:
+        numbers = confine._ARCHITECTURES[platform.machine()][1]
+        flags = CLONE_VM | CLONE_FS | CLONE_SIGHAND | confine.CLONE_THREAD
+        refused(lambda: LIBC.syscall(numbers["clone"], ctypes.c_ulong(flags), 0, 0, 0, 0))
+        close_range, none = confine._EVERYWHERE["close_range"], ctypes.c_uint(4_000_000)
+        refused(lambda: LIBC.syscall(close_range, none, none, confine.CLOSE_RANGE_UNSHARE))
+        assert LIBC.syscall(close_range, none, none, 0) == 0
+        kept, other = os.open("/dev/null", os.O_RDONLY), os.open("/dev/null", os.O_RDONLY)
+        os.closerange(other, other + 1)
+        os.fstat(kept)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(other)
+
+    for allow_processes in (False, True):
+        filtered(work, allow_processes=allow_processes)
+
+
+def test_no_memory_of_the_kernel_that_nothing_counts() -> None:
+    """A table of futexes of 1 GiB, by one call; filters of system calls, which can also fill the machine's log."""
+
+    def work() -> None:
+        log_every_call = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0x7FFC0000))
+        program = struct.pack("HxxxxxxP", 1, ctypes.addressof(log_every_call))
+        refused(lambda: LIBC.prctl(confine.PR_SET_SECCOMP, confine.SECCOMP_MODE_FILTER, program, 0, 0))
+        refused(lambda: LIBC.prctl(confine.PR_FUTEX_HASH, 1, ctypes.c_ulong(1 << 10), 0, 0))
+        ruleset = struct.pack("QQ", 0, 3)
+        refused(lambda: LIBC.syscall(confine._EVERYWHERE["landlock_create_ruleset"], ruleset, ctypes.c_size_t(16), 0))
+
+    filtered(work)
+
+
+def test_no_other_order_of_input_and_output() -> None:
+    """Any process of the user could be made to wait for all others."""
+
+    def work() -> None:
+        refused(lambda: LIBC.syscall(confine._ARCHITECTURES[platform.machine()][1]["ioprio_set"], 1, 0, 3 << 13))
+
+    filtered(work)
+
+
 def test_a_thread_is_filtered_too() -> None:
     def work() -> None:
         ready, go, errors = threading.Event(), threading.Event(), []
@@ -409,7 +455,8 @@ def test_the_filter_cannot_be_taken_off() -> None:
         with open("/proc/self/status") as file:
             status = dict(line.split(":\t", 1) for line in file.read().splitlines() if ":\t" in line)
         assert (status["Seccomp"].strip(), status["NoNewPrivs"].strip()) == ("2", "1")
-        confine.filter_system_calls(True)  # a second filter only adds to the first
+        with pytest.raises(confine.ConfineError, match="not permitted"):
+            confine.filter_system_calls(True)
         refused(fork_and_leave)
 
     filtered(work)

@@ -6,6 +6,7 @@ import pytest
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import DIALECTS, EvalConfig, ResolvedConfig, default_world_size, resolve
+from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.problems.catalogue import find_problem
 
 PROBLEM = find_problem("AllReduce")
@@ -97,3 +98,11 @@ def test_a_language_is_of_one_dialect(language: str, device: str) -> None:
     found = resolved(device, gpus=4, language=language)
     assert (found.language, found.dialect) == (language, "native" if language in ("cpp", "cuda") else "python")
     assert set(DIALECTS) >= {language} and "dialect" not in ResolvedConfig.model_fields, "the language decides it"
+
+
+@pytest.mark.parametrize("name", ["seed", "turn", "memory_bytes"])
+def test_numbers_are_such_as_every_message_carries(name: str) -> None:
+    """A seed of 2**64 ended the reference gang."""
+    assert getattr(checked_config({name: 2**63 - 1}), name) == 2**63 - 1
+    with pytest.raises(ConfigError, match=rf"{name}=9223372036854775808: expected a whole number.* below 2\*\*63"):
+        checked_config({name: 2**63})

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pkb_gym.engine.compare.layout import PAGE_BYTES, Workload
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.errors import InfrastructureError, SizeError
 from pkb_gym.engine.problem import Axes, AxisValue, Draw, Problem
 from pkb_gym.engine.rankside.abi import MAX_RANKS
 from pkb_gym.engine.stages.heap_layout import (
@@ -70,6 +70,22 @@ def test_sizes_that_differ_get_the_room_of_the_largest_and_a_quarter_more() -> N
     assert largest > 7 * sets[0].nbytes
     layout = lay_out(growing, builder(problem=growing, size="large", trials=6).config)
     assert layout.segment_bytes - layout.scratch_bytes >= MIN_CHECKED_CALLS * (largest + largest // VARIATION)
+
+
+def fail_once(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
+    return {"N": ax.N // (0 if draw.trial == 5 else 1)}
+
+
+def test_a_later_trial_that_cannot_be_drawn_is_an_error_of_the_size() -> None:
+    failing = dataclasses.replace(PROBLEM, robust=dataclasses.replace(PROBLEM.robust, vary=fail_once))
+    config = builder(problem=failing, trials=6).config
+    with pytest.raises(ZeroDivisionError):  # of a declared size: the declaration's fault
+        lay_out(failing, config)
+    size = dict(failing.sizes["tiny"])
+    with pytest.raises(SizeError, match="do not fit together"):
+        lay_out(failing, config.model_copy(update={"size": size}))
+    with pytest.raises(SizeError, match="do not fit together"):
+        dataclasses.replace(workload(problem=failing), size=size).axes(5, False)
 
 
 def test_a_layout_is_of_the_declaration_and_the_configuration_alone() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from pkb_gym.engine.stages.sanitizer_reports import MOST_REPORTS, reports_in
 
 ADDRESS = """==7==ERROR: AddressSanitizer: use-after-poison on address 0x7f
@@ -51,3 +55,11 @@ def test_a_clean_run_reports_its_end():
     for status, words in ((0, "nothing found"), (1, "outputs differ"), (139, "ended with status 139")):
         (report,) = reports_in("thread", "rank 0\n", status)
         assert not report.found and words in report.summary
+
+
+@pytest.mark.parametrize("piece", ["/", "/a", "../", "/include/", "/tmp/", "a/include/pkb"])
+def test_no_output_takes_long(piece: str):
+    """Paths of 64 KiB took half a minute, as each of their folders was looked at as the beginning of one."""
+    began = time.process_time()
+    reports_in("address", piece * ((1 << 20) // len(piece)), 86)
+    assert time.process_time() - began < 10
