@@ -330,7 +330,7 @@ def _seeds(found: Found) -> str:
     if arms:
         head = ("arm", "GRPO has more, all seeds", "in errors")
         texts.append(f"At equal evaluations, the mean of the seeds on each prompt:\n\n{parts.table(head, arms)}")
-    return "\n\n".join(texts)
+    return "\n\n".join(text.strip() for text in texts)
 
 
 def _more(arm: Found) -> tuple[str, str]:
@@ -346,7 +346,7 @@ def _time(found: Found) -> str:
     return (
         f"A step of GRPO took {each:.0f} s on average over {steps} steps, with {phases['evaluations_per_minute']:.0f} "
         f"evaluations a minute{f', and kept the GPU busy for {busy}' if busy else ''}:\n\n"
-        f"{parts.table(('phase', 'of a step', 'share'), rows)}\n\n{_time_by_part(found)}{_stages(found['spent_s'])}"
+        f"{parts.table(('phase', 'of a step', 'share'), rows)}\n{_time_by_part(found)}{_stages(found['spent_s'])}"
     )
 
 
@@ -362,7 +362,7 @@ def _time_by_part(found: Found) -> str:
             each = f"{part['wall_s'] / part['steps']:.1f} s"
             rows.append((str(one["seed"]), f"{first} to {done}", each, share, f"{part['evaluations_per_minute']:.0f}"))
     head = ("seed", "steps", "a step", "evaluation alone", "evaluations a minute")
-    return f"In the course of the training:\n\n{parts.table(head, rows)}\n\n" if rows else ""
+    return f"In the course of the training:\n\n{parts.table(head, rows)}\n" if rows else ""
 
 
 def _stages(spent_s: Mapping[str, float]) -> str:
