@@ -219,9 +219,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "pkb_gym/engine/stages/timing_statistics.py"): "3435599ae"
         for result in ("experts", "latency", "repeatability")
     },
-    # Deadlines allow for the delays of their own calls alone, with 10 s beside them, and more for modules' first calls.
-    ("honest_evaluations", "pkb_gym/engine/stages/block_staging.py"): "bf7e1fb3",
-    ("honest_evaluations", "pkb_gym/engine/stages/check.py"): "25ff8f0c",
+    # Deadlines allow for the delays of their own calls alone, and keep 10 s beside them.
+    **{("honest_evaluations", f"pkb_gym/engine/stages/{name}.py"): "bf7e1fb3" for name in ("block_staging", "check")},
     # Inputs that show a wrong kernel, or that a right one could not miss. With them 120 further evaluations, 20 of each
     # kernel of SAM3IoUSuppression, DDP, ZeRO1, ZeRO2 and FSDPStep, were all right.
     **{

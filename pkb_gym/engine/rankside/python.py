@@ -157,7 +157,11 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
     return getattr(module, "solution", None)
 
 
-COMPILER_USERS = re.compile(r"\boptim\b|functional_collectives|\bcustom_op\b|\btorch\.compile\b")
+COMPILER_USERS = re.compile(
+    r"\boptim\b|functional_collectives|\bcustom_op\b|\btorch\.compiler?\b|\btorch\.func\b|\bimport func\b|\bfunctorch\b"
+    r"|\bjvp\b|\bcheckpoint\b|\bflex_attention\b|\bDistributedDataParallel\b|\b(?:fsdp|fully_shard)\b"
+    r"|\bFullyShardedDataParallel\b|\bdistributed\._?tensor\b|\bDTensor\b"
+)
 """Parts of torch that import its compiler when they are first used."""
 
 

@@ -42,14 +42,11 @@ def _check_block(
     conditions = wanted[:calls]
     baseline_ns = run.reference.run(calls, run.dialect)
     baseline_us = baseline_ns / calls / 1e3
-    delays_s = longest_delays_s(run.config, conditions, baseline_us)
-    run.allow(baseline_ns, more_s=delays_s)
+    run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, baseline_us))
     staging = conducted(run.config, conditions, baseline_us)
     if earlier is None:
         debug_run(run, plan, staging)
         run.load()
-        if run.dialect == "python":  # libraries load parts of themselves when they are first used, torch its compiler
-            run.allow(baseline_ns, more_s=delays_s + run.config.timeout_s)
     finished = run.run(plan, range(calls), staging)
     run.feedback.complete(Stage.RUN)
     report = run.compare(finished.done)

@@ -57,7 +57,16 @@ def test_references_with_a_triton_kernel_load_without_triton(name: str, monkeypa
         ("import torch\nadam = torch.optim.Adam", ["torch._dynamo"]),
         ("import torch.distributed._functional_collectives as funcol", ["torch._dynamo"]),
         ("compiled = torch.compile(solution, backend='eager')", ["torch._dynamo"]),
+        ("@torch.compiler.disable\ndef solution(x): ...", ["torch._dynamo"]),
+        ("slope = torch.func.grad(loss)(x)", ["torch._dynamo"]),
+        ("from torch.autograd.functional import jvp", ["torch._dynamo"]),
+        ("from torch.utils.checkpoint import checkpoint", ["torch._dynamo"]),
+        ("from torch.nn.attention.flex_attention import flex_attention", ["torch._dynamo"]),
+        ("model = torch.nn.parallel.DistributedDataParallel(model)", ["torch._dynamo"]),
+        ("from torch.distributed.fsdp import fully_shard", ["torch._dynamo"]),
+        ("from torch.distributed.tensor import Shard, distribute_tensor", ["torch._dynamo"]),
         ("optimal = optimise(torch.compiled)", []),
+        ("functional, checkpoints = torch.nn.functional, x.tensor", []),
     ],
 )
 def test_what_first_calls_import_is_imported_when_the_source_is_loaded(
