@@ -9,7 +9,7 @@ the three rings, gains that are paired by prompt, the second turn with the text 
 distances of kernels to those of the corpus, curves of the training, where its time went, and controls at equal
 evaluations. Stages that are missing or were broken off appear as far as they came. The pretrained model may have been
 judged by another run, and `evolve` have searched elsewhere. With the archives of further seeds, there are figures of
-each seed and of all joined (`learning_seeds`); what a seed has not itself, SFT and its samples, is the first's.
+each seed and of all joined (`learning_seeds`); a seed without an SFT has that of the first, and its samples.
 """
 
 from __future__ import annotations
@@ -206,12 +206,12 @@ def figures_of_seeds(runs: Sequence[Path], prompts: Sequence[Row]) -> dict[str, 
     for run in runs:
         about = json.loads((run / "about.json").read_bytes())
         own = shared if run == runs[0] else policy_rows(run)
-        rows = {name: of for name, of in shared.items() if name == "sft"} | own
-        rows.pop("base", None)
+        of_sft = (run, own) if "sft" in own else (runs[0], shared)
+        rows = {name: of for name, of in (own | {"sft": of_sft[1].get("sft", [])}).items() if of and name != "base"}
         training = _grpo(run / "grpo")
-        arms = (
-            [] if training is None or "grpo" not in rows else _arms(run, rows, training["evaluations"], rings, runs[0])
-        )
+        arms = []
+        if training is not None and "grpo" in rows:
+            arms = _arms(run, rows, training["evaluations"], rings, of_sft[0])
         seed = int(about.get("seed", 0))
         arms = [replace(arm, seed=seed) for arm in arms]
         named = {name: about[name] for name in ("date", "machine", "commit", "gpus", "spent_s") if name in about}
@@ -295,7 +295,7 @@ def _arms(
     rows: Mapping[str, Sequence[Row]],
     trained: int,
     rings: Mapping[str, str],
-    first: Path | None = None,
+    sampled: Path | None = None,
 ) -> list[Arm]:
     """Policies at equal evaluations; the kernels that `rft` learns from were found by those of GRPO.
 
@@ -304,12 +304,12 @@ def _arms(
         rows: of its policies.
         trained: evaluations of its GRPO.
         rings: prompt key -> ring.
-        first: run whose samples are taken where this one has none of its own; by default none.
+        sampled: run of the same SFT that has its samples; by default this one.
     """
     arms = [_arm("grpo", rows["grpo"], trained, rings)]
     if "sft" in rows:
         arms.append(_arm("sft", rows["sft"], 0, rings))
-    if samples := stage_rows(run / "samples") or (stage_rows(first / "samples") if first is not None else []):
+    if samples := stage_rows((sampled or run) / "samples"):
         later = [{**row, "sample": row["sample"] + AFTER} for row in samples]
         arms.append(_arm("best of n", [*rows.get("sft", ()), *later], 0, rings))
     if "rft" in rows:

@@ -189,11 +189,12 @@ def test_a_seed_with_sft_and_samples_of_its_own_is_compared_with_these(tmp_path:
     first = write("0.tar.gz", 0, {"rings_sft": 0.25, "rings_grpo": 1.0, "samples": 0.5})
     shares = write("1.tar.gz", 1, {"rings_grpo": 1.0})
     alone = write("2.tar.gz", 2, {"rings_sft": 0.75, "rings_grpo": 1.0, "samples": 0.875})
+    unsampled = write("3.tar.gz", 3, {"rings_sft": 0.75, "rings_grpo": 1.0})
     (tmp_path / "prompts.jsonl").write_text(json.dumps({**row("A", 0, 0, 0.0), "ring": "sizes"}) + "\n")
-    main([first, shares, alone, "--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path)])
+    main([first, shares, alone, unsampled, "--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path)])
     found = json.loads((tmp_path / "learning_run.json").read_bytes())
     gains = [seed["gains"]["grpo over sft"]["sizes"]["reward"]["mean"] for seed in found["seeds"]]
-    assert gains == [0.75, 0.75, 0.25]
+    assert gains == [0.75, 0.75, 0.25, 0.25]
     best_of_n = [arm for seed in found["seeds"] for arm in seed["study"] if arm["arm"] == "best of n"]
     assert [arm["reward"]["mean"] for arm in best_of_n] == [0.5, 0.5, 0.875]
-    assert found["joined"]["policies"]["sft"]["sizes"]["reward"]["mean"] == 0.5  # an episode of each SFT
+    assert found["joined"]["policies"]["sft"]["sizes"]["reward"]["mean"] == (0.25 + 0.75 + 0.75) / 3
