@@ -19,6 +19,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import DOCS, ROOT, code_blocks
+from tests.engine.joined_libraries import compile_together
 
 PAGE = DOCS / "native-abi.md"
 INCLUDE = ROOT / "pkb_gym" / "engine" / "include" / "pkb"
@@ -37,6 +38,26 @@ MOVED_BYTES = {"ReduceScatter": (0, 0), "AllReduce": (32 * 48 * 2, 0), "AllGathe
 """By `put` and by `get` a call, with one peer, of the examples for the CPU."""
 
 
+WAITS = [
+    (name, found.span())
+    for name, source in EXAMPLES.items()
+    for found in re.finditer(r"comm\.(?:barrier|wait)\([^;]*\);", source)
+]
+
+
+def without(name: str, place: tuple[int, int]) -> str:
+    """An example that lacks a call."""
+    return EXAMPLES[name][: place[0]] + ";" + EXAMPLES[name][place[1] :]
+
+
+@pytest.fixture(scope="module")
+def compiled(compiled_before: Path) -> None:
+    """The examples for the CPU, and what lacks a wait."""
+    sources = [*(EXAMPLES[name] for name in MOVED_BYTES), *(without(*wait) for wait in WAITS)]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("name", MOVED_BYTES)
 def test_examples_for_the_cpu_pass(name, evaluator):
     config = EvalConfig(device="cpu", world_size=2, size="tiny", timing_budget_s=0.05)
@@ -49,18 +70,11 @@ def test_every_example_for_the_cpu_is_judged():
     assert EXAMPLES.keys() == MOVED_BYTES.keys()
 
 
-WAITS = [
-    (name, found.span())
-    for name, source in EXAMPLES.items()
-    for found in re.finditer(r"comm\.(?:barrier|wait)\([^;]*\);", source)
-]
-
-
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("name", "place"), WAITS, ids=lambda value: value if isinstance(value, str) else str(value[0]))
 def test_every_wait_of_an_example_is_needed(name, place, evaluator):
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
-    without = EXAMPLES[name][: place[0]] + ";" + EXAMPLES[name][place[1] :]
-    failure = evaluator.evaluate(find_problem(name), without, config).failure
+    failure = evaluator.evaluate(find_problem(name), without(name, place), config).failure
     # Without its only wait a kernel cannot be given time: then it is simply wrong.
     assert failure in (Failure.RACE, Failure.OUTPUT_MISMATCH)
 
