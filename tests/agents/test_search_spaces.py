@@ -16,6 +16,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.corpus.test_families import _parameters
+from tests.engine.compiling import cpp_errors
 from tests.engine.joined_libraries import compile_together
 
 SPACES = sorted(OF_SEARCH)
@@ -77,6 +78,7 @@ def judged(variants, local_evaluator):
 @pytest.mark.parametrize("loop", LOOPS)
 def test_long_filters_act_on_the_future(loop: str, local_evaluator):
     config = EvalConfig(device="cpu", world_size=1, size=LONG_FILTERS, until="check")
+    assert cpp_errors(long_filters(loop)) == ""
     feedback = local_evaluator.evaluate(find_problem("HyenaCP"), long_filters(loop), config)
     assert feedback.is_correct, feedback.message
 
@@ -93,4 +95,5 @@ def test_long_filters_act_on_the_future_on_gpus(local_evaluator):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_variant_is_right_on_two_ranks(name, judged):
     variant, feedback = judged[name]
+    assert cpp_errors(variant.source) == ""
     assert feedback.is_correct, f"{variant.name}: {feedback.message}\n{variant.source}"

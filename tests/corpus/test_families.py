@@ -18,6 +18,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
+from tests.engine.compiling import cpp_errors
 from tests.engine.joined_libraries import compile_together
 
 MOST_CHARS, MOST_LINES = 3000, 75
@@ -85,6 +86,7 @@ def judged(local_evaluator, compiled_before) -> dict[str, tuple[Variant, Feedbac
 @pytest.mark.parametrize("problem", RUN)
 def test_a_variant_is_right_on_two_ranks(problem, judged):
     variant, feedback = judged[problem]
+    assert cpp_errors(variant.source) == ""
     assert feedback.is_correct, f"{variant.name}: {feedback.message}\n{variant.source}"
 
 

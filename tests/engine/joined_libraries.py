@@ -1,7 +1,8 @@
 """Sources compiled together, each of which the cache then answers for: compilers spend most of their time on headers.
 
 A library holds all of them. A number in its data chooses one, and is the only difference between the libraries of two:
-one compile serves all. Evaluations of C++ sources read each source as it is, and messages name its own lines.
+one compile serves all. Evaluations of C++ sources read each source as it is, and messages name its own lines. A source
+may take the includes of those before it: what a user is to have is read by itself, too (`compiling.cpp_errors`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ EXPORT = re.compile(r"^TVM_FFI_DLL_EXPORT_TYPED_FUNC\(solution, (\w+)\);$", re.M
 INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
 OF_ALL = re.compile(
     r"""
-    ^[ \t]*\#[ \t]*(?!include\b)\w  # a macro, or a setting of the compiler, holds for the sources behind it
+    # Macros, and settings of the compiler, hold for the sources behind them.
+    ^[ \t]*\#[ \t]*(?!include\b|pragma[ ]unroll\b)\w
     | \bextern[ ]"C" | ^namespace[ ](?:tvm|pkb|std)\b  # names that all have
     | \bconstructor\b | ^\w[^()\n]*=[ ]\[  # what runs when a library is loaded
     """,
@@ -79,14 +81,19 @@ def can_join(source: str) -> bool:
     return len(EXPORT.findall(source)) == 1 and not OF_ALL.search(source)
 
 
-def joined(sources: Sequence[str]) -> str:
-    """One translation unit for the CPU. Before each source stand its own includes."""
+def joined(sources: Sequence[str], file: str = "kernel.cpp") -> str:
+    """One translation unit. Before each source stand its own includes.
+
+    Args:
+        sources: that can be joined.
+        file: name of each, in messages.
+    """
     parts = []
     for number, source in enumerate(sources):
         text = EXPORT.sub("", INCLUDE.sub("", source))
         parts += INCLUDE.findall(source)
-        parts += [f"namespace source_{number} {{", '#line 1 "kernel.cpp"', text, "}"]
-        parts.append(f'#line {number + 1} "joined.cpp"')
+        parts += [f"namespace source_{number} {{", f'#line 1 "{file}"', text, "}"]
+        parts.append(f'#line {number + 1} "joined"')
         parts.append(f"TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution_{number}, source_{number}::{EXPORT.findall(source)[0]});")
     return "\n".join(parts) + dispatch(len(sources))
 

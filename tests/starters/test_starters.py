@@ -18,7 +18,7 @@ from pkb_gym.envs.text.task import python_signature
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, reference_source
 from pkb_gym.starters import make_starter
 from tests.docs.pages import DOCS
-from tests.engine.compiling import cuda_errors
+from tests.engine.compiling import cpp_errors, cuda_errors
 from tests.engine.joined_libraries import compile_together
 
 DEVICES: dict[Language, Device] = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda", "python": "cpu"}
@@ -90,7 +90,9 @@ def compiled(compiled_before: Path) -> None:
 def test_starters_are_right(name: str, language: Language, compiled: None, local_evaluator: LocalEvaluator):
     problem = find_problem(name)
     config = EvalConfig(device="cpu", language=language, world_size=2, size="tiny", until="check", timeout_s=20)
-    feedback = local_evaluator.evaluate(problem, make_starter(problem, language).source, config)
+    source = make_starter(problem, language).source
+    assert language != "cpp" or cpp_errors(source) == ""
+    feedback = local_evaluator.evaluate(problem, source, config)
     assert feedback.passed, f"{feedback.failure}: {feedback.message}"
 
 
@@ -99,7 +101,9 @@ def test_a_naive_long_convolution_takes_filters_longer_than_the_sequence(local_e
     axes = {"B": 1, "num_groups": 4, "group_dim": 1, "l": 48, "Lf": 96, "with_zigzag_splitting": True}
     problem = find_problem("HyenaCP")
     config = EvalConfig(device="cpu", world_size=1, size=axes, until="check")
-    feedback = local_evaluator.evaluate(problem, make_starter(problem, "cpp").source, config)
+    source = make_starter(problem, "cpp").source
+    assert cpp_errors(source) == ""
+    feedback = local_evaluator.evaluate(problem, source, config)
     assert feedback.is_correct, feedback.message
 
 

@@ -13,7 +13,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
-from tests.engine.emulator.joined import can_join, joined_config, joined_source
+from tests.engine.emulator.joined import groups, joined_config, joined_source
 from tests.engine.emulator.verdicts import DIFFERENT, table
 
 ALL = [
@@ -22,10 +22,7 @@ ALL = [
     for candidate in candidates(f"cuda/{kind}")
     if candidate.path.suffix == ".cu"
 ]
-JOINED = {
-    problem: [candidate for candidate in ALL if can_join(candidate) and candidate.problem == problem]
-    for problem in ("AllReduce", "AllGather")
-}
+JOINED = groups(ALL)
 RANK_BYTES, EMULATOR_BYTES = 128 << 20, 768 << 20
 """Limits where a rank takes memory until there is none, which it writes to: 8 GiB take seconds."""
 
@@ -45,8 +42,8 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     }
     if candidate.outcome == "out_of_memory":
         requested["memory_bytes"] = RANK_BYTES
-    together = JOINED.get(candidate.problem, [])
-    if candidate in together:
+    together = next((group for group in JOINED if candidate in group), [])
+    if len(together) > 1:
         config = joined_config(together.index(candidate) + 1, candidate, **requested)
         return find_problem(candidate.problem), joined_source(together), config
     alone = {"device": "emulated", "until": "check"} | requested
