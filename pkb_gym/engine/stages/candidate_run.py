@@ -229,7 +229,7 @@ class CandidateRun:
 
         Raises:
             Stopped: a rank fell, the deadline passed, calls went on without their handovers or asked for them before
-                their outputs were there, or a rank wrote outside of its tensors.
+                their outputs were there, or a rank wrote outside of tensors and scratch.
         """
         self.feedback.suspect(integrity.frozen_traffic(self._gang.frozen_segments(), self.config.world_size))
         with self._failures():
@@ -334,13 +334,14 @@ class CandidateRun:
 
 
 def _check_bounds(ended: Sequence[BlockEnded]) -> None:
-    """Looks for writes outside of tensors.
+    """Looks for writes outside of tensors and scratch.
 
     Raises:
-        GangFailed: there was one; it names the first.
+        GangFailed: there was one; it names the first, in order of their places.
     """
     found = [(overrun.call, rank, overrun) for rank, of_rank in enumerate(ended) for overrun in of_rank.overruns]
     if found:
-        call, rank, overrun = min(found, key=lambda one: one[:2])
-        what = f"{overrun} of rank {rank} were overwritten in call {call}, by rank {rank} or a peer"
+        call, rank, overrun = min(found, key=lambda one: (-1 if one[0] is None else one[0], one[1]))
+        in_call = "" if call is None else f" in call {call}"
+        what = f"{overrun} of rank {rank} were overwritten{in_call}, by rank {rank} or a peer"
         raise GangFailed(Failure.RUNTIME_ERROR, rank, f"{what}: no tensor lies there")
