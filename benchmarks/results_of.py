@@ -302,8 +302,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "pkb_gym/engine/compile/sandboxed_compiler.py"): "84ee49b6"
         for result in ("command_times", "fault_drill")
     },
-    # A slot, rank or group that there is none of is an error, found by a comparison of whole numbers at each operation of
-    # the host. What runs on GPUs is the same: the kernels of experts compile to the same bytes as before.
+    # A slot, rank or group that there is none of is an error, found by a comparison of whole numbers at each operation
+    # of the host. What runs on GPUs is the same: the kernels of experts compile to the same bytes as before.
     **{
         (result, f"pkb_gym/engine/include/pkb/{name}.h"): "0e38a9b2"
         for results, names in (
