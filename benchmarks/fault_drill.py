@@ -31,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +293,7 @@ def drill(
 
         def save(found: Sequence[str]) -> None:
             result = {"seed": seed, "kills": of_share.struck, "left_over": [*left_over, *found]}
-            result |= {"rows": [asdict(row) for row in of_share.rows if row.fault != "none" or row.wrong]}
+            result |= {"rows": [row.record() for row in of_share.rows if row.fault != "none" or row.wrong]}
             write_atomically(path, json.dumps(about | result, indent=1) + "\n")
 
         saved = began
@@ -340,7 +340,7 @@ def renew(path: Path, about: dict[str, Any], fault: str, repeats: int, seed: int
     fresh = [replace(row, commit=about["commit"]) for row in of_fault.rows]
     rows = [Row(**row) for row in result["rows"] if row["fault"] != fault] + fresh
     rows.sort(key=lambda row: (row.fault, row.through))
-    result |= {"rows": [asdict(row) for row in rows], "left_over": [*result["left_over"], *left_over]}
+    result |= {"rows": [row.record() for row in rows], "left_over": [*result["left_over"], *left_over]}
     write_atomically(path, json.dumps(result, indent=1) + "\n")
     return report(fresh, 0, left_over)
 

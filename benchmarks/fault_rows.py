@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from benchmarks.fault_targets import Through
 
@@ -31,6 +32,10 @@ class Row:
     retried: int = 0
     wrong: list[str] = field(default_factory=list)
     commit: str = ""
+
+    def record(self) -> dict[str, Any]:
+        """Its fields, for a result file; without the result's own commit."""
+        return {name: value for name, value in asdict(self).items() if name != "commit" or value}
 
     def with_fault(self, evaluations: int, right: int, retried: int, wrong: Sequence[str]) -> Row:
         """One fault more."""

@@ -60,7 +60,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "gpu_colocated*": (*GPU_HEADERS, *TIMING),
     "gpu_evaluator*": (f"{ALL_REDUCE}.cu", *GPU_HEADERS, *TIMING, *GANGS),
     "gpu_corpus*": ("pkb_gym/corpus/families/*", *TIMING),
-    "fault_drill": (
+    "fault_drill*": (
         *(f"pkb_gym/engine/{room}/*.py" for room in ("evaluators", "compile")),
         *(f"pkb_gym/engine/ranks/{name}.py" for name in ("gang", "zygote", "failure_attribution", "reference_gang")),
         *(f"pkb_gym/engine/support/{name}.py" for name in ("atomic_write", "ownership")),
