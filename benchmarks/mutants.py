@@ -47,7 +47,7 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 EVERY_S = 20.0
 """Results are written at least so often."""
 
-MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
+MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.25}
 """Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes.
 Longer by the number of ranks that share a GPU, those of all evaluators, which takes them in turns."""
 
