@@ -8,7 +8,7 @@ most of the time, for deadlines and for ranks that are late on purpose. Those on
 python -m benchmarks.mutants [--device cpu|cuda] [--world-size N] [--sizes tiny ...] [--problems NAME ...]
                              [--mutants N] [--experts N ...] [--fences] [--jobs N] [--budget-s S] [--out FOLDER]
 python -m benchmarks.mutants --device cuda --ranks-per-gpu N --sizes-of FILE ...     ranks share GPUs, until `check`
-python -m benchmarks.mutants --merge FILE ... [--out FOLDER]   puts results together, of each problem the last
+python -m benchmarks.mutants --merge FILE ... [--out FOLDER]   puts results together; adds up those of the same kernel
 
 Exit status: 0 if every wrong mutant was refused and no expert was, else 1; 3 without the GPUs.
 """
