@@ -30,7 +30,7 @@ from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
-from pkb_gym.engine.stages.block_staging import BlockStaging, plain
+from pkb_gym.engine.stages.block_staging import BlockStaging, Pace, plain
 from pkb_gym.engine.stages.crash_places import crash_places
 from pkb_gym.engine.stages.debug_tools import DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
@@ -299,6 +299,14 @@ class CandidateRun:
         """
         with self._failures():
             self._gang.run_on(seconds)
+
+    def pace(self, baseline_us: float) -> Pace:
+        """The pace of the machine, as the last block of the reference gang has shown it.
+
+        Args:
+            baseline_us: microseconds a call of the baseline.
+        """
+        return Pace(baseline_us, self.reference.idle_us or 0.0)
 
     def processor_ticks(self) -> int:
         """Processor time of the candidate so far, in clock ticks."""
