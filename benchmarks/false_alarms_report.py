@@ -49,6 +49,11 @@ REASONS = """
 """
 
 
+def not_shown(result: dict[str, Any]) -> list[str]:
+    """Problems of a result whose chance is not shown to be below the limit."""
+    return [row.problem for row in map(_totals, result["rows"]) if not row.is_shown]
+
+
 def render(result: dict[str, Any]) -> str:
     """The page of a result."""
     rows = [_totals(row) for row in result["rows"]]

@@ -2,12 +2,16 @@
 
 Each kill strikes while three sources are judged side by side: right, wrong and crashing ones, whose verdicts are known.
 Each of them has to end with its verdict, or as `infrastructure`, and then with its verdict when it is judged again.
-Half of the kills strike an evaluator in a child process, half one behind `pkb serve`. At the end, no process, shared
-memory or temporary file may be left over. Kills are numbered, and the seed decides each: where the result of an earlier
-run of this commit lies in the folder, the run goes on behind it. Jobs share the kills; each has targets, processors and
-temporary files of its own.
+Half of the kills strike an evaluator in a child process, half one behind `pkb serve`. Gangs that stand by are killed
+while nothing is judged, before the next source comes. At the end, no process, shared memory or temporary file may be
+left over. Kills are numbered, and the seed decides each: where the result of an earlier run of this commit lies in the
+folder, the run goes on behind it. Jobs share the kills; each has targets, processors and temporary files of its own.
 
-python -m benchmarks.fault_drill [--kills N] [--seed N] [--budget-s S] [--repeats N] [--jobs N] [--out FOLDER]
+python -m benchmarks.fault_drill [--device cpu|cuda] [--kills N] [--seed N] [--budget-s S] [--repeats N] [--jobs N]
+    [--out FOLDER]
+python -m benchmarks.fault_drill [--device cpu|cuda] --only FAULT [--seed N] [--repeats N] [--out FOLDER]
+
+The second form renews the rows of one fault that is no kill at a random moment, such as "standby gang killed".
 
 Exit status: 0 if there was no wrong verdict and nothing was left behind, else 1.
 """
@@ -20,7 +24,6 @@ import ctypes
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import sys
@@ -28,17 +31,19 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.common import RESULTS, header
-from benchmarks.fault_resources import resource_faults
+from benchmarks.fault_resources import Fault, resource_faults
+from benchmarks.fault_rows import Row, report
 from benchmarks.fault_shares import merged, run_shares
+from benchmarks.fault_standby import FallenStandby
+from benchmarks.fault_submissions import draw_submission
 from benchmarks.fault_targets import (
-    ROOT,
     EvaluatorTarget,
     ServiceTarget,
     Submission,
@@ -50,7 +55,7 @@ from benchmarks.fault_targets import (
     victims,
 )
 from benchmarks.side_by_side import Share
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.support.atomic_write import write_atomically
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -65,14 +70,9 @@ VICTIMS: dict[Victim, int] = {
 }
 """How often each kind is drawn: those whose replacement takes seconds, for importing torch, least."""
 
+RESULT_OF = {"cpu": "fault_drill.json", "cuda": "fault_drill_gpus.json"}
 WHOLE = Share(0, 1)
 AT_ONCE = 3
-CANDIDATES = ROOT / "tests" / "candidates"
-SOURCES = (
-    *("good/waits_for_peers.cpp", "good/reads_peers.cpp", "good/reference.py"),
-    *("broken/nan_output.cpp", "broken/segfault_on_one_rank.cpp", "broken/wrong_shape.py"),
-    "broken/syntax_error.cpp",
-)
 LOOK_S = 0.02
 LATEST_S = 1.5
 """The latest moment of a kill, after its evaluations have begun."""
@@ -86,40 +86,6 @@ GONE_S = 15.0
 EVERY_S = 30.0
 
 
-@dataclass(frozen=True)
-class Row:
-    """Kills of one kind, or repetitions of one other fault.
-
-    Attributes:
-        fault: what was killed or taken away.
-        through: what was asked: the evaluator or the service.
-        times: how often.
-        evaluations: that were under way then.
-        right: of these, ended with their verdict at once.
-        retried: of these, ended as `infrastructure` and with their verdict when they were judged again.
-        wrong: all others, in words.
-    """
-
-    fault: str
-    through: Through
-    times: int = 0
-    evaluations: int = 0
-    right: int = 0
-    retried: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    def with_fault(self, evaluations: int, right: int, retried: int, wrong: Sequence[str]) -> Row:
-        """One fault more."""
-        return replace(
-            self,
-            times=self.times + 1,
-            evaluations=self.evaluations + evaluations,
-            right=self.right + right,
-            retried=self.retried + retried,
-            wrong=[*self.wrong, *wrong],
-        )
-
-
 class Drill:
     """Strikes, and counts what comes of it.
 
@@ -129,19 +95,26 @@ class Drill:
         rows: of an earlier run.
         struck: kills of that run.
         share: of the kills and other faults; its own are those whose numbers leave the share's when divided.
+        device: that sources run on.
 
     Attributes:
-        seed, struck, share: see above.
+        seed, struck, share, device: see above.
     """
 
     def __init__(
-        self, folder: Path, seed: int, rows: Sequence[Row] = (), struck: int = 0, share: Share = WHOLE
+        self,
+        folder: Path,
+        seed: int,
+        rows: Sequence[Row] = (),
+        struck: int = 0,
+        share: Share = WHOLE,
+        device: Device = "cpu",
     ) -> None:
-        self.seed, self.struck, self.share = seed, struck, share
+        self.seed, self.struck, self.share, self.device = seed, struck, share, device
         self._rows = {(row.fault, row.through): row for row in rows}
         self._others = frozenset(psutil.Process().children(recursive=True))  # of whoever runs this
         self._temporary, self._cache = share.temporary_folder(folder), folder / "cache"
-        self._environment = environment_of(self._temporary, self._cache)
+        self._folder, self._environment = folder, environment_of(self._temporary, self._cache)
         self._targets: dict[Through, Target] = {
             "evaluator": EvaluatorTarget(self._cache / "compile-of-evaluator", self._environment),
             "service": ServiceTarget(folder / "token", self._environment),
@@ -190,7 +163,8 @@ class Drill:
         target.start()
         for attempt in range(10):  # until a process of that kind was there
             submissions = [
-                self._submission(draw, fresh=victim == "compiler" and not number) for number in range(AT_ONCE)
+                draw_submission(draw, self.device, fresh=victim == "compiler" and not number)
+                for number in range(AT_ONCE)
             ]
             with ThreadPoolExecutor(AT_ONCE) as threads:
                 answers = [threads.submit(target.evaluate, submission) for submission in submissions]
@@ -205,29 +179,41 @@ class Drill:
             self.count("none", through, first, target)
         self.struck += 1
 
-    def take_away(self, repeats: int) -> None:
-        """Every other fault, so often, at the evaluator."""
-        known = {row.fault for row in self.rows}
+    def take_away(self, repeats: int, only: str | None = None) -> None:
+        """Every other fault, or only those of one name, so often."""
+        known = {(row.fault, row.through) for row in self.rows}
         if not repeats:
             return
-        for index, fault in enumerate(resource_faults(self._cache, self._environment)):
-            if fault.name in known or index % self.share.count != self.share.number:
+        for index, fault in enumerate(self._other_faults()):
+            key = fault.name, fault.through
+            if key in known or index % self.share.count != self.share.number or only not in (None, fault.name):
                 continue
             with fault as target:
                 for number in range(repeats):
                     draw = random.Random(f"{self.seed} {fault.name} {number}")
-                    submission = self._submission(draw, fresh=fault.compiles)
+                    submission = draw_submission(draw, self.device, fresh=fault.compiles)
                     if not fault.compiles:
                         target.evaluate(submission)  # it is in the cache then
                     with fault.taken_away(draw):
                         first = target.evaluate(submission)
-                    self.count(fault.name, "evaluator", [(submission, first)], target)
+                    self.count(fault.name, fault.through, [(submission, first)], target)
+
+    def _other_faults(self) -> Iterator[Fault]:
+        """Those of resources are the same on every device; on the CPU no gang stands by behind a service."""
+        if self.device == "cpu":
+            yield from resource_faults(self._cache, self._environment)
+            arguments = ["--standing-by"]
+        else:
+            arguments = []
+            yield FallenStandby(ServiceTarget(self._folder / "token-of-standby", self._environment), "service")
+        evaluator = EvaluatorTarget(self._cache / "compile-of-standby", self._environment, arguments)
+        yield FallenStandby(evaluator, "evaluator")
 
     def close(self) -> list[str]:
         """Ends everything after one more evaluation of each target that was struck; one line for each leftover."""
         for target in (self._targets[through] for through in sorted(self._struck)):
             target.start()
-            target.evaluate(self._submission(random.Random(0), fresh=False))
+            target.evaluate(draw_submission(random.Random(0), self.device, fresh=False))
             target.close()
         return self.left_over()
 
@@ -247,20 +233,6 @@ class Drill:
                     f"file {path.name}" for path in files
                 ]
             time.sleep(0.1)
-
-    def _submission(self, draw: random.Random, *, fresh: bool) -> Submission:
-        name = draw.choice([name for name in SOURCES if name.endswith("cpp")] if fresh else SOURCES)
-        source = (CANDIDATES / name).read_text(encoding="utf-8")
-        expected = re.search(r"expect: (\w+)", source)
-        assert expected is not None, name
-        if fresh:  # no cache knows it
-            source += f"\n// {draw.random()}\n"
-        until = draw.choice((*["check"] * 7, "time"))
-        config = EvalConfig(
-            device="cpu", world_size=2, size="tiny", until=until, seed=draw.randrange(1 << 30), timeout_s=8
-        )
-        failure = None if expected[1] == "passed" else expected[1]
-        return Submission(name, "AllReduce", source, failure, config)
 
 
 def _kill_one(pid: int, victim: Victim, draw: random.Random) -> bool:
@@ -283,19 +255,6 @@ def _runs(process: psutil.Process) -> bool:
     return False
 
 
-def is_sound(rows: Sequence[Row], left_over: Sequence[str]) -> bool:
-    """Whether no verdict was wrong and nothing was left behind."""
-    return not left_over and not any(row.wrong for row in rows)
-
-
-def table(rows: Sequence[Row]) -> Iterator[str]:
-    """The rows as text."""
-    yield f"{'fault':<28} {'through':<10} {'times':>5} {'judged':>6} {'right':>5} {'retried':>7} {'wrong':>5}"
-    for row in rows:
-        counts = f"{row.times:>5} {row.evaluations:>6} {row.right:>5} {row.retried:>7} {len(row.wrong):>5}"
-        yield f"{row.fault:<28} {row.through:<10} {counts}"
-
-
 def earlier(path: Path, seed: int) -> tuple[list[Row], int, list[str]]:
     """Rows, number of kills and leftovers of an earlier run of the same commit and seed; nothing otherwise."""
     if not path.exists():
@@ -306,7 +265,16 @@ def earlier(path: Path, seed: int) -> tuple[list[Row], int, list[str]]:
     return [Row(**row) for row in found["rows"]], found["kills"], found["left_over"]
 
 
-def drill(path: Path, about: dict[str, Any], kills: int, budget_s: float, repeats: int, seed: int, share: Share) -> int:
+def drill(
+    path: Path,
+    about: dict[str, Any],
+    kills: int,
+    budget_s: float,
+    repeats: int,
+    seed: int,
+    share: Share,
+    device: Device = "cpu",
+) -> int:
     """Strikes until the number or the budget is reached, and saves; 0 if all is sound.
 
     Args:
@@ -317,17 +285,15 @@ def drill(path: Path, about: dict[str, Any], kills: int, budget_s: float, repeat
         repeats: of every other fault.
         seed: decides each kill.
         share: of the machine and the kills.
+        device: that sources run on.
     """
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans become our children, and are found
-    os.sched_setaffinity(0, share.processors())
     rows, struck, left_over = earlier(path, seed)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
-        of_share = Drill(Path(folder), seed, rows, struck, share)
+    with running_drill(seed, rows, struck, share, device) as of_share:
 
         def save(found: Sequence[str]) -> None:
             result = {"seed": seed, "kills": of_share.struck, "left_over": [*left_over, *found]}
-            result |= {"rows": [asdict(row) for row in of_share.rows if row.fault != "none" or row.wrong]}
+            result |= {"rows": [row.record() for row in of_share.rows if row.fault != "none" or row.wrong]}
             write_atomically(path, json.dumps(about | result, indent=1) + "\n")
 
         saved = began
@@ -344,16 +310,46 @@ def drill(path: Path, about: dict[str, Any], kills: int, budget_s: float, repeat
     return report(of_share.rows, of_share.struck, [*left_over, *found])
 
 
-def report(rows: Sequence[Row], struck: int, left_over: Sequence[str]) -> int:
-    """Prints what came of it; 0 if all is sound."""
-    print("\n".join(table(rows)))
-    print(f"{struck} kills; left over: {', '.join(left_over) or 'nothing'}")
-    return 0 if is_sound(rows, left_over) else 1
+@contextlib.contextmanager
+def running_drill(seed: int, rows: Sequence[Row], struck: int, share: Share, device: Device) -> Iterator[Drill]:
+    """A drill in a folder of its own; orphans become this process's children, and are found."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.sched_setaffinity(0, share.processors())
+    with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
+        yield Drill(Path(folder), seed, rows, struck, share, device)
+
+
+def renew(path: Path, about: dict[str, Any], fault: str, repeats: int, seed: int, device: Device) -> int:
+    """Has one fault anew, and replaces its rows in a result; they name their own commit. 0 if all is sound.
+
+    Args:
+        path: of the result.
+        about: of this run.
+        fault: its name.
+        repeats: how often.
+        seed: decides each.
+        device: that sources run on.
+
+    Raises:
+        FileNotFoundError: there is no result.
+    """
+    result = json.loads(path.read_text(encoding="utf-8"))
+    with running_drill(seed, (), 0, WHOLE, device) as of_fault:
+        of_fault.take_away(repeats, fault)
+        left_over = of_fault.close()
+    fresh = [replace(row, commit=about["commit"]) for row in of_fault.rows]
+    rows = [Row(**row) for row in result["rows"] if row["fault"] != fault] + fresh
+    rows.sort(key=lambda row: (row.fault, row.through))
+    result |= {"rows": [row.record() for row in rows], "left_over": [*result["left_over"], *left_over]}
+    write_atomically(path, json.dumps(result, indent=1) + "\n")
+    return report(fresh, 0, left_over)
 
 
 def main() -> int:
     """Strikes, by itself or by several processes side by side."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
+    parser.add_argument("--only", metavar="FAULT", help="renew the rows of this fault alone")
     parser.add_argument("--kills", type=int, default=300, help="in all runs together (default: 300)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further kill after so long")
@@ -363,14 +359,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     about = header()  # now: results that are saved meanwhile change the checkout
-    path = args.out / "fault_drill.json"
+    path = args.out / RESULT_OF[args.device]
+    if args.only is not None:
+        return renew(path, about, args.only, args.repeats, args.seed, args.device)
     if args.share is not None:
         share = Share(args.share, args.jobs)
-        return drill(path, about, kills_of(share, args.kills), args.budget_s, args.repeats, args.seed, share)
+        kills = kills_of(share, args.kills)
+        return drill(path, about, kills, args.budget_s, args.repeats, args.seed, share, args.device)
     if args.jobs == 1:
-        return drill(path, about, args.kills, args.budget_s, args.repeats, args.seed, WHOLE)
-    folder = args.out / f"fault_drill_{args.jobs}_shares"
-    whole = merged(run_shares(args.jobs, folder, sys.argv[1:]))
+        return drill(path, about, args.kills, args.budget_s, args.repeats, args.seed, WHOLE, args.device)
+    folder = args.out / f"{path.stem}_{args.jobs}_shares"
+    whole = merged(run_shares(args.jobs, folder, sys.argv[1:], path.name))
     write_atomically(path, json.dumps(about | whole, indent=1) + "\n")
     if whole["kills"] >= args.kills:
         shutil.rmtree(folder)

@@ -4,7 +4,7 @@ Reads one JSON object a line: {"id", "problem", "source", "config"} is evaluated
 by {"id", "failure", "message"}; {"id", "spare"} leaves the process so many of its descriptors (null: all of them) and
 is answered by {"id", "open"}, how many the evaluator has open. Ends with its standard input.
 
-python -m benchmarks.fault_evaluator CACHE_FOLDER [--without-sandbox]
+python -m benchmarks.fault_evaluator CACHE_FOLDER [--without-sandbox] [--standing-by]
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fault_standby import CpuGangsStandBy
 from pkb_gym.engine.compile import sandboxed_compiler
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.ranks import zygote
 from pkb_gym.engine.records.config import EvalConfig
@@ -72,10 +74,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cache", type=Path)
     parser.add_argument("--without-sandbox", action="store_true")
+    parser.add_argument("--standing-by", action="store_true", help="gangs of the CPU stand by as those of GPUs do")
     args = parser.parse_args()
     if args.without_sandbox:
         for module in (sandboxed_compiler, execution_environment, zygote):
             module.bubblewrap_works = lambda: False  # type: ignore[attr-defined]  # as where it is not installed
+    if args.standing_by:
+        local.GangPool = CpuGangsStandBy  # type: ignore[attr-defined]
     answers, descriptors = threading.Lock(), Descriptors()
 
     def answer(order: dict[str, Any], found: dict[str, Any]) -> None:

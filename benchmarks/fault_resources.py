@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.fault_targets import EvaluatorTarget
+from benchmarks.fault_targets import EvaluatorTarget, Target, Through
 
 DISK_BYTES = 160 << 20
 """More than `sandboxed_compiler.DISK_BYTES`: with nothing else on it, there is room for a compiler."""
@@ -21,23 +21,27 @@ SPARE_DESCRIPTORS = 40
 FLIPS = 8
 
 
-class ResourceFault(ABC):
-    """One fault at an evaluator of its own; a context manager that starts and ends that.
+class Fault(ABC):
+    """One fault at a target of its own; a context manager that starts and ends that.
+
+    Args:
+        target: that it strikes.
+        through: what that is.
 
     Attributes:
         name: for the report.
         compiles: whether it is to strike sources that no cache knows.
+        target, through: see above.
     """
 
     name: str
     compiles: bool
 
-    def __init__(self, target: EvaluatorTarget) -> None:
-        self.target = target
+    def __init__(self, target: Target, through: Through) -> None:
+        self.target, self.through = target, through
 
-    def __enter__(self) -> EvaluatorTarget:
+    def __enter__(self) -> Target:
         self.target.start()
-        self.target.ask({"spare": None})  # it runs now
         return self.target
 
     def __exit__(self, *_: object) -> None:
@@ -45,7 +49,20 @@ class ResourceFault(ABC):
 
     @abstractmethod
     def taken_away(self, draw: random.Random) -> contextlib.AbstractContextManager[None]:
-        """Has the fault while the block runs."""
+        """Has the fault while the block runs, or strikes before it."""
+
+
+class ResourceFault(Fault):
+    """One fault at an evaluator of its own."""
+
+    def __init__(self, evaluator: EvaluatorTarget) -> None:
+        super().__init__(evaluator, "evaluator")
+        self.evaluator = evaluator
+
+    def __enter__(self) -> Target:
+        self.evaluator.start()
+        self.evaluator.ask({"spare": None})  # it runs now
+        return self.evaluator
 
 
 class FewDescriptors(ResourceFault):
@@ -55,12 +72,12 @@ class FewDescriptors(ResourceFault):
 
     @contextlib.contextmanager
     def taken_away(self, draw: random.Random) -> Iterator[None]:
-        """See `ResourceFault`."""
-        self.target.ask({"spare": draw.randrange(SPARE_DESCRIPTORS)})
+        """See `Fault`."""
+        self.evaluator.ask({"spare": draw.randrange(SPARE_DESCRIPTORS)})
         try:
             yield
         finally:
-            self.target.ask({"spare": None})
+            self.evaluator.ask({"spare": None})
 
 
 class FullDisk(ResourceFault):
@@ -86,7 +103,7 @@ class FullDisk(ResourceFault):
 
     @contextlib.contextmanager
     def taken_away(self, draw: random.Random) -> Iterator[None]:
-        """See `ResourceFault`."""
+        """See `Fault`."""
         disk = Path(f"/proc/{self.target.pid}/root{self._folder}")  # as that process sees it
         ballast = disk / "ballast"
         spare = draw.choice((0, 1 << 12, 1 << 16, 1 << 17, 1 << 18))
@@ -114,7 +131,7 @@ class FlippedBytes(ResourceFault):
 
     @contextlib.contextmanager
     def taken_away(self, draw: random.Random) -> Iterator[None]:
-        """See `ResourceFault`; the files stay as the evaluator leaves them."""
+        """See `Fault`; the files stay as the evaluator leaves them."""
         for path in sorted(self._folder.glob("compile/*/*")):
             content = bytearray(path.read_bytes())
             for _ in range(FLIPS):

@@ -12,18 +12,19 @@ from typing import Any
 COUNTED = ("times", "evaluations", "right", "retried", "wrong")
 
 
-def run_shares(jobs: int, folder: Path, arguments: Sequence[str]) -> list[dict[str, Any]]:
+def run_shares(jobs: int, folder: Path, arguments: Sequence[str], name: str) -> list[dict[str, Any]]:
     """Runs every share to its end; their results.
 
     Args:
         jobs: number of shares.
         folder: for results of shares, which a further run goes on behind.
         arguments: of the command line, for all shares alike.
+        name: of the result of each.
 
     Raises:
         FileNotFoundError: a share ended without a result.
     """
-    paths = [folder / str(share) / "fault_drill.json" for share in range(jobs)]
+    paths = [folder / str(share) / name for share in range(jobs)]
     processes = []
     for share, path in enumerate(paths):
         path.parent.mkdir(parents=True, exist_ok=True)

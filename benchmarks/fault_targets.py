@@ -27,6 +27,7 @@ Through = Literal["evaluator", "service"]
 Victim = Literal[
     "evaluator", "zygote", "reference leader", "reference rank", "candidate leader", "candidate rank", "compiler"
 ]
+Whose = Literal["reference", "candidate"]
 ROOT = Path(__file__).resolve().parent.parent
 ANSWER_S = 180.0
 """After so long without an answer, an evaluation counts as hung."""
@@ -273,13 +274,19 @@ def victims(pid: int, kind: Victim) -> list[int]:
     tree = _running()
     found: list[int] = []
     for child in tree.children(pid):
-        words = _command_line(child)
-        if b"rankside.zygote" in words:
-            gang = "reference" if b"pkb_gym.engine.rankside.zygote" in words else "candidate"
-            found += _of_zygote(tree, child, kind, gang)
+        if (whose := _gangs_of(child)) is not None:
+            found += _of_zygote(tree, child, kind, whose)
         elif kind == "compiler":
             found += [child, *tree.descendants(child)]
     return found
+
+
+def gangs(pid: int, whose: Whose) -> dict[int, list[int]]:
+    """The gangs of one kind: the pid of each leader -> those of its ranks."""
+    tree = _running()
+    zygotes = [child for child in tree.children(pid) if _gangs_of(child) == whose]
+    leaders = [leader for zygote in zygotes for leader in _of_zygote(tree, zygote, f"{whose} leader", whose)]
+    return {leader: tree.children(leader) for leader in leaders}
 
 
 @dataclass(frozen=True)
@@ -316,7 +323,15 @@ def _command_line(pid: int) -> bytes:
     return b""
 
 
-def _of_zygote(tree: _Processes, pid: int, kind: Victim, gang: str) -> list[int]:
+def _gangs_of(pid: int) -> Whose | None:
+    """Whose gangs a process forks; None if it is no zygote."""
+    words = _command_line(pid)
+    if b"rankside.zygote" not in words:
+        return None
+    return "reference" if b"pkb_gym.engine.rankside.zygote" in words else "candidate"
+
+
+def _of_zygote(tree: _Processes, pid: int, kind: str, gang: Whose) -> list[int]:
     above = []
     while tree.names[pid] == "bwrap":
         above.append(pid)

@@ -35,7 +35,7 @@ class Row:
         failures: evaluations by failure or finding.
         not_judged: evaluations that say nothing of it: it did not compile, or this machine failed; not counted above.
         message: of the first evaluation that it did not pass; "" if none.
-        commit: of the evaluations, where it is not that of the whole result.
+        commit: of the evaluations, the first of them, where it is not that of the whole result.
     """
 
     problem: str
@@ -72,6 +72,18 @@ class Row:
             return self.size is None and not self.not_judged
         return self.kind == Kind.FENCE or self.refused == (self.evaluations if self.is_wrong else 0)
 
+    def plus(self, later: Row) -> Row:
+        """The evaluations of two runs of the same kernel, under the earlier one's commit."""
+        return replace(
+            later,
+            evaluations=self.evaluations + later.evaluations,
+            refused=self.refused + later.refused,
+            failures=dict(Counter(self.failures) + Counter(later.failures)),
+            not_judged=self.not_judged + later.not_judged,
+            message=self.message or later.message,
+            commit=self.commit or later.commit,
+        )
+
     def with_verdict(self, feedback: Feedback) -> Row:
         """One evaluation more."""
         if feedback.failure in NO_VERDICT:
@@ -91,27 +103,30 @@ class Row:
 def merge(paths: Sequence[Path], folder: Path) -> None:
     """Writes the rows of several results as one, under the head and the name of the last and the commands of all.
 
-    The last result that speaks of a problem is taken for it. Rows of other commits than the last result's name theirs.
+    Evaluations of the same kernel, headers included, are added up. Where a problem's kernel differs, the last result
+    that has it counts. Rows with evaluations of other commits than the last result's name the first of them.
 
     Raises:
         SystemExit: they are not of one sort.
     """
     results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
-    for name in ("device", "world_size", "until", "gpus"):
+    for name in ("device", "world_size", "until", "ranks_per_gpu"):
         if len({str(result.get(name)) for result in results}) > 1:
             raise SystemExit(f"{name} differs: {', '.join(str(result.get(name)) for result in results)}")
     head = results[-1]
-    of_problem: dict[str, list[Row]] = {}
+    merged: dict[tuple[str, str, str | None, int, str], Row] = {}
     for path, result in zip(paths, results, strict=True):
         own = None if result["commit"] == head["commit"] else result["commit"]
         rows = [replace(row, commit=row.commit or own) for row in load(path)]
-        of_problem |= {
-            problem: [row for row in rows if row.problem == problem] for problem in {r.problem for r in rows}
-        }
-    rows = sorted(chain(*of_problem.values()), key=lambda row: (row.problem, row.mutant, row.size or ""))
-    commands = " & ".join(result["command"] for result in results)
-    merged = head | {"command": commands, "rows": [asdict(row) for row in rows]}
-    write_atomically(folder / paths[-1].name, json.dumps(merged, indent=1) + "\n")
+        digests = {row.problem: row.digest for row in rows}
+        merged = {key: row for key, row in merged.items() if digests.get(row.problem, row.digest) == row.digest}
+        merged |= {row.key: merged[row.key].plus(row) if row.key in merged else row for row in rows}
+    rows = sorted(merged.values(), key=lambda row: (row.problem, row.mutant, row.size or ""))
+    about: dict[str, object] = {"command": " & ".join(result["command"] for result in results)}
+    if "gpus" in head:  # of each machine
+        about["gpus"] = list(chain(*dict.fromkeys(tuple(result["gpus"]) for result in results)))
+    about["rows"] = [asdict(row) for row in rows]
+    write_atomically(folder / paths[-1].name, json.dumps(head | about, indent=1) + "\n")
 
 
 def load(path: Path) -> list[Row]:

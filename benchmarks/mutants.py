@@ -8,7 +8,7 @@ most of the time, for deadlines and for ranks that are late on purpose. Those on
 python -m benchmarks.mutants [--device cpu|cuda] [--world-size N] [--sizes tiny ...] [--problems NAME ...]
                              [--mutants N] [--experts N ...] [--fences] [--jobs N] [--budget-s S] [--out FOLDER]
 python -m benchmarks.mutants --device cuda --ranks-per-gpu N --sizes-of FILE ...     ranks share GPUs, until `check`
-python -m benchmarks.mutants --merge FILE ... [--out FOLDER]   puts results together, of each problem the last
+python -m benchmarks.mutants --merge FILE ... [--out FOLDER]   puts results together; adds up those of the same kernel
 
 Exit status: 0 if every wrong mutant was refused and no expert was, else 1; 3 without the GPUs.
 """
@@ -47,7 +47,7 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 EVERY_S = 20.0
 """Results are written at least so often."""
 
-MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.5}
+MUTANT_TIMEOUT_S = {"cpu": 2.0, "cuda": 0.25}
 """Deadline of a mutant's calls, which take milliseconds with their delays: many wait for a word that never comes.
 Longer by the number of ranks that share a GPU, those of all evaluators, which takes them in turns."""
 

@@ -18,6 +18,7 @@ parts = load_module(HERE / "page_parts.py", "docs.page_parts")
 
 PAGE = HERE / "security_faults.md"
 RESULTS = HERE.parent / "benchmarks" / "results"
+DEVICES = {"fault_drill.json": "the CPU", "fault_drill_gpus.json": "GPUs"}
 TITLE = "## Killed processes and used-up resources"
 
 INTRODUCTION = """
@@ -32,21 +33,27 @@ ones, whose verdicts are known. An evaluation is *right* if it ends with its ver
 - A compiled binary is kept with its digest, and compiled again where it does not match.
 - Descriptors or disk that are used up end an evaluation as `infrastructure`.
 
-Gangs that stand by exist on GPUs alone, so that a run on the CPU kills none."""
+Gangs that stand by exist on GPUs. There they are killed before a source comes that would be given them, through the
+evaluator and through the service; on the CPU, the drill's evaluator prepares gangs ahead in the same way."""
 
 
 def section(folder: Path = RESULTS) -> str:
-    """The section; empty without the result."""
-    path = folder / "fault_drill.json"
-    if not path.exists():
+    """The section; empty without a result."""
+    paths = [(folder / name, where) for name, where in DEVICES.items() if (folder / name).exists()]
+    if not paths:
         return ""
+    return "\n".join([f"{TITLE}\n{INTRODUCTION}\n", *(_result(path, where) for path, where in paths)])
+
+
+def _result(path: Path, where: str) -> str:
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = result["rows"]
     wrong = [(row["fault"], row["through"], one) for row in rows for one in row["wrong"]]
+    others = {row["fault"]: row["commit"] for row in rows if row.get("commit")}
+    commits = "".join(f", {fault}: {commit}" for fault, commit in others.items())
     text = [
-        f"{TITLE}\n{INTRODUCTION}\n",
-        f"{parts.count(result['kills'], 'kill')} with seed {result['seed']}, size tiny on 2 ranks of the CPU; commit "
-        f"{result['commit']} (`benchmarks/results/{path.name}`). Processes and files left over: "
+        f"{parts.count(result['kills'], 'kill')} with seed {result['seed']}, size tiny on 2 ranks of {where}; commit "
+        f"{result['commit']}{commits} (`benchmarks/results/{path.name}`). Processes and files left over: "
         f"{len(result['left_over'])}.\n",
         parts.table(
             ("fault", "through", "times", "evaluations", "right", "repeated", "wrong"),

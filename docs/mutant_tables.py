@@ -88,7 +88,7 @@ def _machine(result: dict[str, Any]) -> str:
     if result["device"] == "cpu":
         return "the CPU"
     shared = result.get("ranks_per_gpu", 1) > 1
-    gpu = result["gpus"][0].removeprefix("NVIDIA ").split()[0]
+    gpu = " and ".join(sorted({name.removeprefix("NVIDIA ").split()[0] for name in result["gpus"]}))
     return f"{parts.count(len(result['gpus']), gpu)}, which they share" if shared else gpu
 
 

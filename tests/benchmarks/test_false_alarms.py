@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.false_alarms import chance_of, decisive
-from benchmarks.false_alarms_report import PAGE, RESULT, render
+from benchmarks.false_alarms_report import PAGE, RESULT, not_shown, render
 from benchmarks.honest_variants import honest_variants
 from benchmarks.open_chances import WHY_OPEN
 from benchmarks.proven_bounds import PROVEN, ProvenBound, proven_bound
@@ -238,3 +238,24 @@ def test_the_page_is_that_of_the_result_and_no_right_kernel_was_refused() -> Non
     assert PAGE.read_text(encoding="utf-8") == render(result), "run `python -m benchmarks.false_alarms_report`"
     refused = {(row["problem"], rule["output"]) for row in result["rows"] for rule in row["rules"] if rule["share"] > 1}
     assert not refused
+
+
+def test_every_problem_that_rounds_is_shown_to_be_below_the_limit_or_has_a_reason() -> None:
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert set(not_shown(result)) == set(WHY_OPEN)
+    studied = {row["problem"] for row in result["rows"]}
+    bit_by_bit = {
+        problem.name
+        for problem in catalogue()
+        if {out.check.describe() for out in problem.outputs} <= {"same bits", "exact"}
+    }
+    assert {problem.name for problem in catalogue()} - studied <= bit_by_bit
+
+
+def test_a_chance_above_the_limit_or_an_unknown_one_is_not_shown() -> None:
+    rule = {"output": "out", "rule": "a rule", "kind": "elements", "values": 9, "model": "tail", "variant": "wider"}
+    rows = [
+        {"problem": name, "rules": [rule | {"chance": chance, "share": 0.5, "model": model}], "reason": {}}
+        for name, chance, model in (("A", 9e-7, "tail"), ("B", 2e-6, "tail"), ("C", 0.0, "none"))
+    ]
+    assert not_shown({"rows": rows}) == ["B", "C"]

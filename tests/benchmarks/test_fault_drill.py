@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from benchmarks import fault_drill
-from benchmarks.fault_drill import Drill, Row, is_sound
+from benchmarks import fault_drill, fault_standby
+from benchmarks.fault_drill import Drill
+from benchmarks.fault_rows import Row, is_sound
 from benchmarks.fault_shares import merged
+from benchmarks.fault_standby import FallenStandby
+from benchmarks.fault_submissions import draw_submission
 from benchmarks.fault_targets import Submission, Verdict
 from benchmarks.side_by_side import shares
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig
 
 GOOD = Submission("good", "AllReduce", "a kernel", None, EvalConfig())
@@ -113,6 +121,75 @@ def test_results_of_shares_become_one() -> None:
     assert (whole["kills"], whole["left_over"]) == (3, ["process 7"])
     assert [row["fault"] for row in whole["rows"]] == ["a", "f"]
     assert (whole["rows"][1]["times"], whole["rows"][1]["evaluations"], whole["rows"][1]["wrong"]) == (2, 6, ["x"])
+
+
+def test_gangs_that_stand_by_are_killed_before_the_next_source_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next evaluation takes the newest, so that one is always among them."""
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+            for _ in range(3)
+        ]
+        older, newer, rank = sorted(process.pid for process in started)
+        monkeypatch.setattr(fault_standby, "LATEST_S", 0.0)
+        monkeypatch.setattr(fault_standby, "gangs", lambda pid, whose: {older: [], newer: [rank]})
+        fault = FallenStandby(FakeTarget(), "service")
+        with fault.taken_away(random.Random(0)):
+            (ended,) = psutil.wait_procs([psutil.Process(newer), psutil.Process(rank)], timeout=0.5)[0]
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_where_no_gang_stands_by_the_drill_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_standby, "APPEAR_S", 0.01)
+    monkeypatch.setattr(fault_standby, "gangs", lambda pid, whose: {})
+    with pytest.raises(TimeoutError, match=r"no gang stands by after 0\.01 s"):
+        FallenStandby(FakeTarget(), "evaluator").taken_away(random.Random(0)).__enter__()
+
+
+@pytest.mark.parametrize(("names", "ranks_per_gpu"), [(("H100",), 2), (("H100",) * 2, 1), (("H100",) * 8, 1)])
+def test_on_gpus_the_drill_has_sources_of_gpus(
+    names: tuple[str, ...], ranks_per_gpu: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus, "names", lambda: names)
+    drawn = [draw_submission(random.Random(seed), "cuda", fresh=seed % 3 == 0) for seed in range(60)]
+    assert {each.failure for each in drawn} >= {None, "output_mismatch", "runtime_error", "compile_error"}
+    assert all(each.name.endswith((".cu", ".py")) for each in drawn)
+    assert {(each.config.device, each.config.ranks_per_gpu) for each in drawn} == {("cuda", ranks_per_gpu)}
+
+
+def test_on_gpus_gangs_stand_by_behind_the_service_too(drill: Drill, tmp_path: Path) -> None:
+    on_gpus = Drill(tmp_path / "gpus", seed=1, device="cuda")
+    found = [(fault.name, fault.through) for fault in on_gpus._other_faults()]
+    assert found == [("standby gang killed", "service"), ("standby gang killed", "evaluator")]
+    assert [fault.through for fault in drill._other_faults() if fault.name == "standby gang killed"] == ["evaluator"]
+
+
+@pytest.mark.slow
+def test_gangs_that_stand_by_may_fall(tmp_path: Path) -> None:
+    """On the CPU by gangs that are prepared ahead as those of GPUs; other rows of the result stay."""
+    row = {"fault": "f", "through": "service", "times": 1, "evaluations": 3, "right": 3, "retried": 0, "wrong": []}
+    path = tmp_path / "fault_drill.json"
+    path.write_text(json.dumps({"commit": "abc", "seed": 1, "kills": 5, "left_over": [], "rows": [row]}))
+    command = ["-m", "benchmarks.fault_drill", "--only", "standby gang killed", "--repeats", "3"]
+    ran = subprocess.run(
+        [sys.executable, *command, "--out", str(tmp_path)],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found = json.loads(path.read_text())
+    assert (found["kills"], found["left_over"]) == (5, [])
+    other, own = found["rows"]
+    assert other == row
+    assert (own["fault"], own["times"], own["right"] + own["retried"], own["wrong"]) == (
+        "standby gang killed",
+        3,
+        3,
+        [],
+    )
+    assert own["commit"] not in ("", "abc")
 
 
 @pytest.mark.slow

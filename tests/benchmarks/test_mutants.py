@@ -196,26 +196,30 @@ def test_results_are_written_and_gone_on_with(
     assert mutants.main(options) == 1, "verdicts of another commit do not count"
 
 
-def test_the_last_result_that_has_a_problem_is_taken_for_it(tmp_path: Path):
-    def result(name: str, *problems: str, commit: str = "abc", device: str = "cuda") -> Path:
-        rows = [asdict(Row(problem, "", "", "tiny", 2, name, evaluations=1)) for problem in problems]
-        about = {"command": f"run {name}", "commit": commit, "device": device, "world_size": 2, "until": "time"}
+def test_results_of_the_same_kernel_add_up_and_the_last_counts_where_it_differs(tmp_path: Path):
+    def result(name: str, *problems: str, gpu: str = "H200", device: str = "cuda", digest: str = "d") -> Path:
+        counts = {"evaluations": 2, "refused": 1, "failures": {"race": 1}, "message": name}
+        rows = [asdict(Row(problem, "wait", "wait", "tiny", 2, digest, None, **counts)) for problem in problems]
+        about = {"command": f"run {name}", "commit": name, "device": device, "world_size": 2, "until": "check"}
         path = tmp_path / name / "mutants_2_gpus.json"
         path.parent.mkdir()
-        path.write_text(json.dumps(about | {"rows": rows}))
+        path.write_text(json.dumps(about | {"gpus": [gpu, gpu], "rows": rows}))
         return path
 
-    merge([result("a", "Reduce", "Gather", commit="old"), result("b", "AllReduce"), result("c", "Reduce")], tmp_path)
+    earlier = result("a", "Reduce", "Gather", gpu="H100"), result("b", "AllReduce", "Reduce")
+    merge([*earlier, result("c", "Gather", digest="new")], tmp_path)
     rows = load(tmp_path / "mutants_2_gpus.json")
-    assert [(row.problem, row.digest, row.commit) for row in rows] == [
-        ("AllReduce", "b", None),
-        ("Gather", "a", "old"),
-        ("Reduce", "c", None),
+    assert [(row.problem, row.digest, row.evaluations, row.refused, row.commit, row.message) for row in rows] == [
+        ("AllReduce", "d", 2, 1, "b", "b"),
+        ("Gather", "new", 2, 1, None, "c"),
+        ("Reduce", "d", 4, 2, "a", "a"),
     ]
+    assert rows[-1].failures == {"race": 2}
     merged = json.loads((tmp_path / "mutants_2_gpus.json").read_text())
-    assert (merged["command"], merged["commit"]) == ("run a & run b & run c", "abc")
+    assert (merged["command"], merged["commit"]) == ("run a & run b & run c", "c")
+    assert merged["gpus"] == ["H100", "H100", "H200", "H200"]
     with pytest.raises(SystemExit, match="device differs: cuda, cpu"):
-        merge([tmp_path / "a" / "mutants_2_gpus.json", result("d", "Gather", device="cpu")], tmp_path)
+        merge([tmp_path / "a" / "mutants_2_gpus.json", result("e", "Gather", device="cpu")], tmp_path)
 
 
 def test_a_shared_gpu_has_its_sizes_from_another_result(capsys: pytest.CaptureFixture[str]):

@@ -25,6 +25,19 @@ def test_the_section_is_that_of_the_result():
     assert page == generator.section(), "docs/security_faults.md is stale: run `python docs/fault_tables.py`"
 
 
+def test_results_of_gpus_stand_behind_those_of_the_cpu_and_rows_name_their_commit(tmp_path: Path):
+    result = {"seed": 1, "kills": 2, "commit": "abc", "left_over": [], "rows": [ROW | {"wrong": []}]}
+    (tmp_path / "fault_drill.json").write_text(json.dumps(result))
+    later = ROW | {"fault": "standby gang killed", "wrong": [], "commit": "def"}
+    on_gpus = result | {"kills": 7, "commit": "123", "rows": [later]}
+    (tmp_path / "fault_drill_gpus.json").write_text(json.dumps(on_gpus))
+    section = generator.section(tmp_path)
+    assert section.count(generator.TITLE) == 1
+    cpu, gpus = section.index("2 ranks of the CPU; commit abc ("), section.index("2 ranks of GPUs; commit 123, standby")
+    assert cpu < section.index("| compiler killed |") < gpus < section.index("| standby gang killed | service | 2 |")
+    assert "standby gang killed: def (" in section
+
+
 def test_wrong_verdicts_and_leftovers_are_named(tmp_path: Path):
     result = {"seed": 1, "kills": 2, "commit": "abc", "left_over": ["file pkb-scratch-x"], "rows": [ROW]}
     (tmp_path / "fault_drill.json").write_text(json.dumps(result))

@@ -149,7 +149,10 @@ FAMILIES = (
         "be timed under better conditions",
         ("sandbags", "hurries_its_handovers", "hogs_memory_*", "pins_the_l2"),
         "blocks grow with the best time shown, and shorter ones are not counted; a source has its first verdict",
-        ("engine/stages/test_time.py", "envs/test_episode.py", "envs/test_equal_sources.py"),
+        (
+            *("engine/stages/test_time.py", "envs/test_episode.py", "envs/test_equal_sources.py"),
+            "engine/evaluators/test_figures_after_attacks.py",
+        ),
     ),
     Family(
         "save the copy of results",

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from pkb_gym.problems.data_parallel.contrastive_loss.reference import block_loss
 from pkb_gym.problems.data_parallel.contrastive_loss.reference import solution as contrastive_loss
 from pkb_gym.problems.expert_parallel.load_balancing_loss.reference import solution as load_balancing_loss
+from pkb_gym.problems.vocab_parallel.vocab_parallel_log_prob.reference import filter_logits
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,60 @@ def layer_norm_of_half_the_rows(X_hat, dY):
     return tuple(sums.to(torch.bfloat16))
 
 
+def reduce_scatter_rms_norm_of_half_the_columns(rs_input_1d, gamma, eps):
+    shard = rs_input_1d.new_empty(rs_input_1d.numel() // dist.get_world_size())
+    dist.reduce_scatter_tensor(shard, rs_input_1d)
+    rows = (shard / dist.get_world_size()).view(-1, gamma.numel()).float()
+    scaled = rows * torch.rsqrt(rows[:, ::2].square().mean(-1, keepdim=True) + eps) * gamma.float()
+    return scaled.to(rs_input_1d.dtype)
+
+
+def log_probs(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    group: dist.ProcessGroup | None,
+    estimate: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+) -> torch.Tensor:
+    """Log-probabilities of targets from an estimate of the least logit that is kept and of the sum's logarithm."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    own = target.reshape(-1) - dist.get_rank(group) * rows.shape[-1]
+    here = (own >= 0) & (own < rows.shape[-1])
+    chosen = rows.gather(-1, own.where(here, 0)[:, None])[:, 0].where(here, 0).float()
+    dist.all_reduce(chosen, group=group)
+    least, normaliser = estimate(rows)
+    found = (chosen - normaliser).where(chosen >= least, -torch.inf)
+    return found.view(target.shape)
+
+
+def log_probs_from_the_distribution(logits, target, tp_group=None, top_k=None, top_p=1.0, *_):
+    """Takes logits for normal with deviation 2, and reads none but the target's."""
+
+    def estimate(rows):
+        vocabulary = rows.shape[-1] * dist.get_world_size(tp_group)
+        share = 1.0 if not top_k or top_k <= 0 else min(1.0, top_k / vocabulary)
+        normal = torch.distributions.Normal(0.0, 1.0)
+        least = normal.icdf(torch.tensor(1 - share))
+        mass = 1 - normal.cdf(least - 2)
+        if top_p is not None and top_p < 1:
+            mass = mass * top_p
+            least = 2 + normal.icdf(1 - mass)
+        return 2 * least, log(vocabulary) + 2 + mass.log()
+
+    return log_probs(logits, target, tp_group, estimate)
+
+
+def log_probs_of_half_the_vocabulary(logits, target, tp_group=None, top_k=None, top_p=1.0, *_):
+    """Every second id, counted twice."""
+
+    def estimate(rows):
+        shards = [torch.empty_like(rows[:, ::2]) for _ in range(dist.get_world_size(tp_group))]
+        dist.all_gather(shards, rows[:, ::2].contiguous(), group=tp_group)
+        kept = filter_logits(torch.cat(shards, -1), top_k and max(1, top_k // 2), top_p).float()
+        return kept.where(kept.isfinite(), torch.inf).amin(-1), kept.logsumexp(-1) + log(2)
+
+    return log_probs(logits, target, tp_group, estimate)
+
+
 ESTIMATORS = (
     Estimator("ContrastiveLoss", "mean and variance of the texts", contrastive_from_moments),
     Estimator("ContrastiveLoss", "mean and covariance of the texts", contrastive_from_covariance),
@@ -248,4 +303,13 @@ ESTIMATORS = (
     Estimator("VocabParallelCrossEntropy", "spread of the logits", cross_entropy_from_spread),
     Estimator("VocabParallelCrossEntropy", "every second id", cross_entropy_of_half_the_vocabulary),
     Estimator("LayerNormBackward", "every second row", layer_norm_of_half_the_rows),
+    Estimator("ReduceScatterRMSNorm", "every second column", reduce_scatter_rms_norm_of_half_the_columns),
+    *(
+        Estimator(problem, name, solution)
+        for problem in ("VocabParallelLogProb", "VocabParallelLogProbChunked")
+        for name, solution in (
+            ("distribution of the logits", log_probs_from_the_distribution),
+            ("every second id", log_probs_of_half_the_vocabulary),
+        )
+    ),
 )

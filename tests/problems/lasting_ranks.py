@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import io
@@ -46,6 +47,9 @@ class LastingRanks:
             theirs.close()
             self._pipes.append(mine)
             self._processes.append(process)
+        atexit.register(
+            self.close
+        )  # multiprocessing would wait for them for good: SIGTERM does not end what is stopped
 
     @property
     def pids(self) -> list[int]:
@@ -93,6 +97,7 @@ class LastingRanks:
 
     def close(self) -> None:
         """Ends them; calling it again changes nothing."""
+        atexit.unregister(self.close)
         for process in self._processes:
             process.kill()
             process.join()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,6 +48,14 @@ def start() -> Iterator[Start]:
     yield start_one
     for ranks in started:
         ranks.close()
+
+
+def test_a_program_that_does_not_close_them_ends() -> None:
+    """Signals that end other processes do not end those that are stopped."""
+    program = (
+        "from tests.problems.test_lasting_ranks import *; LastingRanks(2, begin, work).ask([('double', 1)] * 2, 60)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_each_rank_begins_once_and_has_requests_of_its_own(start: Start) -> None:

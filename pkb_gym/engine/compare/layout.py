@@ -31,7 +31,7 @@ ALIGNMENT_BYTES = 256
 """Of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
 
 RED_ZONE_BYTES = 256
-"""Behind every tensor, at least: bytes that no kernel may write to, see `ranks/red_zones.py`."""
+"""Behind every tensor and scratch, at least: bytes that no kernel may write to, see `ranks/red_zones.py`."""
 
 PAGE_BYTES = 4096
 MOST_GAP_PAGES = 4
@@ -79,13 +79,20 @@ class BlockPlan:
 
     Attributes:
         sets: one per call.
+        scratch_bytes: of the symmetric scratch, which lies in front of them.
         end: first free byte of a segment behind them.
         partitions: the distinct rank partitions that group arguments of any set name.
     """
 
     sets: tuple[SetPlan, ...]
+    scratch_bytes: int
     end: int
     partitions: tuple[tuple[tuple[int, ...], ...], ...]
+
+    @property
+    def scratch_end(self) -> int:
+        """First byte of a segment behind the scratch."""
+        return SCRATCH_OFFSET + self.scratch_bytes
 
     @property
     def runs(self) -> list[list[SetPlan]]:
@@ -184,7 +191,7 @@ class Workload:
             scratch_bytes: of the symmetric scratch, which comes first.
             segment_bytes: where the gaps end; without room for any, there are none.
         """
-        begin = align(SCRATCH_OFFSET + scratch_bytes, PAGE_BYTES)
+        begin = align(SCRATCH_OFFSET + scratch_bytes + RED_ZONE_BYTES, PAGE_BYTES)
         sets: list[SetPlan] = []
         for trial in trials:
             axes = self.axes(trial, timed)
@@ -196,7 +203,7 @@ class Workload:
         places = _places([planned.nbytes for planned in sets], min(gaps, MOST_GAP_PAGES * len(sets)), rng)
         placed = [_moved(planned, planned.trial, begin + place) for planned, place in zip(sets, places, strict=True)]
         end = max(planned.offset + planned.nbytes for planned in placed)
-        return BlockPlan(tuple(placed), max(end, begin), _partitions(self.problem, sets))
+        return BlockPlan(tuple(placed), scratch_bytes, max(end, begin), _partitions(self.problem, sets))
 
 
 def _places(sizes: Sequence[int], gap_pages: int, rng: random.Random) -> list[int]:

@@ -165,8 +165,9 @@ class EmulatedGang:
         problem, ranks = self._problem, range(self._world_size)
         runs = tuple(call_runs(problem, plan, rank, "native") for rank in ranks)
         calls = tuple(call_memory(problem, planned) for planned in plan.sets)
+        order = BindRanks(runs, plan.partitions, calls, (plan.scratch_end, min(call.offset for call in calls)))
         try:
-            self._gang.exchange([BindRanks(runs, plan.partitions, calls)], Bound, timeout_s=LOAD_TIMEOUT_S)
+            self._gang.exchange([order], Bound, timeout_s=LOAD_TIMEOUT_S)
         except GangFailed as failed:
             raise self._of_all(failed) from None
 

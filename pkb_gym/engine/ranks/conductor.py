@@ -75,7 +75,7 @@ class Conductor:
         self._progress = CallProgress(calls, self._rank, world_size, self._mine, self._theirs)
         self._departed: list[_Departed] = []
         self._calls_us: list[float] = []
-        self._red_zones = RedZones(self._plan, self._rank)
+        self._red_zones = RedZones(block.plan, block.rank)
 
     def stage(self) -> None:
         """Puts poison, or for some calls the arguments themselves, where they will be."""

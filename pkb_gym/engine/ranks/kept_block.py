@@ -18,11 +18,12 @@ Offsets are those of the segment; RETURNED stands for an output that the kernel 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from pkb_gym.engine.compare.call_specs import call_spec
-from pkb_gym.engine.compare.layout import BlockPlan, PlacedLeaf, SetPlan, placed_results
+from pkb_gym.engine.compare.layout import PlacedLeaf, SetPlan, placed_results
 from pkb_gym.engine.compare.stacked import byte_slot
 from pkb_gym.engine.problem import ITEMSIZE, Output
 from pkb_gym.engine.problem.tensors import argument_leaves
@@ -73,7 +74,7 @@ def _call_fields(
     """The line of a call; the bytes of its tensors go to `data` on the way."""
     problem, rank = block.problem, block.rank
     names = {placed.offset: name for name, placed in planned.leaves[rank].items()}
-    spec = call_spec(problem, BlockPlan((planned,), planned.offset, block.plan.partitions), planned, rank, "native")
+    spec = call_spec(problem, replace(block.plan, sets=(planned,)), planned, rank, "native")
     parameters = [part for argument in spec.arguments for part in _parameters(argument, names)]
     yield from ("call", planned.outputs_offset, planned.offset + planned.nbytes, len(parameters), *parameters)
     leaves = [leaf.name for arg in problem.data_args for leaf in argument_leaves(arg, planned.axes[rank])]

@@ -1,20 +1,22 @@
-"""Red zones: the bytes between the tensors of a block, which no kernel may write to.
+"""Red zones: the bytes behind the scratch and between the tensors of a block, which no kernel may write to.
 
-`compare/layout.py` leaves room behind every tensor. A reference rank fills the zones of its segment before a block, and
-looks at them after it: a kernel that writes behind an output gets that as its error, and not the damage elsewhere.
+`compare/layout.py` leaves room behind the scratch and every tensor. A reference rank fills the zones of its segment
+before a block, and looks at them after it: a kernel that writes behind an output gets that as its error, and not the
+damage elsewhere. One that writes far behind its scratch overwrites tensors and their zones, too: what lies first in the
+segment is to blame.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pkb_gym.engine.compare.layout import RED_ZONE_BYTES, SetPlan
+from pkb_gym.engine.compare.layout import RED_ZONE_BYTES, BlockPlan, SetPlan
 from pkb_gym.engine.compare.poison import poison_of
 from pkb_gym.engine.ranks.reference_orders import Overrun
 
@@ -29,12 +31,12 @@ MOST_BEHIND_BYTES = 4096
 
 @dataclass(frozen=True)
 class _Zone:
-    """Bytes of a set that belong to no tensor.
+    """Bytes that belong to no tensor.
 
     Attributes:
-        begin, end: relative to the set.
-        before: name of the tensor that ends where it begins, if any.
-        after: name of the tensor that begins where it ends, if any.
+        begin, end: relative to the set of a call, or behind the scratch to the segment.
+        before: what ends where it begins, in words: a tensor or the scratch, if any.
+        after: the tensor that begins where it ends, if any.
     """
 
     begin: int
@@ -51,29 +53,29 @@ class RedZones:
         rank: whose segment.
     """
 
-    def __init__(self, plan: Sequence[SetPlan], rank: int) -> None:
+    def __init__(self, plan: BlockPlan, rank: int) -> None:
         self._byte = poison_of(rank)
-        self._zones: list[list[_Zone]] = []
-        places = []
-        for _, run in itertools.groupby(plan, lambda planned: id(planned.axes)):
-            alike = list(run)
+        behind_scratch = list(_behind_scratch(plan, rank))
+        self._zones: list[tuple[int | None, list[_Zone]]] = [(None, behind_scratch)]
+        places, calls = [_places(behind_scratch)], itertools.count()
+        for alike in plan.runs:
             zones = list(_zones(alike[0], rank))
-            within = np.concatenate([np.zeros(0, np.int64), *(np.arange(zone.begin, zone.end) for zone in zones)])
-            self._zones += [zones] * len(alike)
+            within = _places(zones)
+            self._zones += [(next(calls), zones) for _ in alike]
             places += [planned.offset + within for planned in alike]
-        self._places: NDArray[np.int64] = np.concatenate([np.zeros(0, np.int64), *places])
+        self._places: NDArray[np.int64] = np.concatenate(places)
 
     def fill(self, heap: AnyHeap) -> None:
         """Fills them."""
         heap.bytes().index_fill_(0, self._index(heap), self._byte)
 
     def overruns(self, heap: AnyHeap) -> list[Overrun]:
-        """Reports of the zones written to since, at most one for each."""
+        """Reports of the zones written to since, at most one for each, that behind the scratch first."""
         changed = (heap.bytes().index_select(0, self._index(heap)) != self._byte).cpu().numpy()
         if not changed.any():
             return []
         found, begin = [], 0
-        for call, zones in enumerate(self._zones):
+        for call, zones in self._zones:
             for zone in zones:
                 end = begin + zone.end - zone.begin
                 if (written := np.flatnonzero(changed[begin:end])).size:
@@ -88,12 +90,26 @@ class RedZones:
         return torch.from_numpy(self._places).to(device)
 
 
+def _places(zones: list[_Zone]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *(np.arange(zone.begin, zone.end) for zone in zones)])
+
+
+def _behind_scratch(plan: BlockPlan, rank: int) -> Iterator[_Zone]:
+    """Up to the set that lies first, and the tensor with which that begins."""
+    first = min(plan.sets, key=lambda planned: planned.offset, default=None)
+    if first is not None:
+        names = [leaf.leaf.name for leaf in first.leaves[rank].values() if leaf.offset == first.offset]
+        after = f"`{names[0]}`" if names else None
+        yield from _divided(_Zone(plan.scratch_end, first.offset, f"the scratch of {plan.scratch_bytes} bytes", after))
+
+
 def _zones(planned: SetPlan, rank: int) -> Iterator[_Zone]:
     leaves = sorted(planned.leaves[rank].values(), key=lambda leaf: leaf.offset)
     before, begin = None, 0
     for leaf in leaves:
-        yield from _divided(_Zone(begin, leaf.offset - planned.offset, before, leaf.leaf.name))
-        before, begin = leaf.leaf.name, leaf.offset - planned.offset + leaf.leaf.capacity_bytes
+        name = f"`{leaf.leaf.name}`"
+        yield from _divided(_Zone(begin, leaf.offset - planned.offset, before, name))
+        before, begin = name, leaf.offset - planned.offset + leaf.leaf.capacity_bytes
     yield from _divided(_Zone(begin, planned.nbytes, before, None))
 
 
@@ -109,7 +125,7 @@ def _divided(zone: _Zone) -> Iterator[_Zone]:
         yield _Zone(zone.end - RED_ZONE_BYTES, zone.end, None, zone.after)
 
 
-def _overrun(call: int, zone: _Zone, written: NDArray[np.int64]) -> Overrun:
+def _overrun(call: int | None, zone: _Zone, written: NDArray[np.int64]) -> Overrun:
     """Behind the tensor before the zone or in front of the one after it, whichever is nearer."""
     behind, in_front = int(written[0]), zone.end - zone.begin - 1 - int(written[-1])
     if zone.before is not None and (zone.after is None or behind <= in_front):

@@ -169,18 +169,18 @@ class LateOutput:
 
 @dataclass(frozen=True)
 class Overrun:
-    """Bytes beside a tensor of this rank that were written to, by whatever rank.
+    """Bytes beside a tensor or the scratch of this rank that were written to, by whatever rank.
 
     Attributes:
-        call: number within the block, of the call whose tensor it is.
-        tensor: name of the argument or output.
+        call: number within the block, of the call whose tensor it is; None for scratch, which all calls share.
+        beside: the tensor or the scratch, in words.
         nbytes: how many hold other values now.
-        distance_bytes: between the tensor and the nearest of them.
-        is_behind: whether they lie behind the tensor, not in front of it.
+        distance_bytes: between that and the nearest of them.
+        is_behind: whether they lie behind it, not in front of it.
     """
 
-    call: int
-    tensor: str
+    call: int | None
+    beside: str
     nbytes: int
     distance_bytes: int
     is_behind: bool
@@ -188,7 +188,7 @@ class Overrun:
     def __str__(self) -> str:
         where = "behind" if self.is_behind else "in front of"
         gap = f", {self.distance_bytes} bytes away from it," if self.distance_bytes else ""
-        return f"{self.nbytes} bytes {where} `{self.tensor}`{gap}"
+        return f"{self.nbytes} bytes {where} {self.beside}{gap}"
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class BlockEnded(WireMessage):
         complete: whether all calls have departed.
         late: outputs that have changed since.
         calls_us: from the arrival of each call to its departure, where whole arguments were handed over.
-        overruns: writes outside of tensors, where whole arguments were handed over.
+        overruns: writes outside of tensors and scratch, where whole arguments were handed over.
         early: outputs of sampled calls that were not final when the rank's GPU asked for the handover after the call.
     """
 

@@ -128,6 +128,7 @@ class EmulatedRanks:
         self._detector = self._observe(races=order.detect_races)
         self._ranks: list[EmulatedNative] = []
         self._calls: tuple[CallMemory, ...] = ()
+        self._behind_scratch = (0, 0)
         self._regions: list[int] = []
 
     def _observe(self, *, races: bool) -> int | None:
@@ -183,7 +184,7 @@ class EmulatedRanks:
 
     def bind(self, order: BindRanks) -> None:
         """Makes the arguments of a block, and names their memory."""
-        self._calls = order.calls
+        self._calls, self._behind_scratch = order.calls, order.behind_scratch
         for rank, native in enumerate(self._ranks):
             native.bind(unroll(order.runs[rank]), order.partitions)
         for region in self._regions:
@@ -209,24 +210,31 @@ class EmulatedRanks:
 
     def _copy(self, rank: int, call: CallMemory, *, to_gpu: bool) -> None:
         """Copies a call's part of a rank's segment between the shared heap and the emulated GPU."""
-        shared, own = self._shared.segment(rank) + call.offset, self._segments[rank] + call.offset
-        ctypes.memmove(own if to_gpu else shared, shared if to_gpu else own, call.nbytes)
+        self._copy_bytes(rank, call.offset, call.nbytes, to_gpu=to_gpu)
+
+    def _copy_block(self, order: RunRanks, *, to_gpu: bool) -> None:
+        """Copies, on every rank, all calls' parts, and what lies between them and the scratch."""
+        begin, end = self._behind_scratch
+        for rank in range(self._world_size):
+            self._copy_bytes(rank, begin, end - begin, to_gpu=to_gpu)
+            for index in order.sets:
+                self._copy(rank, self._calls[index], to_gpu=to_gpu)
+
+    def _copy_bytes(self, rank: int, offset: int, nbytes: int, *, to_gpu: bool) -> None:
+        shared, own = self._shared.segment(rank) + offset, self._segments[rank] + offset
+        ctypes.memmove(own if to_gpu else shared, shared if to_gpu else own, nbytes)
 
     # ---- calls ------------------------------------------------------------------------------------------------------
 
     def run(self, order: RunRanks) -> RanksDone:
         """Runs a block."""
         block = _Block(order)
-        for rank in range(self._world_size):
-            for index in order.sets:
-                self._copy(rank, self._calls[index], to_gpu=True)
+        self._copy_block(order, to_gpu=True)
         schedule = order.schedule
         policy = POLICIES[schedule.policy]
         self._emulator.pkb_emu_schedule(self._world, policy, schedule.seed, order.max_seconds)
         report = self._run_together(block) if schedule.policy == "together" else self._run_scheduled(block)
-        for rank in range(self._world_size):
-            for index in order.sets:
-                self._copy(rank, self._calls[index], to_gpu=False)
+        self._copy_block(order, to_gpu=False)
         fault = None if report.outcome == Outcome.OK else self._fault(report, block.errors)
         claims = tuple(tuple(block.claims[rank]) for rank in range(self._world_size)) if fault is None else ()
         return self._with_findings(RanksDone(claims, fault, report.steps))

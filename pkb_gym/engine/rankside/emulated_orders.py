@@ -112,11 +112,13 @@ class BindRanks(WireMessage):
         runs: of each rank, its calls.
         partitions: that group arguments point into.
         calls: memory of each call.
+        behind_scratch: first byte of each segment behind the scratch, and of the first call's memory.
     """
 
     runs: tuple[tuple[CallRun, ...], ...]
     partitions: tuple[Partition, ...]
     calls: tuple[CallMemory, ...]
+    behind_scratch: tuple[int, int]
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cuda", "python"): 1e-3,
 }
 """How late a rank is at most. Its delay ends as soon as the others go no further; CPU kernels report that,
-so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that time."""
+so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that time, if no
+other process uses them (`ANSWERS_OF_DELAY`)."""
 
 LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
 """How long a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun: longer
@@ -31,6 +32,13 @@ than another rank takes to come to its next call."""
 MOST_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0
 """A delay lasts at least as many calls of the baseline: kernels that take long may look at their peers' memory late."""
+
+ANSWERS_OF_DELAY, ANSWERS_OF_HOLD = 10, 4
+"""By so many answers of the GPU a delay and a hold are longer: where other processes' kernels take turns on it, each of
+a rank's kernels and copies waits for its turn, of which two calls have about ten, and the way to the next call four."""
+
+MOST_ANSWERS_S = 0.1
+"""The longest that a delay becomes by that."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,19 @@ class BlockStaging:
 
     orders: tuple[StageOrder, ...]
     setting: BlockSetting
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How quick the machine is at present.
+
+    Attributes:
+        baseline_us: microseconds a call of the baseline.
+        answer_us: microseconds that the slowest GPU takes to answer; 0 on the CPU.
+    """
+
+    baseline_us: float
+    answer_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -131,26 +152,31 @@ WAITS_ALLOWED = 20
 """Of a call, for which its deadline allows that a rank is held."""
 
 
-def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions], baseline_us: float) -> float:
+def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions], pace: Pace) -> float:
     """The time that the conditions of checked calls may add to them together, roughly.
 
     No more than that: a kernel that deadlocks is waited for all that time.
     """
-    delay_s, hold_s = _delays_s(config, baseline_us)
+    delay_s, hold_s = _delays_s(config, pace)
     holds = sum(min(one.holds * len(one.held_ranks), LONG_HOLD) for one in conditions)
     return delay_s * sum(one.late_rank is not None for one in conditions) + WAITS_ALLOWED * hold_s * holds
 
 
-def _delays_s(config: ResolvedConfig, baseline_us: float) -> tuple[float, float]:
+def _delays_s(config: ResolvedConfig, pace: Pace) -> tuple[float, float]:
     """The longest delay of a rank, and the longest hold of one."""
-    longer_s = min(CALLS_OF_DELAY * baseline_us * 1e-6, MOST_DELAY_S)
-    return max(LEAST_DELAY_S[config.device, config.dialect], longer_s), max(LEAST_HOLD_S[config.device], longer_s)
+    calls_s = min(CALLS_OF_DELAY * pace.baseline_us * 1e-6, MOST_DELAY_S)
+    delay_s, hold_s = (
+        max(LEAST_DELAY_S[config.device, config.dialect], calls_s),
+        max(LEAST_HOLD_S[config.device], calls_s),
+    )
+    answer_s = min(pace.answer_us * 1e-6, MOST_ANSWERS_S / ANSWERS_OF_DELAY)
+    return delay_s + ANSWERS_OF_DELAY * answer_s, hold_s + ANSWERS_OF_HOLD * answer_s
 
 
 def conducted(
     config: ResolvedConfig,
     conditions: Sequence[CallConditions],
-    baseline_us: float,
+    pace: Pace,
     withheld: Sequence[Withheld] = (),
 ) -> BlockStaging:
     """Whole arguments handed over call by call.
@@ -158,11 +184,11 @@ def conducted(
     Args:
         config: of the evaluation.
         conditions: of each call.
-        baseline_us: microseconds a call of the baseline.
+        pace: of the machine.
         withheld: of each call the only tensors that are not there the whole time; empty for all of every rank.
     """
     world_size = config.world_size
-    delay_s, hold_s = _delays_s(config, baseline_us)
+    delay_s, hold_s = _delays_s(config, pace)
     orders = []
     for rank in range(world_size):
         of_rank = [CheckedCall(one.together, one.late_rank, delay_s, rank in one.held_ranks) for one in conditions]

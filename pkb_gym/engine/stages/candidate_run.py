@@ -30,7 +30,7 @@ from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
-from pkb_gym.engine.stages.block_staging import BlockStaging, plain
+from pkb_gym.engine.stages.block_staging import BlockStaging, Pace, plain
 from pkb_gym.engine.stages.crash_places import crash_places
 from pkb_gym.engine.stages.debug_tools import DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
@@ -229,7 +229,7 @@ class CandidateRun:
 
         Raises:
             Stopped: a rank fell, the deadline passed, calls went on without their handovers or asked for them before
-                their outputs were there, or a rank wrote outside of its tensors.
+                their outputs were there, or a rank wrote outside of tensors and scratch.
         """
         self.feedback.suspect(integrity.frozen_traffic(self._gang.frozen_segments(), self.config.world_size))
         with self._failures():
@@ -300,6 +300,14 @@ class CandidateRun:
         with self._failures():
             self._gang.run_on(seconds)
 
+    def pace(self, baseline_us: float) -> Pace:
+        """The pace of the machine, as the last block of the reference gang has shown it.
+
+        Args:
+            baseline_us: microseconds a call of the baseline.
+        """
+        return Pace(baseline_us, self.reference.idle_us or 0.0)
+
     def processor_ticks(self) -> int:
         """Processor time of the candidate so far, in clock ticks."""
         return self._gang.processor_ticks()
@@ -334,13 +342,14 @@ class CandidateRun:
 
 
 def _check_bounds(ended: Sequence[BlockEnded]) -> None:
-    """Looks for writes outside of tensors.
+    """Looks for writes outside of tensors and scratch.
 
     Raises:
-        GangFailed: there was one; it names the first.
+        GangFailed: there was one; it names the first, in order of their places.
     """
     found = [(overrun.call, rank, overrun) for rank, of_rank in enumerate(ended) for overrun in of_rank.overruns]
     if found:
-        call, rank, overrun = min(found, key=lambda one: one[:2])
-        what = f"{overrun} of rank {rank} were overwritten in call {call}, by rank {rank} or a peer"
+        call, rank, overrun = min(found, key=lambda one: (-1 if one[0] is None else one[0], one[1]))
+        in_call = "" if call is None else f" in call {call}"
+        what = f"{overrun} of rank {rank} were overwritten{in_call}, by rank {rank} or a peer"
         raise GangFailed(Failure.RUNTIME_ERROR, rank, f"{what}: no tensor lies there")

@@ -41,9 +41,9 @@ def _check_block(
     calls = len(plan.sets)
     conditions = wanted[:calls]
     baseline_ns = run.reference.run(calls, run.dialect)
-    baseline_us = baseline_ns / calls / 1e3
-    run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, baseline_us))
-    staging = conducted(run.config, conditions, baseline_us)
+    pace = run.pace(baseline_ns / calls / 1e3)
+    run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, pace))
+    staging = conducted(run.config, conditions, pace)
     if earlier is None:
         debug_run(run, plan, staging)
         run.load()
@@ -52,6 +52,6 @@ def _check_block(
     report = run.compare(finished.done)
     run.feedback.check = report if earlier is None else joined(earlier, report)
     if not report.passed or finished.late:
-        raise failed_check(run, finished, report, conditions, baseline_us)
+        raise failed_check(run, finished, report, conditions, pace)
     run.right_trials = [planned.trial for planned in plan.sets]
     return finished, run.feedback.check

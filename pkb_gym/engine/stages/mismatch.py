@@ -8,7 +8,7 @@ from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
-from pkb_gym.engine.stages.block_staging import CallConditions, conducted, longest_delays_s
+from pkb_gym.engine.stages.block_staging import CallConditions, Pace, conducted, longest_delays_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.dump import dump_mismatches
 from pkb_gym.engine.stages.feedback_builder import Stopped
@@ -30,7 +30,7 @@ def failed_check(
     finished: FinishedBlock,
     report: CheckReport,
     conditions: Sequence[CallConditions],
-    baseline_us: float,
+    pace: Pace,
 ) -> Stopped:
     """The failure of a kernel that did not pass the check.
 
@@ -39,7 +39,7 @@ def failed_check(
         finished: the checked calls.
         report: on their outputs.
         conditions: of each call.
-        baseline_us: microseconds a call of the baseline.
+        pace: of the machine.
 
     Raises:
         Stopped: the candidate failed in another way while the cause was looked for.
@@ -58,7 +58,7 @@ def failed_check(
     if race is None:
         assert worst is not None
         first = _first_delayed(report, conditions, first_trial)
-        unhurried, again = _with_time(run, finished.plan, timed=False, baseline_us=baseline_us)
+        unhurried, again = _with_time(run, finished.plan, timed=False, pace=pace)
         race = late_output(again)
         if race is None:
             if not unhurried.passed:
@@ -66,7 +66,7 @@ def failed_check(
             call = first.trial - first_trial
             while call and conditions[call] == CallConditions():  # it began in the last call that had conditions
                 call -= 1
-            race = find_race(run, conditions[call], first, baseline_us)
+            race = find_race(run, conditions[call], first, pace)
     return _raced(run, race)
 
 
@@ -108,15 +108,16 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
         report: on its outputs.
         baseline_us: microseconds a call of the baseline.
     """
+    pace = run.pace(baseline_us)
     dump_mismatches(run, finished.plan, report)
     race = late_output(finished)
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
         if first.reason != "values":
             return _stopped_for_distinguishing(run, report, first)
-        unhurried, again = _with_time(run, finished.plan, timed=True, baseline_us=baseline_us)
+        unhurried, again = _with_time(run, finished.plan, timed=True, pace=pace)
         if not unhurried.passed or again.late:
-            if _distinguishes_calls(run, finished.plan, first, baseline_us):
+            if _distinguishes_calls(run, finished.plan, first, pace):
                 return _stopped_for_distinguishing(run, report, first)
             return run.feedback.stop(FAILURES[first.reason], f"while timed: {first}", first.rank)
         race = Race(kind="unknown", rank=first.rank, evidence=str(first))
@@ -128,20 +129,20 @@ def _stopped_for_distinguishing(run: CandidateRun, report: CheckReport, first: M
     return run.feedback.stop(Failure.INTEGRITY, f"wrong while timed: {first}", first.rank)
 
 
-def _distinguishes_calls(run: CandidateRun, plan: BlockPlan, first: Mismatch, baseline_us: float) -> bool:
+def _distinguishes_calls(run: CandidateRun, plan: BlockPlan, first: Mismatch, pace: Pace) -> bool:
     """Whether the same inputs have come out right in one call and wrong in another.
 
     The timed inputs are tried as checked calls at other places, and so are the checked inputs, which were right. A
     kernel that is wrong on some inputs, such as sums at the edge of the tolerance, is so wherever and whenever.
     """
     timed = [planned.trial for planned in reversed(plan.sets)]
-    report = _unhurried(run, run.prepare_elsewhere(timed, timed=True), baseline_us)[0]
+    report = _unhurried(run, run.prepare_elsewhere(timed, timed=True), pace)[0]
     if first.trial not in {mismatch.trial for mismatch in report.mismatches}:
         return True
     if not run.right_trials:
         return False
     checked = run.right_trials[::-1]
-    return not _unhurried(run, run.prepare_elsewhere(checked, timed=False), baseline_us)[0].passed
+    return not _unhurried(run, run.prepare_elsewhere(checked, timed=False), pace)[0].passed
 
 
 def _raced(run: CandidateRun, race: Race) -> Stopped:
@@ -167,23 +168,21 @@ def _is_merely_late(
     return run.compare(finished.done).passed
 
 
-def _with_time(
-    run: CandidateRun, plan: BlockPlan, *, timed: bool, baseline_us: float
-) -> tuple[CheckReport, FinishedBlock]:
+def _with_time(run: CandidateRun, plan: BlockPlan, *, timed: bool, pace: Pace) -> tuple[CheckReport, FinishedBlock]:
     """A block once more: all ranks begin and end each call together, and each wait takes longer.
 
     Most races then end well: what a peer should have been waited for is there all the same. Inputs and places are those
     of before, so that results that are remembered by either are wrong again.
     """
     run.prepare_again(plan, timed=timed)
-    return _unhurried(run, plan, baseline_us)
+    return _unhurried(run, plan, pace)
 
 
-def _unhurried(run: CandidateRun, plan: BlockPlan, baseline_us: float) -> tuple[CheckReport, FinishedBlock]:
+def _unhurried(run: CandidateRun, plan: BlockPlan, pace: Pace) -> tuple[CheckReport, FinishedBlock]:
     """Runs a block that has been prepared, with all ranks together and longer waits."""
     calls = len(plan.sets)
     run.reference.run(calls, run.dialect)
     unhurried = [CallConditions(together=True, held_ranks=tuple(range(run.config.world_size)))] * calls
-    run.allow(calls * baseline_us * 1e3, more_s=longest_delays_s(run.config, unhurried, baseline_us))
-    finished = run.run(plan, range(calls), conducted(run.config, unhurried, baseline_us))
+    run.allow(calls * pace.baseline_us * 1e3, more_s=longest_delays_s(run.config, unhurried, pace))
+    finished = run.run(plan, range(calls), conducted(run.config, unhurried, pace))
     return run.compare(finished.done), finished

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.records.check_report import Mismatch, Race
-from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Withheld, conducted, longest_delays_s
+from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Pace, Withheld, conducted, longest_delays_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 
 MOST_TENSORS = 32
@@ -27,14 +27,14 @@ def late_output(finished: FinishedBlock) -> Race | None:
     return Race(kind="late_output", owner=rank, tensor=output.output, evidence=evidence)
 
 
-def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch, baseline_us: float) -> Race:
+def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch, pace: Pace) -> Race:
     """The breach of a kernel whose outputs are right when ranks have time to wait for each other.
 
     Args:
         run: of the candidate.
         conditions: of the call that was wrong.
         mismatch: one of its wrong outputs.
-        baseline_us: microseconds a call of the baseline.
+        pace: of the machine.
 
     Raises:
         Stopped: it failed in another way this time.
@@ -45,7 +45,7 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
     if not slow:
         return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))
     if late is not None:
-        found = _first_wrong(run, CallConditions(late_rank=late), _tensors(run, [late], withdrawn=False), baseline_us)
+        found = _first_wrong(run, CallConditions(late_rank=late), _tensors(run, [late], withdrawn=False), pace)
         if found is not None:
             alone, wrong = found
             if alone.names:
@@ -57,7 +57,7 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
     for reader in dict.fromkeys((held, (mismatch.rank,))):
         others = [rank for rank in range(run.config.world_size) if rank not in reader]
         conditions = CallConditions(held_ranks=reader)
-        found = _first_wrong(run, conditions, _tensors(run, others, withdrawn=True), baseline_us) if reader else None
+        found = _first_wrong(run, conditions, _tensors(run, others, withdrawn=True), pace) if reader else None
         if found is not None and found[0].names:
             alone, wrong = found
             return _read(wrong, "late_read", alone)
@@ -83,7 +83,7 @@ def _tensors(run: CandidateRun, owners: Sequence[int], *, withdrawn: bool) -> li
 
 
 def _first_wrong(
-    run: CandidateRun, conditions: CallConditions, withheld: Sequence[Withheld], baseline_us: float
+    run: CandidateRun, conditions: CallConditions, withheld: Sequence[Withheld], pace: Pace
 ) -> tuple[Withheld, Mismatch] | None:
     """The first tensor whose absence makes an output wrong, and that output; None if there is none.
 
@@ -95,8 +95,8 @@ def _first_wrong(
     baseline_ns = run.reference.run(calls, run.dialect)
     present = Withheld(0, (), withdrawn=False)
     of_calls = [condition for _ in tried for condition in (conditions, TOGETHER)]
-    run.allow(baseline_ns, more_s=longest_delays_s(run.config, of_calls, baseline_us))
-    staging = conducted(run.config, of_calls, baseline_us, [one for alone in tried for one in (alone, present)])
+    run.allow(baseline_ns, more_s=longest_delays_s(run.config, of_calls, pace))
+    staging = conducted(run.config, of_calls, pace, [one for alone in tried for one in (alone, present)])
     finished = run.run(plan, range(calls), staging)
     report = run.compare(finished.done)
     for mismatch in sorted(report.mismatches, key=lambda mismatch: mismatch.trial):

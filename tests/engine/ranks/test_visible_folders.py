@@ -135,7 +135,7 @@ print(subprocess.run(bubblewrap_arguments(zygote_policy(1 << 20), look), capture
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("place", ["/opt", "/usr/local/share", "/usr/share", "/usr/lib"])
+@pytest.mark.parametrize("place", ["/opt", "/usr/local/share", "/usr/src", "/usr/share", "/usr/lib"])
 def test_a_tree_among_system_folders_shows_no_expert(place: str) -> None:
     """The whole tree, mounted there: its experts could be included, and opened in the ranks."""
     if not Path(place).is_dir():

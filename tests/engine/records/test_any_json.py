@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Feedback
@@ -18,7 +19,7 @@ from pkb_gym.engine.records.timing import Timing
 from tests.rewards.strategies import feedbacks
 
 RECORDS: tuple[type[Record], ...] = (
-    *(EvalConfig, ResolvedConfig, Feedback, Timing, Roofline),
+    *(EvalConfig, ResolvedConfig, Feedback, Timing, Roofline, Attempt),
     *(EvaluationRequest, EvaluationState, PauseState, ServiceStatus, ErrorReport),
 )
 PLAIN = st.one_of(

@@ -7,13 +7,17 @@ from pkb_gym.engine.problem.inputs import TrialKey, checked_calls
 from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.stages.block_staging import (
+    ANSWERS_OF_DELAY,
+    ANSWERS_OF_HOLD,
     LEAST_DELAY_S,
     LEAST_HOLD_S,
     LONG_HOLD,
+    MOST_ANSWERS_S,
     MOST_DELAY_S,
     TOGETHER,
     WAITS_ALLOWED,
     CallConditions,
+    Pace,
     Withheld,
     check_conditions,
     conducted,
@@ -29,6 +33,12 @@ PROBLEM: Problem = find_problem("AllReduce")
 def config(world_size: int = 4, language: str = "cpp", **given: object) -> ResolvedConfig:
     requested = EvalConfig(world_size=world_size, **given)
     return resolve(requested, PROBLEM, device="cpu", language=language, memory_total_bytes=1 << 30)
+
+
+def on_gpus(world_size: int) -> ResolvedConfig:
+    return resolve(
+        EvalConfig(world_size=world_size), PROBLEM, device="cuda", language="cuda", memory_total_bytes=1 << 30
+    )
 
 
 def root_of(trial: int, world_size: int) -> int:
@@ -101,7 +111,7 @@ def test_fewer_calls_than_asked_for_have_the_first_conditions():
 
 def test_a_conducted_block_names_the_late_rank_to_each_and_holds_one():
     conditions = check_conditions(2, 5, "native")
-    staging = conducted(config(2), conditions, baseline_us=10)
+    staging = conducted(config(2), conditions, Pace(10))
     assert staging.setting.handovers == "waiting"
     assert [[call.is_held for call in calls_of(staging, rank)] for rank in (0, 1)] == [
         [False, False, False, False, True],
@@ -119,9 +129,24 @@ def test_a_conducted_block_names_the_late_rank_to_each_and_holds_one():
 )
 def test_delays_grow_with_the_call_up_to_a_limit(baseline_us, delay_s):
     """A kernel that takes long may look at its peers' memory late."""
-    staging = conducted(config(2), check_conditions(2, 4, "native"), baseline_us)
+    staging = conducted(config(2), check_conditions(2, 4, "native"), Pace(baseline_us))
     assert calls_of(staging, 0)[1].delay_s == pytest.approx(delay_s)
-    assert longest_delays_s(config(2), [CallConditions(late_rank=1)], baseline_us) == pytest.approx(delay_s)
+    assert longest_delays_s(config(2), [CallConditions(late_rank=1)], Pace(baseline_us)) == pytest.approx(delay_s)
+
+
+@pytest.mark.parametrize(
+    ("answer_us", "answer_s"), [(20.0, 20e-6), (4000.0, 4e-3), (1e9, MOST_ANSWERS_S / ANSWERS_OF_DELAY)]
+)
+def test_a_busy_gpu_makes_delays_and_holds_longer(answer_us, answer_s):
+    """Each kernel waits for its turn: a rank that waits for nobody was not two calls ahead after the usual delay."""
+    delay_s = LEAST_DELAY_S["cuda", "native"] + ANSWERS_OF_DELAY * answer_s
+    hold_s = LEAST_HOLD_S["cuda"] + ANSWERS_OF_HOLD * answer_s
+    here, conditions, pace = on_gpus(2), check_conditions(2, 4, "native"), Pace(10, answer_us)
+    staging = conducted(here, conditions, pace)
+    assert calls_of(staging, 0)[1].delay_s == pytest.approx(delay_s)
+    assert staging.setting.holds_ns[1][3] == pytest.approx(LONG_HOLD * hold_s * 1e9, rel=1e-6)
+    allowed_s = 2 * delay_s + WAITS_ALLOWED * LONG_HOLD * hold_s
+    assert longest_delays_s(here, conditions, pace) == pytest.approx(allowed_s)
 
 
 def test_a_deadline_allows_for_the_conditions_of_its_calls_alone():
@@ -129,16 +154,18 @@ def test_a_deadline_allows_for_the_conditions_of_its_calls_alone():
     hold_s, delay_s = LEAST_HOLD_S["cpu"], LEAST_DELAY_S["cpu", "native"]
     conditions = check_conditions(2, 9, "native")
     holds = 2 * (LONG_HOLD + 1)
-    assert longest_delays_s(config(2), [TOGETHER, CallConditions()], 10) == 0
-    assert longest_delays_s(config(2), conditions, 10) == pytest.approx(4 * delay_s + WAITS_ALLOWED * holds * hold_s)
+    assert longest_delays_s(config(2), [TOGETHER, CallConditions()], Pace(10)) == 0
+    assert longest_delays_s(config(2), conditions, Pace(10)) == pytest.approx(
+        4 * delay_s + WAITS_ALLOWED * holds * hold_s
+    )
     everybody = CallConditions(together=True, held_ranks=tuple(range(8)))
-    assert longest_delays_s(config(8), [everybody], 10) == pytest.approx(WAITS_ALLOWED * LONG_HOLD * hold_s)
+    assert longest_delays_s(config(8), [everybody], Pace(10)) == pytest.approx(WAITS_ALLOWED * LONG_HOLD * hold_s)
 
 
 def test_one_tensor_of_one_rank_is_withheld_before_the_call_or_after_it():
     condition = CallConditions(late_rank=1)
     alone = [Withheld(1, ("x",), withdrawn=False), Withheld(0, ("y", "z"), withdrawn=True)]
-    staging = conducted(config(2), [condition, condition], 10, alone)
+    staging = conducted(config(2), [condition, condition], Pace(10), alone)
     first, second = calls_of(staging, 0)
     assert (first.withheld, first.withdrawn) == ((), ())
     assert (second.withheld, second.withdrawn) == ((), ("y", "z"))
@@ -148,7 +175,7 @@ def test_one_tensor_of_one_rank_is_withheld_before_the_call_or_after_it():
 
 
 def test_all_arguments_are_withheld_unless_some_are_named():
-    call = calls_of(conducted(config(2), [TOGETHER], 10), 0)[0]
+    call = calls_of(conducted(config(2), [TOGETHER], Pace(10)), 0)[0]
     assert call.withheld is None and call.withdrawn is None
 
 

@@ -9,7 +9,7 @@ import pytest
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.stages.block_staging import check_conditions, longest_delays_s
+from pkb_gym.engine.stages.block_staging import ANSWERS_OF_DELAY, Pace, check_conditions, longest_delays_s
 from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from tests.engine.records.mismatches import mismatch
@@ -19,7 +19,21 @@ from tests.engine.stages.fake_gangs import PYTHON, Bench
 def deadline_s(bench: Bench, calls: int, requested_s: float) -> str:
     config = bench.feedback.config
     conditions = check_conditions(config.world_size, calls, "native")
-    return f"{requested_s + longest_delays_s(config, conditions, bench.reference.call_us):g} s"
+    return f"{requested_s + longest_delays_s(config, conditions, Pace(bench.reference.call_us)):g} s"
+
+
+def test_delays_are_longer_where_a_gpu_is_slow_to_answer() -> None:
+    """As it is while other processes use it."""
+    delays_s = {}
+    for idle_us in (None, 5000.0):
+        bench = Bench()
+        bench.reference.idle_us = idle_us
+        with bench.run() as run:
+            check(run)
+        order = bench.reference.staged[0][0]
+        assert isinstance(order, ConductCalls)
+        delays_s[idle_us] = order.calls[1].delay_s
+    assert delays_s[5000.0] == pytest.approx(delays_s[None] + ANSWERS_OF_DELAY * 5e-3)
 
 
 def test_a_right_candidate_is_checked_on_every_trial() -> None:

@@ -10,7 +10,7 @@ from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
-from pkb_gym.engine.stages.block_staging import check_conditions, conducted, plain
+from pkb_gym.engine.stages.block_staging import Pace, check_conditions, conducted, plain
 from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.mismatch import FAILURES, LATE_S, failed_check, failed_while_timed
@@ -29,12 +29,12 @@ def checked(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateO
         bench.reference.ended = [[BlockEnded(True, tuple(late), ()), BlockEnded(True, (), ())]]
     with bench.run() as run:
         plan = run.prepare(4, timed=False)
-        finished = run.run(plan, range(4), conducted(run.config, CONDITIONS, 100.0))
+        finished = run.run(plan, range(4), conducted(run.config, CONDITIONS, Pace(100.0)))
         report = run.compare(finished.done)
         run.feedback.complete(Stage.RUN)
         run.feedback.check = report
         with pytest.raises(Stopped):
-            raise failed_check(run, finished, report, CONDITIONS, 100.0)
+            raise failed_check(run, finished, report, CONDITIONS, Pace(100.0))
     return bench.feedback.build()
 
 

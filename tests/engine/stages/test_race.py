@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.engine.ranks.reference_orders import ConductCalls
 from pkb_gym.engine.records.check_report import Mismatch, Race
-from pkb_gym.engine.stages.block_staging import CallConditions
+from pkb_gym.engine.stages.block_staging import CallConditions, Pace
 from pkb_gym.engine.stages.race import find_race
 from tests.engine.records.mismatches import mismatch
 from tests.engine.stages.fake_gangs import Bench
@@ -26,7 +26,7 @@ def found(conditions: CallConditions, *searches: Sequence[Mismatch], bench: Benc
     bench = bench or Bench()
     bench.reference.mismatches = [list(mismatches) for mismatches in searches]
     with bench.run() as run:
-        return find_race(run, conditions, SEEN, 100.0)
+        return find_race(run, conditions, SEEN, Pace(100.0))
 
 
 def test_an_argument_that_was_read_before_its_rank_had_begun() -> None:

@@ -14,12 +14,15 @@ from hypothesis import strategies as st
 from pkb_gym.cli.results_file import ResultsFile
 from pkb_gym.corpus.journal import FeedbackJournal
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.metrics.sources import ResultsSource
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.results.archive import Archive, Kernel
 
 KERNEL = Kernel("AllReduce", "cpp", 2, 0.5, None, "0" * 64, 3, "a kernel")
 ROW = KERNEL.__dict__
+ATTEMPT = json.loads(Attempt(problem="AllReduce", requested=EvalConfig(), reply="I do not know.").model_dump_json())
 
 
 def results(path: Path) -> None:
@@ -30,11 +33,19 @@ def journal(path: Path) -> None:
     FeedbackJournal(path).close()
 
 
-READERS: list[Callable[[Path], object]] = [read_jsonl, Archive.read, results, journal]
+def attempts(path: Path) -> None:
+    """Of `pkb compare`, `pkb report` and the leaderboard."""
+    ResultsSource(path).read()
+
+
+READERS: list[Callable[[Path], object]] = [read_jsonl, Archive.read, results, journal, attempts]
 VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just([1]))
 LINES = st.one_of(
     st.binary(max_size=30),
     st.builds(lambda name, value: json.dumps({**ROW, name: value}).encode(), st.sampled_from([*ROW, "x"]), VALUES),
+    st.builds(
+        lambda name, value: json.dumps({**ATTEMPT, name: value}).encode(), st.sampled_from([*ATTEMPT, "x"]), VALUES
+    ),
     st.dictionaries(st.sampled_from(["file", "requested", "feedback", "key", "step"]), VALUES).map(
         lambda row: json.dumps(row).encode()
     ),

@@ -1,9 +1,10 @@
-// What pkb::Comm is on the host of every device: addresses and groups. Include "pkb/symm.h".
+// What pkb::Comm is on the host of every device: addresses, groups, and what there is of each. Include "pkb/symm.h".
 #pragma once
 
 #include <cstdint>
 
 #include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
 
 #include "pkb/comm.h"
 
@@ -32,10 +33,25 @@ class HostComm : public CommData {
 
   // The problem's group argument `index` (as in the signature); a negative index, which stands for None, is the world.
   Group group(int64_t index) const {
-    if (index >= 0 && index < num_groups) return groups[index];
+    check_group(index);
+    if (index >= 0) return groups[index];
     Group world{world_size, rank, {}};
     for (int r = 0; r < world_size; ++r) world.ranks[r] = r;
     return world;
+  }
+
+ protected:
+  // A word behind the last one is that of a barrier, which would end too early.
+  static void check_slot(int slot) {
+    if (slot < 0 || slot >= kUserSignals) TVM_FFI_THROW(IndexError) << "signal word " << slot << ", of 0 .. " << kUserSignals - 1;
+  }
+
+  void check_rank(int r) const {
+    if (r < 0 || r >= world_size) TVM_FFI_THROW(IndexError) << "rank " << r << ", of 0 .. " << world_size - 1;
+  }
+
+  void check_group(int64_t index) const {
+    if (index >= num_groups) TVM_FFI_THROW(IndexError) << "group " << index << ", of " << num_groups;
   }
 };
 

@@ -63,7 +63,6 @@ class Comm : public HostComm {
 
   // All ranks of a group meet (the world by default). What each wrote before is visible to all afterwards.
   void barrier(int64_t group_index = -1) const {
-    if (group_index >= num_groups) TVM_FFI_THROW(IndexError) << "group " << group_index << ", of " << num_groups;
     const Group members = group(group_index);
     const int slot_base = kUserSignals + int(group_index < 0 ? 0 : group_index + 1) * kMaxRanks;
     const uint64_t count = ++barrier_counts[group_index < 0 ? 0 : group_index + 1];
@@ -77,15 +76,6 @@ class Comm : public HostComm {
   }
 
  private:
-  // A word behind the last one is that of a barrier, which would end too early.
-  static void check_slot(int slot) {
-    if (slot < 0 || slot >= kUserSignals) TVM_FFI_THROW(IndexError) << "signal word " << slot << ", of 0 .. " << kUserSignals - 1;
-  }
-
-  void check_rank(int r) const {
-    if (r < 0 || r >= world_size) TVM_FFI_THROW(IndexError) << "rank " << r << ", of 0 .. " << world_size - 1;
-  }
-
   void set_word(int slot, int r, uint64_t value) const {
     if (stats) ++stats->signals;
     signal_word(slot, r)->store(value, std::memory_order_release);

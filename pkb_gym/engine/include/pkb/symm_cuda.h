@@ -272,11 +272,13 @@ class Comm : public HostComm {
 
   // Copies `bytes` from `from` to rank r's counterpart of `to`, by a copy engine.
   void put(void* to, const void* from, uint64_t bytes, int r) const {
+    check_rank(r);
     PKB_CUDA(cudaMemcpyAsync(peer(static_cast<char*>(to), r), from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()));
   }
 
   // Copies `bytes` from rank r's counterpart of `from` to `to`, by a copy engine.
   void get(void* to, const void* from, uint64_t bytes, int r) const {
+    check_rank(r);
     PKB_CUDA(
         cudaMemcpyAsync(to, peer(static_cast<const char*>(from), r), bytes, cudaMemcpyDeviceToDevice, cuda_stream()));
   }
@@ -284,6 +286,8 @@ class Comm : public HostComm {
   // Sets word `slot` (0 .. kUserSignals-1) of rank r to `value`, after everything that was enqueued before.
   template <int kThreads = 1>
   void signal(int slot, int r, uint64_t value) const {
+    check_rank(r);
+    check_slot(slot);
     enqueued::signal<kThreads><<<1, kThreads, 0, cuda_stream()>>>(device(), slot, r, value);
     PKB_CUDA_LAUNCHED();
   }
@@ -295,6 +299,7 @@ class Comm : public HostComm {
   // What is enqueued afterwards waits until word `slot` of this rank is at least `value`.
   template <int kThreads = 1>
   void wait(int slot, uint64_t value) const {
+    check_slot(slot);
     enqueued::wait<kThreads><<<1, kThreads, 0, cuda_stream()>>>(device(), slot, value);
     PKB_CUDA_LAUNCHED();
   }
@@ -306,10 +311,11 @@ class Comm : public HostComm {
   // The streams of all ranks of a group meet (the world by default). What each wrote before is visible to all afterwards.
   template <int kThreads = kMaxRanks>
   void barrier(int64_t group_index = -1) const {
+    check_group(group_index);
     const int which = int(group_index < 0 ? 0 : group_index + 1);
     const uint64_t count = ++barrier_counts[which];
     enqueued::barrier<kThreads>
-        <<<1, kThreads, 0, cuda_stream()>>>(device(), group_index < num_groups ? group_index : -1, kUserSignals + which * kMaxRanks, count);
+        <<<1, kThreads, 0, cuda_stream()>>>(device(), group_index, kUserSignals + which * kMaxRanks, count);
     PKB_CUDA_LAUNCHED();
   }
 };

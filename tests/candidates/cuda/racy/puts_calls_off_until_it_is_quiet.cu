@@ -1,4 +1,4 @@
-// expect: race|integrity|output_mismatch rank
+// expect: race|integrity|output_mismatch|deadlock rank
 // until: time
 // Once it is timed, calls only note their pointers; a thread launches the work of all when no call has come for a while.
 #include <cuda_bf16.h>
