@@ -6,6 +6,7 @@ name are left out; those that it compares must come again, numbers aside, whenev
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shlex
@@ -300,4 +301,5 @@ def page() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

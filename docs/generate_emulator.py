@@ -10,6 +10,7 @@ from pathlib import Path
 from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
+parts = load_module(HERE / "page_parts.py", "docs.page_parts")
 tables = load_module(HERE / "emulator_tables.py", "docs.emulator_tables")
 
 PAGE = HERE / "emulator.md"
@@ -24,4 +25,5 @@ def render(page: str) -> str:
 
 
 if __name__ == "__main__":
+    parts.parser(__doc__).parse_args()
     PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

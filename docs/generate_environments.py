@@ -226,4 +226,5 @@ def _parameters(method: object) -> list[str]:
 
 
 if __name__ == "__main__":
+    parts.parser(__doc__).parse_args()
     PAGE.write_text(render(), encoding="utf-8")

@@ -254,4 +254,5 @@ def _type(annotation: object) -> str:
 
 
 if __name__ == "__main__":
+    parts.parser(__doc__).parse_args()
     PAGE.write_text(render(), encoding="utf-8")

@@ -278,4 +278,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    parts.parser(__doc__).parse_args()
     main()

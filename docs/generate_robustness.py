@@ -207,7 +207,9 @@ def _not_shown(problems: Sequence[Problem]) -> list[tuple[str, str, str]]:
 
 def main() -> None:
     """Measures all and writes the page, or renews the section of mutants alone."""
-    if "--mutants" in sys.argv[1:]:
+    parser = parts.parser(__doc__)
+    parser.add_argument("--mutants", action="store_true", help="renew the sections from benchmarks/results alone")
+    if parser.parse_args().mutants:
         before = PAGE.read_text(encoding="utf-8")
         for title in (wrong_solution_tables.TITLE, mutant_tables.TITLE):
             before = before.partition(f"\n{title}")[0]

@@ -65,4 +65,5 @@ def render(page: str) -> str:
 
 
 if __name__ == "__main__":
+    parts.parser(__doc__).parse_args()
     PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

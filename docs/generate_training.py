@@ -10,6 +10,7 @@ from pathlib import Path
 from pkb_gym.problems.loading import load_module
 
 HERE = Path(__file__).resolve().parent
+parts = load_module(HERE / "page_parts.py", "docs.page_parts")
 tables = load_module(HERE / "training_tables.py", "docs.training_tables")
 
 PAGE, FOLDER = HERE / "training.md", HERE / "training"
@@ -29,6 +30,7 @@ def drawn() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
+    parts.parser(__doc__).parse_args()
     PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     FOLDER.mkdir(exist_ok=True)
     for path, text in drawn().items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 from collections.abc import Sequence
@@ -30,6 +31,11 @@ FIRST = {
 """Words that decide whatever else an origin names."""
 
 OTHER = "other"
+
+
+def parser(module: str | None) -> argparse.ArgumentParser:
+    """The command line of a generator, whose help is the text of its module."""
+    return argparse.ArgumentParser(description=module, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def origin_family(problem: Problem) -> str:
