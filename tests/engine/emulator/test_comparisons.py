@@ -39,12 +39,12 @@ def brains(compare: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Both:
 
 def pair(both: Both, true: int = 0xFFFF) -> np.ndarray:
     """A word whose halves are `true` where the operands' halves compare so."""
-    return np.where(both[0], true, 0) | np.where(both[1], true, 0) << 16
+    return np.asarray(np.where(both[0], true, 0) | np.where(both[1], true, 0) << 16)
 
 
 def predicates(both: Both) -> np.ndarray:
     """Bit 0 is the first predicate, bit 1 the second."""
-    return both[0] | both[1].astype(np.int64) << 1
+    return np.asarray(both[0] | both[1].astype(np.int64) << 1)
 
 
 def joined(operation: Callable[[np.ndarray, np.ndarray], np.ndarray], both: Both, third: np.ndarray = ODD) -> Both:
