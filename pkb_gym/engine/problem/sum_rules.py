@@ -17,6 +17,8 @@ from pkb_gym.engine.problem.rules import CheckContext, far, outside, wide
 if TYPE_CHECKING:
     import torch
 
+    from pkb_gym.engine.problem.inputs import InputMaker
+
 DEVIATION = 0.43
 """Standard deviation of one rounding's relative error, in units of the roundoff, for numbers of any size alike."""
 
@@ -29,6 +31,10 @@ ROOM_OF_FEW = 4.0
 
 SUM_NORM = "||error|| <= 1.5 times what one rounding an addition comes to"
 """The second half of the rule in a few words, for the agent."""
+
+
+LARGEST_EXPONENT = 5
+"""Of the powers of two by which elements differ in size."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +101,15 @@ def deviation_of_sum(total: torch.Tensor, squares: torch.Tensor, addends: int, u
     products = (total.square() - squares).clamp(min=0)  # of all ordered pairs
     mean_square = (addends + 1) / 2 * squares + (addends + 1) / 3 * products
     return DEVIATION * unit_roundoff * mean_square.sqrt()
+
+
+def of_many_sizes(make: InputMaker, name: str) -> torch.Tensor:
+    """Normal values of a tensor argument, element by element times a power of two that is the same on all ranks.
+
+    A code that shares one scale among neighbours, for fewer bits of each, loses the small ones.
+    """
+    import torch
+
+    values = make.normal(name)
+    exponents = make.shared.randint(-LARGEST_EXPONENT, LARGEST_EXPONENT + 1, *values.shape)
+    return values * torch.exp2(exponents.to(values.dtype))

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, with_link
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide
-from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, rounded_sum
+from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, of_many_sizes, rounded_sum
 
 if TYPE_CHECKING:
     import torch
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """Standard normal, so that no closed form, and no narrower number on the wire, gives the sum."""
-    return (make.normal("tensor"),)
+    """Normal ones of many sizes, so that no closed form, and no narrower number on the wire, gives the sum."""
+    return (of_many_sizes(make, "tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:

@@ -18,7 +18,7 @@ from pkb_gym.engine.problem import (
     Trials,
 )
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, rule, unequal, wide
-from pkb_gym.engine.problem.sum_rules import SUM_NORM, RoundedSum, deviation_of_sum, wrong_sum
+from pkb_gym.engine.problem.sum_rules import SUM_NORM, RoundedSum, deviation_of_sum, of_many_sizes, wrong_sum
 
 if TYPE_CHECKING:
     import torch
@@ -45,8 +45,8 @@ def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
-    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else make.normal("tensor"),)
+    """Whole numbers in [-8, 8], with sums exact in any order, or normal ones of many sizes, which no code shortens."""
+    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else of_many_sizes(make, "tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:

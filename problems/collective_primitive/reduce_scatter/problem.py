@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, LeastWork, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide
-from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, rounded_sum
+from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, of_many_sizes, rounded_sum
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +23,8 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
-    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else make.normal("tensor"),)
+    """Whole numbers in [-8, 8], with sums exact in any order, or normal ones of many sizes, which no code shortens."""
+    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else of_many_sizes(make, "tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
