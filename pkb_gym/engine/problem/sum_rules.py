@@ -54,7 +54,7 @@ class RoundedSum:
 
 @dataclass(frozen=True)
 class rounded_sum:  # noqa: N801  # reads as a function where rules are declared
-    """|got - total| <= bound in each element, and ||got - total|| <= 1.5 ||deviation|| over all.
+    """|got - total| <= bound in each element, and ||(got - total) / deviation|| <= 1.5 sqrt(elements) over all.
 
     Attributes:
         compute: a module-level function of the problem that gives the sum from the inputs of all ranks.
@@ -81,8 +81,10 @@ def wrong_sum(got: torch.Tensor, expected: RoundedSum) -> torch.Tensor:
 
     values = wide(got)
     marks = outside(values, expected.total, expected.bound)
-    room = ROOM + ROOM_OF_FEW / max(1, values.numel()) ** 0.5
-    too_far = far(values, expected.total, room * torch.linalg.vector_norm(expected.deviation))
+    elements = max(1, values.numel())
+    # Each by its own deviation, or few large ones would decide. Where there is none, the bound is 0 as well.
+    unit = torch.where(expected.deviation > 0, expected.deviation.reciprocal(), 0.0)
+    too_far = far(values * unit, expected.total * unit, ROOM * elements**0.5 + ROOM_OF_FEW)
     return marks | (too_far & ~marks.any())
 
 
