@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, with_link
-from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide
+from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, of_many_sizes, rounded_sum
 
 if TYPE_CHECKING:
     import torch
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """Standard normal, so that no closed form, and no narrower number on the wire, gives the sum."""
-    return (make.normal("tensor"),)
+    """Normal ones of many sizes, so that no closed form, and no narrower number on the wire, gives the sum."""
+    return (of_many_sizes(make, "tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -23,15 +24,17 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
     return (torch.full((make.ax.M, make.ax.N), make.rank + 1, dtype=make.dtype, device=make.device),)
 
 
-def exact_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_sum(context: CheckContext) -> RoundedSum:
     """The sum of all ranks' tensors, and 2^-8 W sum |x_r|: what W - 1 roundings in any order can amount to."""
+    W, roundoff = context.world_size, UNIT_ROUNDOFF[context.ax.dtype]
     total = wide(context.tensor("tensor", 0)).clone()
-    sizes = total.abs()
-    for rank in range(1, context.world_size):
+    sizes, squares = total.abs(), total.square()
+    for rank in range(1, W):
         term = wide(context.tensor("tensor", rank))
         total += term
         sizes += term.abs()
-    return total, sizes.mul_(UNIT_ROUNDOFF[context.ax.dtype] * context.world_size)
+        squares += term.square()
+    return RoundedSum(total, sizes.mul_(roundoff * W), deviation_of_sum(total, squares, W, roundoff))
 
 
 def cost(ax: Axes) -> Cost:
@@ -67,9 +70,7 @@ PROBLEM = Problem(
         "large": {"M": 8192, "N": 4096},
     },
     args=(Tensor("tensor", ("M", "N"), about="this rank's addend"),),
-    outputs=(
-        Output("out", ("M", "N"), check=within(exact_sum, description="|out - sum| <= 2^-8 W sum |x_r| (bfloat16)")),
-    ),
+    outputs=(Output("out", ("M", "N"), check=rounded_sum(exact_sum, "|out - sum| <= 2^-8 W sum |x_r| (bfloat16)")),),
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
     cost=cost,

@@ -17,7 +17,8 @@ from pkb_gym.engine.problem import (
     Tensor,
     Trials,
 )
-from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, outside, rule, unequal, wide
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, rule, unequal, wide
+from pkb_gym.engine.problem.sum_rules import SUM_NORM, RoundedSum, deviation_of_sum, of_many_sizes, wrong_sum
 
 if TYPE_CHECKING:
     import torch
@@ -44,8 +45,8 @@ def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
-    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else make.normal("tensor"),)
+    """Whole numbers in [-8, 8], with sums exact in any order, or normal ones of many sizes, which no code shortens."""
+    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else of_many_sizes(make, "tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -63,8 +64,9 @@ def mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     if context.rank != ax.dst:
         return unequal(got, context.tensor("tensor"))
     terms = torch.stack([wide(context.tensor("tensor", rank)) for rank in range(ax.W)])
-    roundings = 0 if ax.flag("whole") else UNIT_ROUNDOFF[ax.dtype] * ax.W
-    return outside(wide(got), terms.sum(0), roundings * terms.abs().sum(0))
+    total, roundoff = terms.sum(0), 0.0 if ax.flag("whole") else UNIT_ROUNDOFF[ax.dtype]
+    deviation = deviation_of_sum(total, terms.square().sum(0), ax.W, roundoff)
+    return wrong_sum(got, RoundedSum(total, roundoff * ax.W * terms.abs().sum(0), deviation))
 
 
 def cost(ax: Axes) -> Cost:
@@ -103,7 +105,8 @@ PROBLEM = Problem(
             "out",
             ("M", "N"),
             check=rule(
-                mark, description="on dst |out - sum| <= 2^-8 W sum |x_r| (bfloat16; 0 for whole numbers), else exact"
+                mark,
+                f"on dst |out - sum| <= 2^-8 W sum |x_r| (bfloat16; 0 for whole numbers) and {SUM_NORM}, else exact",
             ),
             about="the sum on rank dst, a copy of `tensor` elsewhere",
         ),

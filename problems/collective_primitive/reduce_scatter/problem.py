@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, AxisValue, Cost, Draw, InputMaker, LeastWork, Output, Problem, Tensor, Trials
-from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide
+from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, of_many_sizes, rounded_sum
 
 if TYPE_CHECKING:
     import torch
@@ -22,8 +23,8 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """Whole numbers in [-8, 8], whose sums are exact in any order, or standard normal ones, which no code shortens."""
-    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else make.normal("tensor"),)
+    """Whole numbers in [-8, 8], with sums exact in any order, or normal ones of many sizes, which no code shortens."""
+    return (make.integers("tensor", -8, 9) if make.ax.flag("whole") else of_many_sizes(make, "tensor"),)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
@@ -33,15 +34,16 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
     return (torch.full((make.ax.D0, make.ax.N), make.rank + 1, dtype=make.dtype, device=make.device),)
 
 
-def exact_sum(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_sum(context: CheckContext) -> RoundedSum:
     """The sum of all ranks' blocks, and 2^-8 W sum |x_s|, what W - 1 roundings amount to; 0 for whole numbers."""
     import torch
 
     ax = context.ax
     rows = slice(ax.r * ax.M, (ax.r + 1) * ax.M)
     terms = torch.stack([wide(context.tensor("tensor", rank)[rows]) for rank in range(ax.W)])
-    roundings = 0 if ax.flag("whole") else UNIT_ROUNDOFF[ax.dtype] * ax.W
-    return terms.sum(0), roundings * terms.abs().sum(0)
+    total, roundoff = terms.sum(0), 0.0 if ax.flag("whole") else UNIT_ROUNDOFF[ax.dtype]
+    deviation = deviation_of_sum(total, terms.square().sum(0), ax.W, roundoff)
+    return RoundedSum(total, roundoff * ax.W * terms.abs().sum(0), deviation)
 
 
 def cost(ax: Axes) -> Cost:
@@ -75,7 +77,7 @@ PROBLEM = Problem(
         Output(
             "out",
             ("M", "N"),
-            check=within(exact_sum, description="|out - sum| <= 2^-8 W sum |x_s| (bfloat16; exact for whole numbers)"),
+            check=rounded_sum(exact_sum, "|out - sum| <= 2^-8 W sum |x_s| (bfloat16; exact for whole numbers)"),
             about="row block r of the sum",
         ),
     ),

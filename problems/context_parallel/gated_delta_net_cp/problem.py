@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -22,6 +23,13 @@ from pkb_gym.engine.problem.rules import all_of, norm_close
 
 if TYPE_CHECKING:
     import torch
+
+
+LASTING_SHARDS = 2
+"""Lengths of a shard in which the state of a lasting head falls to 1/e, by its gates and by corrections each."""
+
+MEAN_DECAY = 0.22
+"""Mean of exp(gate + bias), the decay of a position where the gate's scale is 1."""
 
 
 def head_numbers(ax: Axes) -> tuple[int, int]:
@@ -59,15 +67,26 @@ def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
-    """Gates N(-4, 2), under which heads decay slowly at many positions, so that the state crosses shards."""
+    """Gates N(-4, 2), under which heads decay slowly at many positions, so that the state crosses shards.
+
+    Every second head, in an order of its own, keeps what several shards have written: over L positions gates let it
+    decay, and corrections overwrite it, about to a half. So no number of positions stands for all that precede them.
+    """
+    ax = make.ax
+    lasting = make.shared.permutation(ax.Hv) % 2 == 0
+    a_log, dt_bias = make.uniform("a_log", -1.0, 1.0), make.normal("dt_bias")
+    own = lasting[ax.r * ax.Hl : (ax.r + 1) * ax.Hl]
+    a_log[own] = 0.0
+    dt_bias[own] -= log(LASTING_SHARDS * ax.L * MEAN_DECAY)
+    beta = make.randn(ax.B, ax.L, ax.Hv) + lasting * min(0.0, log(ax.K / (LASTING_SHARDS * ax.L)))
     return (
         make.normal("q"),
         make.normal("k"),
         make.normal("v"),
         make.normal("gate", mean=-4.0, std=2.0),
-        make.normal("beta").sigmoid(),
-        make.uniform("a_log", -1.0, 1.0),
-        make.normal("dt_bias"),
+        beta.sigmoid().to(make.dtype),
+        a_log,
+        dt_bias,
     )
 
 

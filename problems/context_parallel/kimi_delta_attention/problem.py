@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import exp, log
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -24,6 +25,16 @@ from pkb_gym.engine.problem.rules import all_of, norm_close
 
 if TYPE_CHECKING:
     import torch
+
+
+LASTING_SHARDS = 2
+"""Lengths of a shard in which the state of a lasting head falls to 1/e, by its gates and by corrections each."""
+
+LASTING_SCALE = -1.0
+"""Log of a lasting head's gate scale: under a large one, a few positions would make it forget."""
+
+MEAN_DECAY = 1.61
+"""Mean of 5 exp(s (g + bias)), the decay of a position under the gate's scale s of a lasting head."""
 
 
 def derive(ax: Axes) -> dict[str, AxisValue]:
@@ -54,17 +65,24 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     """Gates N(-4, 2), under which many channels decay slowly, so that the state crosses the borders of shards.
 
+    Every second head, in an order of its own, keeps what several shards have written: over L positions gates let it
+    decay, and corrections overwrite it, about to a half. So no number of positions stands for all that precede them.
     Gate scale and bias are equal on the ranks of a cp_group alone.
     """
-    gates = make.stream("gates", make.ax.p)
+    ax, gates = make.ax, make.stream("gates", make.ax.p)
+    lasting = gates.permutation(ax.H) % 2 == 0
+    a_log, dt_bias = gates.uniform("a_log", -1.0, 1.0), gates.normal("dt_bias")
+    a_log[lasting] = LASTING_SCALE
+    dt_bias.view(ax.H, ax.K)[lasting] -= log(LASTING_SHARDS * ax.L * MEAN_DECAY) / exp(LASTING_SCALE)
+    beta = make.randn(ax.B, ax.L, ax.H) + lasting * min(0.0, log(ax.K / (LASTING_SHARDS * ax.L)))
     return (
         make.normal("q"),
         make.normal("k"),
         make.normal("v"),
         make.normal("g", mean=-4.0, std=2.0),
-        make.normal("beta"),
-        gates.uniform("a_log", -1.0, 1.0),
-        gates.normal("dt_bias"),
+        beta.to(make.dtype),
+        a_log,
+        dt_bias,
     )
 
 

@@ -16,7 +16,8 @@ from pkb_gym.engine.problem import (
     product_numbers,
     with_link,
 )
-from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide, within
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, wide
+from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, rounded_sum
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,7 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     return stream.normal("A_local"), stream.normal("B_local")
 
 
-def exact_product(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_product(context: CheckContext) -> RoundedSum:
     """The product, and what rounding may amount to.
 
         2^-8 (W sum_r |C_r| + sqrt(K)) + 4 u W K
@@ -48,8 +49,9 @@ def exact_product(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
         [wide(context.tensor("A_local", rank)) @ wide(context.tensor("B_local", rank)) for rank in range(ax.W)]
     )
     accumulator = UNIT_ROUNDOFF["float64" if ax.dtype == "float64" else "float32"]
-    roundings = UNIT_ROUNDOFF[ax.dtype] * (ax.W * partials.abs().sum(0) + ax.K**0.5)
-    return partials.sum(0), roundings + 4 * accumulator * ax.W * ax.K
+    total, roundoff, order = partials.sum(0), UNIT_ROUNDOFF[ax.dtype], 4 * accumulator * ax.W * ax.K
+    bound = roundoff * (ax.W * partials.abs().sum(0) + ax.K**0.5) + order
+    return RoundedSum(total, bound, deviation_of_sum(total, partials.square().sum(0), ax.W, roundoff) + order)
 
 
 def cost(ax: Axes) -> Cost:
@@ -94,7 +96,7 @@ PROBLEM = Problem(
         Output(
             "out",
             ("M", "N"),
-            check=within(exact_product, description="|out - A B| <= 2^-8 (W sum |A_r B_r| + sqrt(K)) (bfloat16)"),
+            check=rounded_sum(exact_product, "|out - A B| <= 2^-8 (W sum |A_r B_r| + sqrt(K)) (bfloat16)"),
             about="A B, the same on every rank",
         ),
     ),

@@ -18,7 +18,8 @@ from pkb_gym.engine.problem import (
     product_numbers,
     with_link,
 )
-from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, rms, wide, within
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, rms, wide
+from pkb_gym.engine.problem.sum_rules import RoundedSum, deviation_of_sum, rounded_sum
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +54,7 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     return stream.normal("A_local"), stream.normal("B_local")
 
 
-def exact_product(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_product(context: CheckContext) -> RoundedSum:
     """This rank's rows of the product, and what rounding may amount to; nothing for whole numbers.
 
         u_d W sum_j |C_j| + (u_d / sqrt(W) + 4 u K) rms(C)
@@ -70,11 +71,12 @@ def exact_product(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
     )
     total = partials.sum(0)
     if ax.flag("whole"):
-        return total, torch.zeros_like(total)
+        return RoundedSum(total, torch.zeros_like(total), torch.zeros_like(total))
     rounding = UNIT_ROUNDOFF[ax.dtype]
     accumulator = UNIT_ROUNDOFF["float64" if ax.dtype == "float64" else "float32"]
-    slack = rounding * ax.W**-0.5 + 4 * accumulator * ax.K
-    return total, rounding * ax.W * partials.abs().sum(0) + slack * rms(total)
+    order = 4 * accumulator * ax.K * rms(total)
+    bound = rounding * (ax.W * partials.abs().sum(0) + ax.W**-0.5 * rms(total)) + order
+    return RoundedSum(total, bound, deviation_of_sum(total, partials.square().sum(0), ax.W, rounding) + order)
 
 
 def cost(ax: Axes) -> Cost:
@@ -124,10 +126,9 @@ PROBLEM = Problem(
         Output(
             "C_local",
             ("m", "N"),
-            check=within(
+            check=rounded_sum(
                 exact_product,
-                description="|C - A B| <= 2^-8 (W sum |A_j B_j| + rms(A B) / sqrt(W)) "
-                "(bfloat16; exact for whole numbers)",
+                "|C - A B| <= 2^-8 (W sum |A_j B_j| + rms(A B) / sqrt(W)) (bfloat16; exact for whole numbers)",
             ),
             about="rows r*m .. (r+1)*m-1 of A B",
         ),
