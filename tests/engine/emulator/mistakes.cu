@@ -7,7 +7,7 @@ using bf16 = __nv_bfloat16;
 using tvm::ffi::TensorView;
 
 enum Mistake { kNone = 1, kWrongValues, kOutOfBounds, kMisaligned, kLostSignal, kEarlyRead, kLateRead, kHostCrash, kThrows,
-               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank, kUnreadCopy };
+               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank, kUnreadCopy, kPrints };
 
 __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device comm) {
   __shared__ float tile[64 * 32];
@@ -45,6 +45,12 @@ __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
   if (mistake != kLateRead) comm.barrier_blocks(1);
+  if (mistake == kPrints && blockIdx.x == 0 && threadIdx.x < 2) {
+    const unsigned char small = 200;
+    const size_t wide = size_t(1) << 40;
+    printf("thread %u: %5.2f|%-4d|%04x|%lld|%zu|%c|%s|%*d|%.*f|%hhu|%%", threadIdx.x, 1.5, -7, 255u, -1LL << 40, wide, 'x', "text", 4, 9, 1, 0.25, small);
+    if (threadIdx.x == 1) printf(" and\non");
+  }
 }
 
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {

@@ -43,6 +43,7 @@ class Mistake(IntEnum):
     SCATTERED = 14
     ONE_BANK = 15
     UNREAD_COPY = 16
+    PRINTS = 17
 
 
 def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **requested: object) -> Feedback:
@@ -86,7 +87,12 @@ def test_it_is_right_on_other_numbers_of_ranks(local_evaluator: LocalEvaluator, 
         ),
         (Mistake.EARLY_READ, Failure.RACE, None, ["under schedule"]),
         (Mistake.LATE_READ, Failure.RACE, None, ["under schedule"]),
-        (Mistake.HOST_CRASH, Failure.RUNTIME_ERROR, 1, ["rank 1 was killed by SIGSEGV"]),
+        (
+            Mistake.HOST_CRASH,
+            Failure.RUNTIME_ERROR,
+            1,
+            ["rank 1 was killed by SIGSEGV", "rank 1 stood at kernel.cu:61"],
+        ),
         (Mistake.THROWS, Failure.RUNTIME_ERROR, 1, ["nothing doing"]),
     ],
 )
@@ -159,6 +165,16 @@ def test_the_page_shows_it_as_it_prints(
     lines = feedback.message.splitlines() or feedback.emulation.advice
     shown = lines[: 4 if mistake is Mistake.LOST_SIGNAL else 1]
     assert all(line in page for line in shown), "\n".join(lines)
+
+
+def test_what_kernels_print_is_reported_with_the_rank(local_evaluator: LocalEvaluator) -> None:
+    """Calls of vprintf did nothing."""
+    feedback = judge(local_evaluator, Mistake.PRINTS, trials=2)
+    assert feedback.passed, feedback.message
+    rest = " 1.50|-7  |00ff|-1099511627776|1099511627776|x|text|   9|0.2|200|%"
+    line = f"thread 0: {rest}thread 1: {rest} and"
+    for rank in range(2):
+        assert f"rank {rank}: {line}\nrank {rank}: on" in feedback.output
 
 
 def test_the_same_seed_repeats_a_run_to_the_instruction(local_evaluator: LocalEvaluator) -> None:

@@ -225,7 +225,7 @@ void World::loop() {
       if (engine.run_parked()) continue;
       if (ran) continue;
     }
-    std::string message = "deadlock: nobody can go on";
+    std::string message = "nobody can go on";
     for (const auto& rank : ranks) {
       if (rank->state == RankState::kBlocked) message += "\n  rank " + std::to_string(rank->rank) + ", host: waits for " + rank->waits_for;
     }
