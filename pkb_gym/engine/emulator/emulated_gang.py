@@ -100,7 +100,7 @@ class EmulatedGang:
 
     @property
     def output(self) -> str:
-        """The tail of what the ranks wrote; which of them wrote it is not known."""
+        """The tail of what the ranks wrote; the emulator puts the rank in front of each line."""
         return re.sub(r"^rank 0: ", "", without_traces(self._gang.output), flags=re.MULTILINE)
 
     @property

@@ -123,6 +123,7 @@ class EmulatedRanks:
         self._shared = Heap(heap_fd, order.segment_bytes, order.world_size, 0)
         self._requests, self._replies = eventfds[::2], eventfds[1::2]
         self._emulator = load_emulator(f"/proc/self/fd/{library_fd}")
+        self._emulator.pkb_emu_print_by_rank()
         options = Options(
             struct_bytes=ctypes.sizeof(Options), world_size=order.world_size, segment_bytes=order.segment_bytes
         )

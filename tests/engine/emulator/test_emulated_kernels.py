@@ -10,9 +10,11 @@ import gymnasium as gym
 import pytest
 
 from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.stages.progress import BUILDING
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
@@ -91,7 +93,7 @@ def test_it_is_right_on_other_numbers_of_ranks(local_evaluator: LocalEvaluator, 
             Mistake.HOST_CRASH,
             Failure.RUNTIME_ERROR,
             1,
-            ["rank 1 was killed by SIGSEGV", "rank 1 stood at kernel.cu:61"],
+            ["rank 1 was killed by SIGSEGV", "rank 1 stood at kernel.cu:63"],
         ),
         (Mistake.THROWS, Failure.RUNTIME_ERROR, 1, ["nothing doing"]),
     ],
@@ -175,6 +177,20 @@ def test_what_kernels_print_is_reported_with_the_rank(local_evaluator: LocalEval
     line = f"thread 0: {rest}thread 1: {rest} and"
     for rank in range(2):
         assert f"rank {rank}: {line}\nrank {rank}: on" in feedback.output
+        assert f"rank {rank}: printf on the host of {rank}, cout to stderr\nrank {rank}: cerr\n" in feedback.output
+    assert all(text.startswith("rank ") for text in feedback.output.splitlines())
+
+
+def test_the_first_evaluation_says_that_the_emulator_is_compiled(
+    local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took a minute and more of "preparing ranks"."""
+    config = EvalConfig(device="emulated", world_size=2, size={"M": int(Mistake.NONE), "N": 96}, trials=1)
+    states: dict[bool, list[str]] = {True: [], False: []}
+    for built, seen in states.items():
+        monkeypatch.setattr(local, "is_built", lambda cache, built=built: built)
+        assert local_evaluator.evaluate(find_problem("AllReduce"), SOURCE, config, seen.append).passed
+    assert BUILDING in states[False] and BUILDING not in states[True]
 
 
 def test_the_same_seed_repeats_a_run_to_the_instruction(local_evaluator: LocalEvaluator) -> None:

@@ -64,7 +64,6 @@ class Engine {
   const Device device;
   uint64_t steps = 0, max_steps = 0;
   uint64_t progress = 0;        // grows with each write to memory, barrier, copy: what a deadlock has none of
-  int line_of = -1;             // the rank that has begun a line of what kernels print, which has not ended yet
   uint64_t next_id = 1;
 
   void choose(const Choice& choice);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "executor.h"
+#include "printing.h"
 
 namespace pkb::emulator {
 namespace {
@@ -114,16 +115,6 @@ std::string convert(const std::string& format, size_t& i, Arguments& arguments) 
   }
 }
 
-// Prints with the rank in front of each line; a line that another rank has begun ends before.
-void put(Engine& engine, int rank, const std::string& text) {
-  for (const char c : text) {
-    if (engine.line_of >= 0 && engine.line_of != rank) std::putchar('\n');
-    if (engine.line_of != rank) std::printf("rank %d: ", rank);
-    engine.line_of = c == '\n' ? -1 : rank;
-    std::putchar(c);
-  }
-}
-
 }  // namespace
 
 Step print_call(Executor& x, const Op& op, uint32_t lanes) {
@@ -140,7 +131,7 @@ Step print_call(Executor& x, const Op& op, uint32_t lanes) {
       const char c = format[i++];
       text += c == '%' ? convert(format, i, arguments) : std::string(1, c);
     }
-    put(x.engine, x.grid->launch.rank, text);
+    print(x.grid->launch.rank, text);
     for (const Variable& result : detail.results) std::memcpy(local + result.offset, &arguments.taken, std::min<size_t>(result.bytes, sizeof arguments.taken));
   });
   return Step::kNext;
