@@ -87,6 +87,15 @@ def _reading(study: Mapping[str, Any]) -> str:
         sentences.append(
             f"Under {names} all right kernels have one reward: their speedups lie beyond those it tells apart."
         )
+    speeds = {name: found["replay"]["speed"] for name, found in presets.items() if found["replay"]["speed"]}
+    if speeds:
+        fastest = max(speeds, key=lambda name: _mean(speeds[name]))
+        gain = _number(speeds[fastest])
+        sentences.append(f"Right kernels become faster most under `{fastest}`, by {gain} doublings.")
+    flats = {name: found["flat"] for name, found in presets.items() if found["flat"]}
+    if flats:
+        fewest = min(flats, key=lambda name: _mean(flats[name]))
+        sentences.append(f"Groups without a gradient are fewest under `{fewest}`, {_share(flats[fewest])}.")
     return " ".join(sentences)
 
 

@@ -125,10 +125,34 @@ class Snapshot:
     files: frozenset[str]
 
 
+class ProcessNames:
+    """The names in /proc, listed again where the kernel has given a number since: most tests start no process."""
+
+    def __init__(self) -> None:
+        self._last: bytes | None = None
+        self._names: frozenset[str] = frozenset()
+
+    def __call__(self) -> frozenset[str]:
+        """Those that there are, and some that may have ended meanwhile."""
+        last = _last_number()
+        if last != self._last:
+            self._last, self._names = last, frozenset(os.listdir("/proc"))
+        return self._names
+
+
+def _last_number() -> bytes:
+    """Of a process or thread, from proc_loadavg(5)."""
+    with open("/proc/loadavg", "rb", buffering=0) as file:
+        return file.read(100).split()[-1]
+
+
+process_names = ProcessNames()
+
+
 def snapshot() -> Snapshot:
     """What is there now."""
     files = os.listdir(SHM) if SHM.is_dir() else ()
-    return Snapshot(frozenset(os.listdir("/proc")), frozenset(files))
+    return Snapshot(process_names(), frozenset(files))
 
 
 def leftovers(before: Snapshot, lasting: Lasting, grace_s: float = GRACE_S) -> list[str]:

@@ -42,6 +42,16 @@ def test_what_was_there_before_is_not_counted(sleeper):
     assert leftovers(snapshot(), Lasting(), grace_s=0) == []
 
 
+def test_processes_are_listed_where_a_number_was_given(sleeper, monkeypatch):
+    monkeypatch.setattr(leaks, "_last_number", lambda: b"7")
+    names = leaks.ProcessNames()
+    earlier = names()
+    process = sleeper()
+    assert names() is earlier and str(process.pid) not in earlier
+    monkeypatch.setattr(leaks, "_last_number", lambda: b"8")
+    assert str(process.pid) in names()
+
+
 def test_a_process_whose_parent_has_ended_is_found():
     before = snapshot()
     orphan = subprocess.check_output(["sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"], text=True).strip()

@@ -9,12 +9,15 @@ import pytest
 
 from pkb_gym.agents.search_spaces import OF_SEARCH, SEARCH_SPACES, long_convolution, long_convolution_cuda
 from pkb_gym.corpus.families import FAMILIES
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.corpus.test_families import _parameters
+from tests.engine.compiling import cpp_errors
+from tests.engine.joined_libraries import compile_together
 
 SPACES = sorted(OF_SEARCH)
 LONG_FILTERS = {"B": 1, "num_groups": 4, "group_dim": 1, "l": 48, "Lf": 96, "with_zigzag_splitting": True}
@@ -40,12 +43,30 @@ def test_variants_differ_and_have_the_signature_of_the_problem(name, language):
         assert _parameters(variant.source) == declared and "$" not in variant.source, variant.name
 
 
+LOOPS = ("by output", "by tap", "by tap, blocks of 64")
+
+
+def long_filters(loop: str) -> str:
+    """A source that takes them, on the CPU."""
+    knobs = {"share": "positions", "loop": loop, "taps": "widened", "memory": "fresh", "signalling": "barrier"}
+    return long_convolution.source(knobs)
+
+
 @pytest.fixture(scope="module")
-def judged(local_evaluator):
-    """A variant of each problem, judged side by side."""
+def variants(compiled_before):
+    """A variant of each problem; what is compiled for the CPU here is compiled together."""
+    found = {name: random.Random(name).choice(SEARCH_SPACES[name, "cpp"].variants) for name in NAMES}
+    sources = [*(variant.source for variant in found.values()), *map(long_filters, LOOPS)]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
+    return found
+
+
+@pytest.fixture(scope="module")
+def judged(variants, local_evaluator):
+    """They, judged side by side."""
 
     def judge(name):
-        variant = random.Random(name).choice(SEARCH_SPACES[name, "cpp"].variants)
+        variant = variants[name]
         config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check", timeout_s=20)
         return variant, local_evaluator.evaluate(find_problem(name), variant.source, config)
 
@@ -53,11 +74,12 @@ def judged(local_evaluator):
         return dict(zip(NAMES, pool.map(judge, NAMES), strict=True))
 
 
-@pytest.mark.parametrize("loop", ["by output", "by tap", "by tap, blocks of 64"])
+@pytest.mark.usefixtures("variants")
+@pytest.mark.parametrize("loop", LOOPS)
 def test_long_filters_act_on_the_future(loop: str, local_evaluator):
-    knobs = {"share": "positions", "loop": loop, "taps": "widened", "memory": "fresh", "signalling": "barrier"}
     config = EvalConfig(device="cpu", world_size=1, size=LONG_FILTERS, until="check")
-    feedback = local_evaluator.evaluate(find_problem("HyenaCP"), long_convolution.source(knobs), config)
+    assert cpp_errors(long_filters(loop)) == ""
+    feedback = local_evaluator.evaluate(find_problem("HyenaCP"), long_filters(loop), config)
     assert feedback.is_correct, feedback.message
 
 
@@ -73,4 +95,5 @@ def test_long_filters_act_on_the_future_on_gpus(local_evaluator):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_variant_is_right_on_two_ranks(name, judged):
     variant, feedback = judged[name]
+    assert cpp_errors(variant.source) == ""
     assert feedback.is_correct, f"{variant.name}: {feedback.message}\n{variant.source}"

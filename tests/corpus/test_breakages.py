@@ -8,9 +8,11 @@ import pytest
 
 from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, SYNCHRONISATION
 from pkb_gym.corpus.families import FAMILIES, find_family
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
+from tests.engine.joined_libraries import compile_together
 
 BY_NAME = {breakage.name: breakage for breakage in BREAKAGES}
 
@@ -53,6 +55,25 @@ def test_every_variant_can_lack_a_synchronisation(language):
                 assert any(removal.apply(variant.source) for removal in removals), variant.source
 
 
+RACES = [
+    ("AllGather", "missing_entry", {"direction": "pull", "staging": "none"}, "wait for it first"),
+    ("AllGather", "missing_exit", {"direction": "push", "staging": "none"}, "was still written after"),
+    ("GradAccLoss", "one_half", {"exchange": "push", "guard": "halves", "signalling": "signals"}, "scratch"),
+    ("AllGather", "unguarded_scratch", {"staging": "inbox", "guard": "barrier"}, "scratch"),
+]
+UNAWAITED = ("missing_wait", "unawaited_rank")
+WITH_SIGNALS = {"exchange": "push", "signalling": "signals"}
+
+
+@pytest.fixture(scope="module")
+def compiled(compiled_before):
+    """Those that have to be compiled and run to fail."""
+    sources = [_broken("AllGather", "forgotten_rank"), *(_broken(*race[:3]) for race in RACES)]
+    sources += [_broken("GradAccLoss", name, WITH_SIGNALS) for name in UNAWAITED]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(
     ("name", "failure"),
     [
@@ -62,36 +83,35 @@ def test_every_variant_can_lack_a_synchronisation(language):
     ],
 )
 def test_broken_kernels_fail(name, failure, local_evaluator):
-    assert _broken("AllGather", name, local_evaluator).failure is failure
+    assert _judged("AllGather", name, local_evaluator).failure is failure
 
 
-@pytest.mark.parametrize(
-    ("problem", "name", "knobs", "expected"),
-    [
-        ("AllGather", "missing_entry", {"direction": "pull", "staging": "none"}, "wait for it first"),
-        ("AllGather", "missing_exit", {"direction": "push", "staging": "none"}, "was still written after"),
-        ("GradAccLoss", "one_half", {"exchange": "push", "guard": "halves", "signalling": "signals"}, "scratch"),
-        ("AllGather", "unguarded_scratch", {"staging": "inbox", "guard": "barrier"}, "scratch"),
-    ],
-)
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize(("problem", "name", "knobs", "expected"), RACES)
 def test_a_missing_synchronisation_is_a_race(problem, name, knobs, expected, local_evaluator):
-    feedback = _broken(problem, name, local_evaluator, knobs)
+    feedback = _judged(problem, name, local_evaluator, knobs)
     assert feedback.failure is Failure.RACE, feedback.message
     assert expected in feedback.message
 
 
-@pytest.mark.parametrize("name", ["missing_wait", "unawaited_rank"])
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("name", UNAWAITED)
 def test_data_that_is_not_waited_for_is_refused(name, local_evaluator):
     """It may be late in every call, or in those alone in which a rank is delayed."""
-    feedback = _broken("GradAccLoss", name, local_evaluator, {"exchange": "push", "signalling": "signals"})
+    feedback = _judged("GradAccLoss", name, local_evaluator, WITH_SIGNALS)
     assert feedback.failure in (Failure.RACE, Failure.OUTPUT_MISMATCH), feedback.message
 
 
-def _broken(problem, name, evaluator, knobs=MappingProxyType({})) -> Feedback:
-    """What is found of the first variant with these knobs, broken."""
+def _judged(problem, name, evaluator, knobs=MappingProxyType({})) -> Feedback:
+    """What is found of it."""
+    config = EvalConfig(language="cpp", world_size=2, size="tiny", until="check")
+    return evaluator.evaluate(find_problem(problem), _broken(problem, name, knobs), config)
+
+
+def _broken(problem, name, knobs=MappingProxyType({})) -> str:
+    """The first variant with these knobs, broken."""
     variants = find_family(problem, "cpp").variants
     variant = next(variant for variant in variants if knobs.items() <= variant.knobs.items())
     broken = BY_NAME[name].apply(variant.source)
     assert broken is not None, variant.source
-    config = EvalConfig(language="cpp", world_size=2, size="tiny", until="check")
-    return evaluator.evaluate(find_problem(problem), broken, config)
+    return broken

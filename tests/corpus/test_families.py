@@ -11,12 +11,15 @@ import pytest
 
 from pkb_gym.corpus.families import FAMILIES, find_family
 from pkb_gym.corpus.families.family import Family, Variant, fill
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
+from tests.engine.compiling import cpp_errors
+from tests.engine.joined_libraries import compile_together
 
 MOST_CHARS, MOST_LINES = 3000, 75
 HEADERS = re.compile(r'#include (?:<(algorithm|cmath|cstring|thread|vector|cuda_bf16\.h|cuda_fp16\.h)>|"pkb/(\w+)\.h")')
@@ -66,11 +69,13 @@ def test_variants_are_the_same_every_time():
 
 
 @pytest.fixture(scope="module")
-def judged(local_evaluator) -> dict[str, tuple[Variant, Feedback]]:
-    """A variant of each problem, judged side by side."""
+def judged(local_evaluator, compiled_before) -> dict[str, tuple[Variant, Feedback]]:
+    """A variant of each problem, compiled together and judged side by side."""
+    variants = {problem: random.Random(problem).choice(find_family(problem, "cpp").variants) for problem in RUN}
+    compile_together([variant.source for variant in variants.values()], CompileCache.in_folder(compiled_before))
 
     def judge(problem: str) -> tuple[Variant, Feedback]:
-        variant = random.Random(problem).choice(find_family(problem, "cpp").variants)
+        variant = variants[problem]
         config = EvalConfig(language="cpp", world_size=2, size="tiny", until="check", trials=4, timeout_s=20)
         return variant, local_evaluator.evaluate(find_problem(problem), variant.source, config)
 
@@ -81,6 +86,7 @@ def judged(local_evaluator) -> dict[str, tuple[Variant, Feedback]]:
 @pytest.mark.parametrize("problem", RUN)
 def test_a_variant_is_right_on_two_ranks(problem, judged):
     variant, feedback = judged[problem]
+    assert cpp_errors(variant.source) == ""
     assert feedback.is_correct, f"{variant.name}: {feedback.message}\n{variant.source}"
 
 

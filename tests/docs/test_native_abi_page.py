@@ -14,11 +14,14 @@ from pkb_gym.engine.compile.nvcc import FLAGS, compile_cuda, nvcc_available
 from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import Race
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import DOCS, ROOT, code_blocks
+from tests.engine.compiling import cpp_errors
+from tests.engine.joined_libraries import can_join, compile_together, joined
 
 PAGE = DOCS / "native-abi.md"
 INCLUDE = ROOT / "pkb_gym" / "engine" / "include" / "pkb"
@@ -37,9 +40,30 @@ MOVED_BYTES = {"ReduceScatter": (0, 0), "AllReduce": (32 * 48 * 2, 0), "AllGathe
 """By `put` and by `get` a call, with one peer, of the examples for the CPU."""
 
 
+WAITS = [
+    (name, found.span())
+    for name, source in EXAMPLES.items()
+    for found in re.finditer(r"comm\.(?:barrier|wait)\([^;]*\);", source)
+]
+
+
+def without(name: str, place: tuple[int, int]) -> str:
+    """An example that lacks a call."""
+    return EXAMPLES[name][: place[0]] + ";" + EXAMPLES[name][place[1] :]
+
+
+@pytest.fixture(scope="module")
+def compiled(compiled_before: Path) -> None:
+    """The examples for the CPU, and what lacks a wait."""
+    sources = [*(EXAMPLES[name] for name in MOVED_BYTES), *(without(*wait) for wait in WAITS)]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("name", MOVED_BYTES)
 def test_examples_for_the_cpu_pass(name, evaluator):
     config = EvalConfig(device="cpu", world_size=2, size="tiny", timing_budget_s=0.05)
+    assert cpp_errors(EXAMPLES[name]) == ""
     feedback = evaluator.evaluate(find_problem(name), EXAMPLES[name], config)
     assert feedback.passed and feedback.stage is Stage.PROFILE, feedback.message
     assert (feedback.profile.ranks[0].put_bytes, feedback.profile.ranks[0].got_bytes) == MOVED_BYTES[name]
@@ -49,18 +73,11 @@ def test_every_example_for_the_cpu_is_judged():
     assert EXAMPLES.keys() == MOVED_BYTES.keys()
 
 
-WAITS = [
-    (name, found.span())
-    for name, source in EXAMPLES.items()
-    for found in re.finditer(r"comm\.(?:barrier|wait)\([^;]*\);", source)
-]
-
-
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize(("name", "place"), WAITS, ids=lambda value: value if isinstance(value, str) else str(value[0]))
 def test_every_wait_of_an_example_is_needed(name, place, evaluator):
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
-    without = EXAMPLES[name][: place[0]] + ";" + EXAMPLES[name][place[1] :]
-    failure = evaluator.evaluate(find_problem(name), without, config).failure
+    failure = evaluator.evaluate(find_problem(name), without(name, place), config).failure
     # Without its only wait a kernel cannot be given time: then it is simply wrong.
     assert failure in (Failure.RACE, Failure.OUTPUT_MISMATCH)
 
@@ -70,16 +87,31 @@ def test_every_kind_of_race_is_on_the_page():
         assert f"| `{kind}` |" in PAGE.read_text(encoding="utf-8"), kind
 
 
+KERNELS = {"compile": "push_and_add", "compile_small": "exchange_and_add"}
+"""Of the examples for GPUs."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The examples for GPUs, compiled together."""
+    sources = [source for mark in KERNELS for source in code_blocks(PAGE, mark).values()]
+    assert len(sources) == len(KERNELS) and all(map(can_join, sources)), "each exports one `solution`"
+    first, second = ({line for line in source.splitlines() if line.startswith("#include")} for source in sources)
+    assert first <= second, "the second takes no include from the first"
+    cache = CompileCache(tmp_path_factory.mktemp("compiled"))
+    return compile_cuda(joined(sources, "kernel.cu"), cache, timeout_s=200.0)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
-@pytest.mark.parametrize(("mark", "kernel"), [("compile", "push_and_add"), ("compile_small", "exchange_and_add")])
-def test_examples_for_gpus_compile(mark, kernel, tmp_path: Path):
-    (source,) = code_blocks(PAGE, mark).values()
-    artifact = compile_cuda(source, CompileCache(tmp_path), timeout_s=100.0)
-    assert artifact.ok, artifact.log
-    assert artifact.log == "", "a page's example has no warnings"
-    assert exports_solution(artifact.binary)
-    assert [(found.name, found.spill_store_bytes) for found in artifact.kernels] == [(kernel, 0)]
+@pytest.mark.parametrize("number", range(len(KERNELS)), ids=KERNELS)
+def test_examples_for_gpus_compile(number: int, library: Artifact):
+    assert library.ok, library.log
+    assert library.log == "", "a page's example has no warnings"
+    assert exports_solution(library.binary)
+    found = [kernel for kernel in library.kernels if kernel.name.startswith(f"source_{number}::")]
+    (kernel,) = [(each.name.partition("::")[2], each.spill_store_bytes) for each in found]
+    assert kernel == (list(KERNELS.values())[number], 0)
 
 
 @pytest.mark.gpu

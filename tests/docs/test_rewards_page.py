@@ -113,7 +113,10 @@ def test_presets_on_the_same_evaluations_have_their_figures():
     assert "| `kernelbench` |  |  |  |  |  |  |  |  |" in text and "of each of 7 prompts, after 3 groups of 8" in text
     picture = generator.preset_study.picture(study)
     assert all(name in picture for name in presets) and "share of noise" in picture and "*noise*" in text
-    assert text.endswith("4 of these submissions had an integrity finding, for which no preset pays.")
+    assert text.endswith(
+        "4 of these submissions had an integrity finding, for which no preset pays. Right kernels become faster most "
+        "under `default`, by -0.50 ± 0.25 doublings. Groups without a gradient are fewest under `default`, 25 ± 5 %."
+    )
     tied = figures | {"ties": {"mean": 1.0, "standard_error": 0.0}, "margin": 1.0, "right_range": [1.0, 1.0]}
     both = {name: tied | {"replay": taught} for name in ("kernelbench", "dr_kernel")}
     assert "Under `kernelbench` and `dr_kernel` all right kernels have one reward" in generator.preset_study.section(

@@ -1,4 +1,4 @@
-"""Compiles what many tests are going to evaluate, side by side; and CUDA sources that only have to compile."""
+"""Compiles what many tests are going to evaluate, side by side; and reads sources that only have to compile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pkb_gym.engine.compile.nvcc import find_toolkit, gencode, include_arguments
+from pkb_gym.engine.compile import gxx, nvcc, toolchain
+from pkb_gym.engine.compile.opened_files import GXX_FLAGS
+from pkb_gym.engine.compile.precompiled import PREFIX, begins_with_header, precompiled_header
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
@@ -40,8 +42,17 @@ def cuda_errors(source: Path, folder: Path) -> str:
         source: of the kernel, for sm_90a.
         folder: where the code goes.
     """
-    nvcc = find_toolkit() / "bin" / "nvcc"
-    flags = (gencode("sm_90a"), "-std=c++17", *HARDLY_OPTIMISED, *include_arguments())
-    command = [str(nvcc), *flags, str(source), "-o", str(folder / "kernel.cubin")]
+    flags = (nvcc.gencode("sm_90a"), "-std=c++17", *HARDLY_OPTIMISED, *toolchain.include_arguments())
+    command = [str(nvcc.find_toolkit() / "bin" / "nvcc"), *flags, str(source), "-o", str(folder / "kernel.cubin")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return "" if ran.returncode == 0 else ran.stderr or f"nvcc ended with status {ran.returncode}"
+
+
+def cpp_errors(source: str) -> str:
+    """What g++ says against a source by itself; empty where it takes it. No code is made."""
+    header = precompiled_header(gxx.COMPILER_FLAGS) if begins_with_header(source) else None
+    prefix = () if header is None else ("-include", str(header / PREFIX))
+    flags = [flag for flag in gxx.COMPILER_FLAGS if flag not in GXX_FLAGS]
+    command = ["g++", *flags, "-fsyntax-only", *toolchain.include_arguments(), *prefix, "-x", "c++", "-"]
+    ran = subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+    return "" if ran.returncode == 0 else ran.stderr or f"g++ ended with status {ran.returncode}"

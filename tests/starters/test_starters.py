@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
@@ -17,7 +18,8 @@ from pkb_gym.envs.text.task import python_signature
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, reference_source
 from pkb_gym.starters import make_starter
 from tests.docs.pages import DOCS
-from tests.engine.compiling import compile_ahead, cuda_errors
+from tests.engine.compiling import cpp_errors, cuda_errors
+from tests.engine.joined_libraries import compile_together
 
 DEVICES: dict[Language, Device] = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda", "python": "cpu"}
 
@@ -79,27 +81,33 @@ def test_the_page_counts_the_starters():
 
 
 @pytest.fixture(scope="module")
-def compiled(local_evaluator: LocalEvaluator) -> None:
-    work = [(find_problem(name), make_starter(find_problem(name), "cpp").source) for name in NATIVE]
-    compile_ahead(local_evaluator, [(*each, EvalConfig(device="cpu", world_size=2, size="tiny")) for each in work])
+def compiled(compiled_before: Path) -> None:
+    sources = [make_starter(find_problem(name), "cpp").source for name in (*NATIVE, "HyenaCP")]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
 
 
 @pytest.mark.parametrize(("name", "language"), [(n, "cpp") for n in NATIVE] + [(n, "python") for n in PYTHON])
 def test_starters_are_right(name: str, language: Language, compiled: None, local_evaluator: LocalEvaluator):
     problem = find_problem(name)
     config = EvalConfig(device="cpu", language=language, world_size=2, size="tiny", until="check", timeout_s=20)
-    feedback = local_evaluator.evaluate(problem, make_starter(problem, language).source, config)
+    source = make_starter(problem, language).source
+    assert language != "cpp" or cpp_errors(source) == ""
+    feedback = local_evaluator.evaluate(problem, source, config)
     assert feedback.passed, f"{feedback.failure}: {feedback.message}"
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_naive_long_convolution_takes_filters_longer_than_the_sequence(local_evaluator: LocalEvaluator):
     axes = {"B": 1, "num_groups": 4, "group_dim": 1, "l": 48, "Lf": 96, "with_zigzag_splitting": True}
     problem = find_problem("HyenaCP")
     config = EvalConfig(device="cpu", world_size=1, size=axes, until="check")
-    feedback = local_evaluator.evaluate(problem, make_starter(problem, "cpp").source, config)
+    source = make_starter(problem, "cpp").source
+    assert cpp_errors(source) == ""
+    feedback = local_evaluator.evaluate(problem, source, config)
     assert feedback.is_correct, feedback.message
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_naive_kernel_of_another_dtype_is_refused_not_wrong(local_evaluator: LocalEvaluator):
     """The naive kernels in problems' folders read bfloat16, whatever they were given."""
     problem = find_problem("SampleSort")

@@ -24,14 +24,23 @@ COLUMNS = 96
 def can_join(candidate: Candidate) -> bool:
     """Whether a candidate is one kernel of two tensors, as those of AllReduce and AllGather are."""
     has_form = SIGNATURE.search(candidate.source) and EXPORT.search(candidate.source)
-    return bool(has_form) and candidate.outcome not in ("compile_error", "load_error") and not lacking(candidate.source)
+    return bool(has_form) and candidate.outcome not in ("compile_error", "load_error")
 
 
-def lacking(source: str) -> set[str]:
-    """Functions of the runtime that a source calls and the emulator lacks: with them nothing of a library loads."""
+def groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Those that may lie in one library: of a library that calls what the emulator lacks, nothing is loaded."""
+    found: dict[frozenset[str], list[Candidate]] = {}
+    for candidate in filter(can_join, candidates):
+        found.setdefault(lacking(candidate.source), []).append(candidate)
+    return list(found.values())
+
+
+def lacking(source: str) -> frozenset[str]:
+    """Functions of the runtime that a source calls and the emulator lacks."""
     texts = (path.read_text(encoding="utf-8") for path in RUNTIME.glob("runtime_cuda*.cpp"))
     known = {name for text in texts for name in CALL.findall(text)}
-    return {name for name in CALL.findall(source) if not {name, f"{name}C"} & known}  # templates call the name with C
+    called = CALL.findall(source)
+    return frozenset(name for name in called if not {name, f"{name}C"} & known)  # templates call the name with C
 
 
 def in_namespace(namespace: str, name: str, source: str) -> list[str]:

@@ -13,7 +13,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
-from tests.engine.emulator.joined import can_join, joined_config, joined_source
+from tests.engine.emulator.joined import groups, joined_config, joined_source
 from tests.engine.emulator.verdicts import DIFFERENT, table
 
 ALL = [
@@ -22,18 +22,23 @@ ALL = [
     for candidate in candidates(f"cuda/{kind}")
     if candidate.path.suffix == ".cu"
 ]
-JOINED = {
-    problem: [candidate for candidate in ALL if can_join(candidate) and candidate.problem == problem]
-    for problem in ("AllReduce", "AllGather")
+JOINED = groups(ALL)
+LIMITS = {
+    "out_of_memory": (128 << 20, 768 << 20),
+    "hostile/reads_what_others_freed.cu": (640 << 20, 4 << 30),
 }
-RANK_BYTES, EMULATOR_BYTES = 128 << 20, 768 << 20
-"""Limits where a rank takes memory until there is none, which it writes to: 8 GiB take seconds."""
+"""Outcome or name -> memory of a rank and of the emulator, where a rank takes what there is and looks at all of it."""
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "emulator.md"
 
 
 def short_name(candidate: Candidate) -> str:
     return candidate.name.removeprefix("cuda/")
+
+
+def limits_of(candidate: Candidate) -> tuple[int, int] | None:
+    """See `LIMITS`."""
+    return LIMITS.get(short_name(candidate)) or LIMITS.get(candidate.outcome)
 
 
 def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
@@ -43,10 +48,10 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
         "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
         "compile_timeout_s": 600.0,
     }
-    if candidate.outcome == "out_of_memory":
-        requested["memory_bytes"] = RANK_BYTES
-    together = JOINED.get(candidate.problem, [])
-    if candidate in together:
+    if (limits := limits_of(candidate)) is not None:
+        requested["memory_bytes"], _ = limits
+    together = next((group for group in JOINED if candidate in group), [])
+    if len(together) > 1:
         config = joined_config(together.index(candidate) + 1, candidate, **requested)
         return find_problem(candidate.problem), joined_source(together), config
     alone = {"device": "emulated", "until": "check"} | requested
@@ -60,8 +65,8 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
 def test_its_verdict_is_that_of_gpus_or_is_explained(
     local_evaluator: LocalEvaluator, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if candidate.outcome == "out_of_memory":
-        monkeypatch.setattr(emulated_gang, "EMULATOR_BYTES", EMULATOR_BYTES)
+    if (limits := limits_of(candidate)) is not None:
+        monkeypatch.setattr(emulated_gang, "EMULATOR_BYTES", limits[1])
     feedback = local_evaluator.evaluate(*work_of(candidate))
     expected, _ = DIFFERENT.get(short_name(candidate), (candidate.outcome, ""))
     verdict = "passed" if feedback.passed else str(feedback.failure)

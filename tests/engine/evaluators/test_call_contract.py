@@ -1,14 +1,17 @@
 """Kernels that break the call contract are refused, each time, with a sentence that says how."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
+from tests.engine.joined_libraries import compile_together
 
 RACES = {
     "early_read.cpp": "early_read",
@@ -20,6 +23,7 @@ RACES = {
 }
 
 
+RACY = candidates("racy")
 EVALUATIONS = 3
 """Each is refused. That one ends as a plain mismatch is right where the calls that look for its cause all went well."""
 
@@ -35,7 +39,14 @@ def judged(candidate: Candidate, evaluator: LocalEvaluator) -> Feedback:
     return feedback
 
 
-@pytest.mark.parametrize("candidate", candidates("racy"), ids=lambda candidate: candidate.name)
+@pytest.fixture(scope="module")
+def compiled(compiled_before: Path) -> None:
+    native = [candidate for candidate in RACY if candidate.path.suffix == ".cpp"]
+    compile_together([candidate.source for candidate in native], CompileCache.in_folder(compiled_before))
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("candidate", RACY, ids=lambda candidate: candidate.name)
 def test_a_broken_contract_is_refused(candidate: Candidate, local_evaluator: LocalEvaluator) -> None:
     feedback = judged(candidate, local_evaluator)
     candidate.assert_as_expected(feedback)

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
@@ -17,6 +18,7 @@ from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import DEADLINE_S, FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead
+from tests.engine.joined_libraries import can_join, compile_together
 from tests.leaks import SHM, used_by_others
 
 ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
@@ -26,12 +28,14 @@ SLACK_S = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest, local_evaluator: LocalEvaluator) -> None:
-    """Compiles what is going to be tested, two at a time; the tests find it in the cache."""
+def compiled(request: pytest.FixtureRequest, local_evaluator: LocalEvaluator, compiled_before: Path) -> None:
+    """Compiles what is going to be tested; the tests find it in the cache."""
     mine = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     chosen = [item.callspec.params["candidate"] for item in mine if hasattr(item, "callspec")]
     native = [each for each in chosen if each.path.suffix == ".cpp" and each.outcome != "compile_error"]
-    compile_ahead(local_evaluator, [(find_problem(each.problem), each.source, each.config) for each in native])
+    compile_together([each.source for each in native], CompileCache.in_folder(compiled_before))
+    alone = [each for each in native if not can_join(each.source)]
+    compile_ahead(local_evaluator, [(find_problem(each.problem), each.source, each.config) for each in alone])
 
 
 @pytest.fixture(scope="module", autouse=True)

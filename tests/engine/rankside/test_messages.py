@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import json
 import time
 import types
@@ -42,6 +43,7 @@ A_MOMENT_S = 5.0
 """Far more than any of it takes, on a machine that others use too."""
 
 
+@functools.cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Any value that a field of this type may hold."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -79,6 +81,7 @@ def plain_values() -> st.SearchStrategy[Any]:
     return st.none() | st.booleans() | numbers | any_text()
 
 
+@functools.cache
 def any_json() -> st.SearchStrategy[Any]:
     """Whatever `json.loads` makes, NaN and infinities included."""
     plain = plain_values() | st.floats()

@@ -1,4 +1,4 @@
-// Comparisons of setp.
+// Comparisons of set and setp.
 #include <bit>
 
 #include "lanes.h"
@@ -30,6 +30,12 @@ struct Unordered { template <class T> bool operator()(T a, T b) const { return a
 
 template <class F>
 struct OfHalf { bool operator()(uint16_t a, uint16_t b) const { return F{}(half_to_float(a), half_to_float(b)); } };
+// .ftz of f16: its own subnormal numbers are flushed, which are normal ones as floats.
+inline uint16_t half_flushed(uint16_t bits) { return bits & 0x7c00u ? bits : bits & 0x8000u; }
+template <class F>
+struct OfFlushedHalf {
+  bool operator()(uint16_t a, uint16_t b) const { return OfHalf<F>{}(half_flushed(a), half_flushed(b)); }
+};
 template <class F>
 struct OfBrain { bool operator()(uint16_t a, uint16_t b) const { return F{}(brain_to_float(a), brain_to_float(b)); } };
 
@@ -46,6 +52,7 @@ CompareFunction of_integers(std::string_view name) {
 
 struct Itself { template <class F> using type = F; };
 struct AsHalf { template <class F> using type = OfHalf<F>; };
+struct AsFlushedHalf { template <class F> using type = OfFlushedHalf<F>; };
 struct AsBrain { template <class F> using type = OfBrain<F>; };
 
 template <class T, class Wrap, bool kFlush>
@@ -80,7 +87,9 @@ std::optional<Comparison> find_comparison(std::string_view name, std::string_vie
   if (type == "u64" || type == "b64") run = of_integers<uint64_t>(name);
   if (type == "f32") run = ftz ? of_floats<float, Itself, true>(name) : of_floats<float, Itself, false>(name);
   if (type == "f64") run = of_floats<double, Itself, false>(name);
-  if (type == "f16" || type == "f16x2") run = of_floats<uint16_t, AsHalf, false>(name);
+  if (type == "f16" || type == "f16x2") {
+    run = ftz ? of_floats<uint16_t, AsFlushedHalf, false>(name) : of_floats<uint16_t, AsHalf, false>(name);
+  }
   if (type == "bf16" || type == "bf16x2") run = of_floats<uint16_t, AsBrain, false>(name);
   if (run == nullptr) return std::nullopt;
   return Comparison{run, uint8_t(type_bytes("." + std::string(type)))};

@@ -81,21 +81,31 @@ uint32_t combined(const Op& op, uint32_t bits, uint32_t with) {
   return instruction.has("and") ? bits & with : instruction.has("or") ? bits | with : bits ^ with;
 }
 
-// setp of two halves: values: the result of the lower one, that of the upper one, a, b, c if there is one.
-Step compare_halves(Executor& x, const Op& op, uint32_t lanes) {
+// The halves of two operands, from value `first` on, and which lanes' compare so.
+struct HalvesCompared {
+  uint32_t yes[2];
+};
+HalvesCompared halves_compared(Executor& x, const Op& op, size_t first) {
   const auto& values = op.detail->values;
   const auto run = reinterpret_cast<CompareFunction>(op.a.offset | uint64_t(op.a.base) << 32);
   alignas(64) uint16_t parts[2][2][kLanes];
   for (int lane = 0; lane < kLanes; ++lane) {
     for (size_t i = 0; i < 2; ++i) {
-      const uint64_t pair = x.value(values[2 + i], lane);
+      const uint64_t pair = x.value(values[first + i], lane);
       parts[0][i][lane] = uint16_t(pair);
       parts[1][i][lane] = uint16_t(pair >> 16);
     }
   }
+  return {{run(parts[0][0], parts[0][1]), run(parts[1][0], parts[1][1])}};
+}
+
+// setp of two halves: values: the result of the lower one, that of the upper one, a, b, c if there is one.
+Step compare_halves(Executor& x, const Op& op, uint32_t lanes) {
+  const auto& values = op.detail->values;
+  const HalvesCompared compared = halves_compared(x, op, 2);
   const uint32_t with = values.size() > 4 ? x.mask(values[4]) : 0;
   for (size_t half = 0; half < 2; ++half) {
-    const uint32_t yes = run(parts[half][0], parts[half][1]);
+    const uint32_t yes = compared.yes[half];
     x.set_mask(values[half], values.size() > 4 ? combined(op, yes, with) : yes, lanes);
   }
   return Step::kNext;
@@ -118,15 +128,38 @@ Step compare(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
-// set.cmp.dtype.stype d, a, b: all ones, or 1.0.
+// set.cmp.dtype.stype d, a, b: all ones, or 1.0, of the destination's type.
 Step set_by_comparison(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const auto run = reinterpret_cast<CompareFunction>(op.a.offset | uint64_t(op.a.base) << 32);
   uint32_t yes = run(x.at(detail.values[1]), x.at(detail.values[2]));
   if (detail.values.size() > 3) yes = combined(op, yes, x.mask(detail.values[3]));
-  const uint64_t one = detail.variant ? 0x3f800000u : 0xffffffffu;
-  each_lane(lanes, [&](int lane) { x.set(detail.values[0], lane, yes >> lane & 1 ? one : 0); });
+  each_lane(lanes, [&](int lane) { x.set(detail.values[0], lane, yes >> lane & 1 ? uint32_t(detail.number) : 0); });
   return Step::kNext;
+}
+
+// The same of two halves, each of which has its own half of d.
+Step set_halves_by_comparison(Executor& x, const Op& op, uint32_t lanes) {
+  const Detail& detail = *op.detail;
+  HalvesCompared compared = halves_compared(x, op, 1);
+  if (detail.values.size() > 3) {
+    const uint32_t with = x.mask(detail.values[3]);
+    for (uint32_t& yes : compared.yes) yes = combined(op, yes, with);
+  }
+  const auto one = uint32_t(detail.number) & 0xffffu;
+  each_lane(lanes, [&](int lane) {
+    const uint32_t low = compared.yes[0] >> lane & 1 ? one : 0, high = compared.yes[1] >> lane & 1 ? one : 0;
+    x.set(detail.values[0], lane, high << 16 | low);
+  });
+  return Step::kNext;
+}
+
+// What `set` sets where it is true.
+uint32_t true_value(std::string_view type) {
+  if (type == "f32") return 0x3f800000u;
+  if (type == "f16" || type == "f16x2") return 0x3c00u;
+  if (type == "bf16" || type == "bf16x2") return 0x3f80u;
+  return 0xffffffffu;
 }
 
 // add.cc, addc, sub.cc, subc, mad.cc, madc, of 32 or 64 bits. The carry of a subtraction is its borrow.
@@ -267,8 +300,8 @@ Handler find_misc_handler(const Instruction& instruction, Detail& detail) {
     const bool pair = instruction.operands[0].kind == Operand::kPair;
     detail.number = pair ? 2 : 1;
     if (name == "set") {
-      detail.variant = instruction.parts[instruction.parts.size() - 2] == "f32";
-      return set_by_comparison;
+      detail.number = true_value(instruction.parts[instruction.parts.size() - 2]);
+      return type.ends_with("x2") ? set_halves_by_comparison : set_by_comparison;
     }
     if (type.ends_with("x2")) return pair ? compare_halves : nullptr;
     return compare;

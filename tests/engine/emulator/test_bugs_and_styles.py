@@ -1,6 +1,7 @@
 """Races that have shipped in libraries, rebuilt as kernels in candidates/cuda/races: each is found within few seeds.
 
 A comment `// right: ...` in such a kernel is the statement that it lacks, or the one instead of its line.
+Honest kernels of many ways to synchronise, in candidates/cuda/styles, are right, and the detector has no finding.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def mended(bug: Candidate) -> Candidate:
 
 
 MENDED = [mended(bug) for bug in BUGS if LACKING.search(bug.source)]
-ALL = [*BUGS, *MENDED]
+STYLES = candidates("cuda/styles")
+ALL = [*BUGS, *MENDED, *STYLES]
+"""Compiled together."""
 
 
 def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **requested: object) -> Feedback:
@@ -94,3 +97,10 @@ def test_a_schedule_shows_it_without_the_detector(local_evaluator: LocalEvaluato
     bug = next(bug for bug in BUGS if bug.path.stem == name)
     feedback = evaluate(local_evaluator, bug, seed=seed)
     assert feedback.failure in (Failure.DEADLOCK, Failure.RACE, Failure.OUTPUT_MISMATCH), feedback.message
+
+
+@pytest.mark.parametrize("kernel", STYLES, ids=lambda kernel: kernel.path.stem)
+def test_a_style_passes_without_a_finding(local_evaluator: LocalEvaluator, kernel: Candidate) -> None:
+    feedback = evaluate(local_evaluator, kernel, detect_races=True)
+    assert feedback.passed, feedback.message
+    assert feedback.emulation is not None and feedback.emulation.findings == ()
