@@ -5,6 +5,8 @@ On the command line: `pkb eval AllReduce kernel.cpp --reward examples.custom_rew
 
 from __future__ import annotations
 
+import argparse
+
 import gymnasium as gym
 
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -37,4 +39,5 @@ def rewards_of(source: str, rewards: list[Reward], evaluator: str | Evaluator = 
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(rewards_of(expert_source(find_problem("AllReduce")) or "", [squared_speedup, composed]))

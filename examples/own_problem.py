@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import gymnasium as gym
@@ -28,6 +29,7 @@ def rewards_of(sources: list[str], evaluator: str | Evaluator = "local") -> list
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     pkb_gym.register_problem(FOLDER)
     problem = find_problem("ShardedSoftmax")
     print(rewards_of(["def solution(x):\n    return x\n", expert_source(problem) or ""]))

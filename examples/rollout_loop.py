@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,4 +57,6 @@ def play(model: Model, output: Path, *, turns: int = 2, evaluator: str | Evaluat
 
 
 if __name__ == "__main__":
-    print(play(example_model, Path(sys.argv[1] if len(sys.argv) > 1 else "attempts.jsonl")))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=Path("attempts.jsonl"), help="of the attempts")
+    print(play(example_model, parser.parse_args().file))

@@ -6,7 +6,7 @@ PKB_TOKEN=$(cat ~/.cache/pkb-gym/serve-token) python examples/service.py http://
 
 from __future__ import annotations
 
-import sys
+import argparse
 from concurrent.futures import ThreadPoolExecutor
 
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
@@ -25,6 +25,6 @@ def judge(url: str, sources: list[str], token: str | None = None) -> list[tuple[
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(f"usage: python {sys.argv[0]} URL, of a service that runs:\n{__doc__}")
-    print(judge(sys.argv[1], [expert_source(find_problem("AllReduce")) or "", "int solution;"]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", metavar="URL", help="of a service that runs")
+    print(judge(parser.parse_args().url, [expert_source(find_problem("AllReduce")) or "", "int solution;"]))

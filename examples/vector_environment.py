@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import gymnasium as gym
 
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -21,4 +23,5 @@ def step(sources: list[str], evaluator: str | Evaluator = "local") -> list[tuple
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(step([expert_source(find_problem("AllReduce")) or "", "int solution;"]))

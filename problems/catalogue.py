@@ -88,7 +88,8 @@ def find_problem(name: str) -> Problem:
     if wanted in names:
         return names[wanted]
     known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}
-    hint = did_you_mean(wanted[:MOST_SHOWN], known.values(), known)
+    numbered = {str(problem.number): problem.name for problem in catalogue()}  # as `pkb list` shows them
+    hint = did_you_mean(numbered.get(wanted.lstrip("0"), wanted[:MOST_SHOWN]), known.values(), known)
     among = len(catalogue()) + len({folder.path for folder in own.values()})
     raise ProblemNotFound(f"no problem {name[:MOST_SHOWN]!r} among {among}.{hint} `pkb list` shows all.")
 

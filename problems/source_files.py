@@ -34,6 +34,7 @@ class Found:
 def read_source_file(path: Path) -> str:
     """The text of a file.
 
+    A byte order mark in front is no part of it, as for Python and compilers.
     Bytes that are not UTF-8 become lone surrogates, so that the evaluator sees and rejects them.
 
     Raises:
@@ -48,7 +49,7 @@ def read_source_file(path: Path) -> str:
 
 def decode_source(data: bytes) -> str:
     """The text of a source's bytes; see `read_source_file`."""
-    return data.decode("utf-8", errors="surrogateescape")
+    return data.decode("utf-8-sig", errors="surrogateescape")
 
 
 def find_sources(folder: Path, problems: Iterable[Problem], ignore: Path | None = None) -> Found:

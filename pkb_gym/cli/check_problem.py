@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
+from pathlib import Path
+
+from pkb_gym.engine.errors import ProblemNotFound
 
 from .command import Session, Status, add_json_option, add_parser, stderr, stdout
 from .diagnosis import print_diagnoses
@@ -28,6 +31,16 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_json_option(parser, "a list of results")
 
 
+def _wanted(named: str) -> str | Path:
+    """What is meant by the argument: the problem of that name, or else the folder."""
+    from pkb_gym.problems.catalogue import find_problem
+
+    with suppress(ProblemNotFound):
+        find_problem(named)
+        return named
+    return Path(named) if Path(named).is_dir() else named
+
+
 def run(args: argparse.Namespace, session: Session) -> int:
     """Checks and prints.
 
@@ -39,7 +52,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
 
     results = []
     with closing(session.open_evaluator(None)) as evaluator:
-        for result in check_problem(args.problem, evaluator):
+        for result in check_problem(_wanted(args.problem), evaluator):
             results.append(result)
             if not args.json:
                 stderr().print(f"{result.name}: {result.state}", soft_wrap=True)

@@ -113,7 +113,10 @@ def compilers() -> list[Diagnosis]:
         toolkit, version = find_toolkit(), nvcc_version()
     except InfrastructureError as error:
         return [Diagnosis("nvcc", "limited", f"it does not work; CUDA kernels cannot be compiled: {error}")]
-    compiler = Diagnosis("nvcc", "ok", f"{version} ({toolkit}), compiles for {default_architecture()}")
+    try:
+        compiler = Diagnosis("nvcc", "ok", f"{version} ({toolkit}), compiles for {default_architecture()}")
+    except ConfigError as error:
+        compiler = Diagnosis("nvcc", "limited", f"{version} ({toolkit}); {error}", "unset the variable, or mend it")
     if find_disassembler(toolkit) is None:
         detail = "none; the instructions of CUDA kernels are not counted"
         return [compiler, Diagnosis("cuobjdump", "limited", detail, "pip install 'pkb-gym[cuda]'")]

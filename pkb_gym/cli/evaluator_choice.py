@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support import env_vars
 
 from .command import Session, stderr
@@ -59,7 +62,8 @@ def open_chosen(args: argparse.Namespace, session: Session, key: bytes | None) -
         key: of the inputs; None where a service draws them.
 
     Raises:
-        ConfigError: the url or address is none, a package is missing, or the folder of sockets cannot be used.
+        ConfigError: the url or address is none, a package is missing, or the folder that PKB_RUNTIME_DIR names cannot
+            be used.
     """
     if args.service is not None:
         from pkb_gym.engine.evaluators.remote import RemoteEvaluator
@@ -78,9 +82,27 @@ def open_chosen(args: argparse.Namespace, session: Session, key: bytes | None) -
             soft_wrap=True,
         )
         return session.open_evaluator(key)
+    folder, idle_s = env_vars.runtime_dir(), env_vars.evaluator_idle_s()
+    if (fault := _fault_of(folder)) and not env_vars.runtime_dir_is_named():
+        stderr().print(
+            f"without a background evaluator: {folder} cannot hold its socket: {fault}; PKB_RUNTIME_DIR names another",
+            soft_wrap=True,
+        )
+        return session.open_evaluator(key)
+    if fault:
+        raise ConfigError(f"PKB_RUNTIME_DIR names {folder}, which cannot hold sockets: {fault}")
     from pkb_gym.serve.background import BackgroundEvaluator
 
-    return Accounted(BackgroundEvaluator(key, env_vars.runtime_dir(), env_vars.evaluator_idle_s()))
+    return Accounted(BackgroundEvaluator(key, folder, idle_s))
+
+
+def _fault_of(folder: Path) -> str:
+    """Why nothing can be written into a folder, which is made where it is missing; empty where it can."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "" if os.access(folder, os.W_OK | os.X_OK) else "it cannot be written"
 
 
 class Accounted:

@@ -92,7 +92,12 @@ def main(
     if argv is None:  # this process is `pkb`, and most of what it makes stays: modules, declarations, schemas
         gc.set_threshold(COLLECT_AFTER)
     try:
+        if argv is None and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `pkb_gym/__init__.py`
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         _check_command("".join(arguments[:1]))
+        if not arguments:
+            make_parser().print_help(sys.stderr)
+            return Status.USAGE
         args = make_parser("".join(arguments[:1])).parse_args(arguments)
         return int(args.run(args, Session(arguments, open_evaluator, seconds_of_process if argv is None else None)))
     except SystemExit as end:  # argparse, after --help or a wrong option

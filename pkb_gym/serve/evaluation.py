@@ -17,9 +17,11 @@ from pkb_gym.engine.records.service import FINISHED, QUEUED
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
-from pkb_gym.engine.stages.progress import PREPARING, WAITING
+from pkb_gym.engine.stages.progress import BUILDING, PREPARING, WAITING
 
-HAS_DEVICES = frozenset({PREPARING, Stage.RUN.value, Stage.CHECK.value, Stage.TIME.value, Stage.PROFILE.value})
+HAS_DEVICES = frozenset(
+    {PREPARING, BUILDING, Stage.RUN.value, Stage.CHECK.value, Stage.TIME.value, Stage.PROFILE.value}
+)
 
 
 class OwningEvaluator(KeyedEvaluator, Protocol):

@@ -24,7 +24,7 @@ def read_or_make_token(path: Path) -> str:
     except UnicodeDecodeError:  # its words quote what was read
         token = ""
     except OSError as error:
-        raise ConfigError(f"token file {path}: {error}") from None
+        raise ConfigError(f"token file {path}: {error.strerror}; name another, or set PKB_CACHE_DIR") from None
     return check_token(token, f"token file {path}")
 
 

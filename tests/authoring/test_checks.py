@@ -201,11 +201,14 @@ def test_places_of_data_arguments() -> None:
     ]
 
 
-def test_exit_statuses_of_the_command(tmp_path, capsys) -> None:
+def test_exit_statuses_of_the_command(tmp_path, capsys, monkeypatch) -> None:
     folder = variant(tmp_path / "mine", "vector_flops=5", "vector_flops=-5")
     assert main(["check-problem", str(folder), "--json"], lambda key: Accepts()) == 1
     assert json.loads(capsys.readouterr().out)[0]["state"] == "failed"
     assert main(["check-problem", str(tmp_path)], lambda key: Accepts()) == 2
     assert "a folder without a problem.py" in capsys.readouterr().err
+    problem_folders._REGISTERED.clear()
+    monkeypatch.chdir(tmp_path)  # a bare name is a path too, where no problem bears it
+    assert main(["check-problem", "mine"], lambda key: Accepts()) == 1
     problem_folders._REGISTERED.clear()
     assert main(["check-problem", str(TEMPLATE)], lambda key: Accepts("infrastructure")) == 3

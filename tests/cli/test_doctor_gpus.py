@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,16 @@ def test_a_compiler_that_is_missing_or_broken_is_reported(monkeypatch):
     monkeypatch.setattr(doctor_gpus, "nvcc_available", lambda: True)
     monkeypatch.setattr(doctor_gpus, "find_toolkit", broken)
     assert "it lies in /nowhere" in found("nvcc").detail
+
+
+def test_an_architecture_that_is_none_is_reported(monkeypatch):
+    """nvcc "compiled for foo", and was ok."""
+    pretend(monkeypatch)
+    monkeypatch.setattr(doctor_gpus, "nvcc_available", lambda: True)
+    monkeypatch.setattr(doctor_gpus, "find_toolkit", lambda: Path("/opt/cuda"))
+    monkeypatch.setattr(doctor_gpus, "nvcc_version", lambda: "nvcc 13.0")
+    monkeypatch.setenv("PKB_CUDA_ARCHITECTURE", "foo")
+    assert found("nvcc").state == "limited" and "PKB_CUDA_ARCHITECTURE is 'foo'" in found("nvcc").detail
 
 
 @pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")

@@ -64,6 +64,26 @@ def test_without_its_packages_there_is_none(pkb, monkeypatch):
     assert "without a background evaluator, which needs uvicorn: pip install 'pkb-gym[serve]'" in ran.err
 
 
+def test_where_its_socket_cannot_lie_there_is_none(pkb, monkeypatch, tmp_path):
+    """A home that cannot be written ended every evaluation."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PKB_EVALUATOR", "background")
+    monkeypatch.delenv("PKB_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(evaluator_choice.env_vars, "runtime_dir", lambda: tmp_path / "file" / "run")
+    ran = pkb(*EVAL, stdin=b"passed")
+    assert ran.status == 0 and len(ran.calls) == 1
+    assert "run cannot hold its socket: Not a directory; PKB_RUNTIME_DIR names another" in ran.err
+
+
+def test_a_folder_that_the_user_names_must_hold_it(pkb, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PKB_EVALUATOR", "background")
+    monkeypatch.setenv("PKB_RUNTIME_DIR", str(tmp_path / "file"))
+    ran = pkb(*EVAL, stdin=b"passed")
+    assert ran.status == 2 and not ran.calls
+    assert f"PKB_RUNTIME_DIR names {tmp_path / 'file'}, which cannot hold sockets: File exists" in ran.err
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [

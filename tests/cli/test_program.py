@@ -76,6 +76,7 @@ def test_no_command_is_wrong_usage(capsys):
     assert main([]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and "COMMAND" in captured.err
+    assert all(name in captured.err for name in NAMES), "who types `pkb` wants to know what there is"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,25 @@ sys.exit(main())
     for times, status in (("once", 130), ("twice", -signal.SIGINT)):
         ran = subprocess.run([sys.executable, "-c", code, "list", times], capture_output=True, text=True)
         assert (ran.returncode, ran.stderr) == (status, "pkb: interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["pkb_gym.envs.registration", "pkb_gym.cli.program", "argparse"])
+def test_ctrl_c_before_anything_catches_it_leaves_no_traceback(tmp_path, module):
+    """`pkb` had a tenth of a second in which it ended in a traceback of ours."""
+    script = tmp_path / "pkb"
+    script.write_text(f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+from pkb_gym.cli import main
+sys.exit(main())
+""")
+    ran = subprocess.run([sys.executable, script, "list"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_reader_that_stops_reading_is_no_error():

@@ -66,11 +66,24 @@ def test_the_service(server):
     assert (passed, failed) == ("passed", "deadlock") and high > 1 > low
 
 
-def test_the_service_needs_a_url(monkeypatch):
+def test_the_service_needs_a_url(monkeypatch, capsys):
     """It ended in an IndexError."""
     monkeypatch.setattr(sys, "argv", [service.__file__])
-    with pytest.raises(SystemExit, match=r"usage: python \S+service\.py URL"):
+    with pytest.raises(SystemExit):
         runpy.run_path(service.__file__, run_name="__main__")
+    assert "usage: service.py [-h] URL" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_help_helps_and_runs_nothing(name, monkeypatch, capsys, tmp_path):
+    """Four evaluated, and one of them wrote its attempts to a file `--help`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    monkeypatch.setattr(gym, "make", None)
+    monkeypatch.setattr(gym, "make_vec", None)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    assert ended.value.code == 0 and capsys.readouterr().out.startswith(f"usage: {name}")
 
 
 @pytest.mark.slow

@@ -26,6 +26,15 @@ def test_what_is_found_is_the_object_of_the_catalogue():
         assert all(find_problem(alias) is problem for alias in (problem.name, problem.folder, problem.upstream))
 
 
+@pytest.mark.parametrize(("number", "name"), [("72", "HyenaCP"), ("001", "AllReduce")])
+def test_a_number_of_the_list_is_answered_by_the_name(number, name):
+    """`pkb list` shows numbers, and each was no problem at all."""
+    with pytest.raises(ProblemNotFound, match=f"no problem '{number}' among .* Did you mean '{name}'"):
+        find_problem(number)
+    with pytest.raises(ProblemNotFound, match=r"no problem '99' among \d+\. `pkb list`"):
+        find_problem("99")
+
+
 @pytest.mark.parametrize("find", [find_problem, choose_problem])
 @pytest.mark.parametrize("name", ["A" * 5000, "a\0b", "\ud800", ""])
 def test_what_is_no_name_of_a_file_is_no_problem(find, name):

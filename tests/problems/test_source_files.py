@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.problems.catalogue import catalogue
-from pkb_gym.problems.source_files import DIALECTS, aliases, find_sources, stem
+from pkb_gym.problems.source_files import DIALECTS, aliases, find_sources, read_source_file, stem
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,14 @@ def test_candidates_come_by_problem_then_by_name(tmp_path):
         (tmp_path / name).touch()
     names = [path.name for path, _ in find_sources(tmp_path, catalogue()).candidates]
     assert names == ["1_allreduce.cpp", "hyena_cp.a.cpp", "hyena_cp.b.cpp"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path, encoding):
+    """Python took such a file, and its evaluation was a SyntaxError."""
+    path = tmp_path / "all_reduce.py"
+    path.write_text("def solution(tensor):\n    return tensor\n", encoding=encoding)
+    assert read_source_file(path).startswith("def solution")
 
 
 def test_pipes_and_devices_are_passed_over(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 // Where a rank stood when a signal ended it, or when it threw the exception that left its kernel: one line on stderr
 // with the places in the candidate's library.
 //
-//     pkb-trace SIGNAL OFFSET:KIND OFFSET:KIND ...
+//     pkb-trace SIGNAL [of LIBRARY] OFFSET:KIND OFFSET:KIND ...
 //
-// SIGNAL is 0 for an exception. Innermost first; offsets are relative to the library. KIND is "at" for the instruction
+// SIGNAL is 0 for an exception. Innermost first; offsets are relative to the library. A process that holds the copies of
+// several ranks names the innermost copy by its number, in the order in which they were given. KIND is "at" for the instruction
 // that was interrupted, "by" for a return address. The evaluator turns offsets into lines of the source; see
 // `ranks/crash_trace.py`.
 #include <execinfo.h>
@@ -28,9 +29,25 @@ namespace {
 constexpr int kMostFrames = 64;
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGQUIT};
 
-uintptr_t library_base, library_end;
+constexpr int kMostLibraries = 64;
 
-// Sets the range of the library that an address lies in.
+struct Library {
+  uintptr_t base, end;
+
+  bool holds(uintptr_t address) const { return base <= address && address < end; }
+};
+
+Library libraries[kMostLibraries];
+int library_count;
+
+const Library* library_of(uintptr_t address) {
+  for (int i = 0; i < library_count; ++i) {
+    if (libraries[i].holds(address)) return &libraries[i];
+  }
+  return nullptr;
+}
+
+// Adds the library that an address lies in.
 int find_library(dl_phdr_info* info, size_t, void* address) {
   uintptr_t end = 0;
   bool found = false;
@@ -42,8 +59,7 @@ int find_library(dl_phdr_info* info, size_t, void* address) {
     found |= begin <= uintptr_t(address) && uintptr_t(address) < begin + part.p_memsz;
   }
   if (!found) return 0;
-  library_base = info->dlpi_addr;
-  library_end = end;
+  libraries[library_count++] = {uintptr_t(info->dlpi_addr), end};
   return 1;
 }
 
@@ -84,14 +100,20 @@ int put_stack(Line& line, int number, uintptr_t at) {
   void* frames[kMostFrames];
   const int count = backtrace(frames, kMostFrames);
   int places = 0;
+  const Library* library = nullptr;
+  for (int i = 0; i < count && !library; ++i) library = library_of(uintptr_t(frames[i]));
   line.put("\npkb-trace ");
   line.put(uintptr_t(number), 10);
+  if (library && library_count > 1) {
+    line.put(" of ");
+    line.put(uintptr_t(library - libraries), 10);
+  }
   for (int i = 0; i < count; ++i) {
     const auto address = uintptr_t(frames[i]);
-    if (address < library_base || address >= library_end) continue;
+    if (!library || !library->holds(address)) continue;
     ++places;
     line.put(' ');
-    line.put(address - library_base, 16);
+    line.put(address - library->base, 16);
     line.put(address == at ? ":at" : ":by");
   }
   line.put('\n');
@@ -165,9 +187,9 @@ extern "C" void pkb_trace_thrown() {
   thrown.used = 0;
 }
 
-// Installs the handlers, for the library that an address lies in. Returns 0 if all is well.
+// Installs the handlers, for the library that an address lies in, beside those of earlier calls. Returns 0 if all is well.
 extern "C" int pkb_trace_library(void* address) {
-  if (!dl_iterate_phdr(find_library, address)) return 1;
+  if (library_count == kMostLibraries || !dl_iterate_phdr(find_library, address)) return 1;
   unwind = &_Unwind_RaiseException;
   dl_iterate_phdr(replace_unwinder, nullptr);
   void* warm[1];

@@ -22,6 +22,7 @@ from pkb_gym.engine.problem.axes import ITEMSIZE
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import output_leaves
 from pkb_gym.engine.ranks.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
+from pkb_gym.engine.ranks.crash_trace import traces_of, without_traces
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.gang import Confinement, Gang
 from pkb_gym.engine.ranks.handover_server import HandoverEnds
@@ -99,17 +100,17 @@ class EmulatedGang:
 
     @property
     def output(self) -> str:
-        """The tail of what the ranks wrote; which of them wrote it is not known."""
-        return re.sub(r"^rank 0: ", "", self._gang.output, flags=re.MULTILINE)
+        """The tail of what the ranks wrote; the emulator puts the rank in front of each line."""
+        return re.sub(r"^rank 0: ", "", without_traces(self._gang.output), flags=re.MULTILINE)
 
     @property
     def pidfds(self) -> Sequence[int]:
         """As `CandidateGang.pidfds`: none, since no rank has a process of its own."""
         return ()
 
-    def output_of(self, rank: int) -> str:  # noqa: ARG002  # as `CandidateGang.output_of`
-        """As `output`, of one rank alone: nothing."""
-        return ""
+    def output_of(self, rank: int) -> str:
+        """As `output`, of one rank alone: where its host code stood when it crashed."""
+        return traces_of(self._gang.output_of(0), rank)
 
     def map_heap(
         self,
@@ -143,11 +144,14 @@ class EmulatedGang:
         binary = emulated_names(artifact.binary)
         self._problem = job.problem
         memory_bytes = job.memory_bytes * self._world_size + EMULATOR_BYTES
-        order = LoadCopies(job.scratch_bytes, memory_bytes, cpp_signature(job.problem))
+        traced = job.stack_trace is not None
+        order = LoadCopies(job.scratch_bytes, memory_bytes, cpp_signature(job.problem), traced)
         copies: list[int] = []
         try:
             while len(copies) < self._world_size:
                 copies.append(memory_file("candidate", binary))
+            if job.stack_trace is not None:
+                copies.append(memory_file("pkb-stack-trace", job.stack_trace))
             self._gang.exchange([order], Loaded, timeout_s=LOAD_TIMEOUT_S, fds=copies)
         except GangFailed as failed:
             raise self._of_all(failed) from None

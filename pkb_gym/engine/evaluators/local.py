@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol, Self
 
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.emulator import build_emulator
+from pkb_gym.engine.compile.emulator import build_emulator, is_built
 from pkb_gym.engine.emulator.emulated_gang import EmulatedGang
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
@@ -39,7 +39,7 @@ from pkb_gym.engine.stages.emulate import judge_emulated
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.pipeline import judge
-from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
+from pkb_gym.engine.stages.progress import BUILDING, PREPARING, WAITING, Progress
 from pkb_gym.engine.stages.static import check_statically
 from pkb_gym.engine.stages.stopwatch import ENDING, Stopwatch
 
@@ -192,6 +192,8 @@ class LocalEvaluator:
         """The same where one process stands for all ranks."""
         config = feedback.config
         with feedback.stopwatch.phase(PREPARING):
+            if not is_built(self._compile_cache):
+                report(BUILDING)
             emulator = build_emulator(self._compile_cache)
             zygote = self._pool.zygote(trusted=False)
             gang = EmulatedGang(zygote, config.world_size, emulator, detect_races=config.detect_races)

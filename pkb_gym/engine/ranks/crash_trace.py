@@ -9,7 +9,9 @@ import re
 
 from pkb_gym.engine.rankside.python import FILE_NAME
 
-_TRACE = re.compile(r"^pkb-trace \d{1,3}(?P<places>(?: [0-9a-f]{1,12}:(?:at|by))*)$", re.MULTILINE)
+_TRACE = re.compile(
+    r"^pkb-trace \d{1,3}(?: of (?P<library>\d{1,3}))?(?P<places>(?: [0-9a-f]{1,12}:(?:at|by))*)$", re.MULTILINE
+)
 
 
 def places_in(output: str) -> list[int]:
@@ -24,6 +26,16 @@ def places_in(output: str) -> list[int]:
     places = (place.split(":") for place in traces[-1]["places"].split())
     # A return address belongs to what follows the call, unless one looks just before it.
     return [int(offset, 16) - (kind == "by") for offset, kind in places]
+
+
+def traces_of(output: str, library: int) -> str:
+    """The traces of one rank of a process that runs several, each in a copy of the library.
+
+    Args:
+        output: that the process wrote.
+        library: number of the copy, which is that of the rank; a process of one copy does not name it.
+    """
+    return "\n".join(trace[0] for trace in _TRACE.finditer(output) if int(trace["library"] or 0) == library)
 
 
 _PYTHON = re.compile(rf'^  File "(?:[^"\n]*/)?{re.escape(FILE_NAME)}", line (\d{{1,6}}) in (\w+)$', re.MULTILINE)

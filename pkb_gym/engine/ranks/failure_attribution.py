@@ -11,7 +11,9 @@ from pkb_gym.engine.records.feedback import Failure
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Read error", "connection was closed")
 
 _HINTS = {
-    "SIGSEGV": "an address outside its memory, or not aligned for a vector instruction, was touched",
+    "SIGSEGV": (
+        "an address outside its memory, or not aligned for a vector instruction, was touched, or the stack overflowed"
+    ),
     "SIGBUS": "an address beyond the end of a mapping was touched, or /tmp is full",
     "SIGFPE": "an integer was divided by zero",
     "SIGILL": "an instruction that this processor lacks, or a failed check of a debug build",

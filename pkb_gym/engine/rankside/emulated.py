@@ -17,6 +17,7 @@ from typing import Any
 
 from . import abi, confine
 from .arguments import unroll
+from .crash import trace_native_code
 from .devices import CpuDevice
 from .emulated_orders import (
     BindRanks,
@@ -68,10 +69,14 @@ def main(wire: Wire, rank: int, world_size: int) -> None:  # as of every rank pr
     wire.send(WorldOpened())
     load, _, copies = wire.receive_with_fds(LoadCopies)
     confine.limit_resources({"RLIMIT_AS": load.memory_bytes})
+    tracer = copies.pop() if load.has_stack_trace else None
     fault = ranks.load(load, copies)
     if fault is not None:
         wire.send(Failed(fault.kind, fault.text))
         return
+    if tracer is not None:
+        for loaded in range(order.world_size):
+            trace_native_code(f"/proc/self/fd/{tracer}", library_path(loaded))
     wire.send(Loaded())
     while True:
         then, _ = wire.receive(BindRanks, RunRanks)
@@ -118,6 +123,7 @@ class EmulatedRanks:
         self._shared = Heap(heap_fd, order.segment_bytes, order.world_size, 0)
         self._requests, self._replies = eventfds[::2], eventfds[1::2]
         self._emulator = load_emulator(f"/proc/self/fd/{library_fd}")
+        self._emulator.pkb_emu_print_by_rank()
         options = Options(
             struct_bytes=ctypes.sizeof(Options), world_size=order.world_size, segment_bytes=order.segment_bytes
         )

@@ -58,17 +58,19 @@ class WorldOpened(WireMessage):
 
 @dataclass(frozen=True)
 class LoadCopies(WireMessage):
-    """Load a candidate on each rank. Descriptors of as many copies of its library come along.
+    """Load a candidate on each rank. Descriptors of as many copies of its library come along, then that of the tracer.
 
     Attributes:
         scratch_bytes: of the symmetric scratch.
         memory_bytes: main memory that may be allocated by all ranks together.
         signature: that it should have, for errors.
+        has_stack_trace: whether there is a tracer, the library that records where host code of a rank crashed.
     """
 
     scratch_bytes: int
     memory_bytes: int
     signature: str
+    has_stack_trace: bool = False
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ _POINTER, _TEXT, _INT, _U64 = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ct
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "pkb_emu_create": (_POINTER, (ctypes.POINTER(Options),)),
     "pkb_emu_destroy": (None, (_POINTER,)),
+    "pkb_emu_print_by_rank": (None, ()),
     "pkb_emu_error": (_TEXT, (_POINTER,)),
     "pkb_emu_segment": (_POINTER, (_POINTER, _INT)),
     "pkb_emu_schedule": (_INT, (_POINTER, _INT, _U64, _U64)),

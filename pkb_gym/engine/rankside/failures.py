@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import traceback
 
@@ -16,6 +17,9 @@ KERNELS = ("kernel.cpp", "kernel.cu")
 """Names of native sources, in whatever folder they are compiled."""
 MOST_FRAMES = 6
 """The most frames of a traceback that are reported, those nearest to the error."""
+
+MOST_NAMES = 5000
+MOST_NAME_CHARS = 100
 
 OUT_OF_MEMORY_TEXTS = (
     "bad_alloc",
@@ -67,7 +71,21 @@ def trace_of(error: BaseException) -> str:
             # Without a stack, no heading of one is printed.
             one.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
             left += [one.__cause__, one.__context__]
-    return "".join(trace.format()).rstrip()
+    text = "".join(trace.format()).rstrip()
+    return text if "Did you mean" in text else text + _near_attribute(error)
+
+
+def _near_attribute(error: BaseException) -> str:
+    """The question with the nearest attribute, where there is none of a name; Python asks it itself from 3.12 on."""
+    name, owner = (error.name, error.obj) if isinstance(error, AttributeError) else (None, None)
+    if not isinstance(name, str) or len(name) > MOST_NAME_CHARS or owner is None:
+        return ""
+    try:
+        known = [other for other in dir(owner)[:MOST_NAMES] if len(other) <= MOST_NAME_CHARS]
+        near = difflib.get_close_matches(name, known, n=1)
+    except Exception:  # `__dir__` may be the candidate's
+        return ""
+    return f". Did you mean: {near[0]!r}?" if near else ""
 
 
 def _is_harness(frame: traceback.FrameSummary) -> bool:

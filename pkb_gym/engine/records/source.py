@@ -75,7 +75,7 @@ def _text_defect(text: str) -> str | None:
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        return f"the source is not valid Unicode text (position {error.start}: {error.reason})"
+        return f"the source is not valid Unicode text (position {error.start}: {error.reason}); files are read as UTF-8"
     if size > MAX_SOURCE_BYTES:
         return f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are accepted"
     if "\0" in text:

@@ -157,7 +157,11 @@ class _EmulatedCheck:
             first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
             race = Race(kind="unknown", rank=first.rank, evidence=f"{first}; under schedule {self._schedules[-1]}")
         run.feedback.race = race
-        advice = "" if run.config.detect_races else "\nthe detector of races names the two accesses and their lines"
+        advice = (
+            ""
+            if run.config.detect_races
+            else "\nthe detector of races (detect_races, --race) names the two accesses and their lines"
+        )
         rank = race.rank if race.owner is None else race.owner
         return run.feedback.stop(Failure.RACE, f"{race}\n{race.evidence}{advice}", rank)
 

@@ -13,3 +13,6 @@ WAITING = "waiting for its turn"
 
 PREPARING = "preparing ranks"
 """State of an evaluation that has just been given the devices."""
+
+BUILDING = "compiling the emulator, once for this machine (minutes)"
+"""State of the first evaluation on emulated GPUs."""

@@ -61,6 +61,9 @@ _FOLDERS = re.compile(
 )
 """In front of files whose names say enough. A path is looked at from its beginning alone, once."""
 
+_RED_ZONE = "use-after-poison"
+"""What AddressSanitizer calls an access to memory that the harness has marked: all that belongs to no tensor."""
+
 _OWN_LINE = re.compile(r"\bkernel\.(?:cpp|cu):\d+")
 
 
@@ -70,6 +73,8 @@ def _summaries(sanitizer: Sanitizer, output: str) -> Iterator[str]:
         summary = summary[:MOST_SUMMARY_CHARS]
         frames = "\n".join(line for line in lines if EXPORTED not in line)
         own = list(dict.fromkeys(_OWN_LINE.findall(frames)))[:MOST_OWN_LINES]
+        if summary.startswith(_RED_ZONE):
+            summary = f"outside of every tensor: {summary}"
         yield summary if _OWN_LINE.search(summary) or not own else f"{summary} ({', '.join(own)})"
 
 

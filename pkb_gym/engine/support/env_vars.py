@@ -24,9 +24,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
+
+_ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?")
 
 
 def cache_dir() -> Path:
@@ -89,6 +92,11 @@ def runtime_dir() -> Path:
     return cache_dir().absolute() / "run"
 
 
+def runtime_dir_is_named() -> bool:
+    """Whether the user names that folder."""
+    return bool(os.environ.get("PKB_RUNTIME_DIR"))
+
+
 def episode_settings() -> str:
     """Settings of episodes as JSON; an empty object where it is not set."""
     return os.environ.get("PKB_EPISODE") or "{}"
@@ -111,8 +119,15 @@ def cuda_home() -> Path | None:
 
 
 def cuda_architecture() -> str | None:
-    """GPU architecture that a machine without a GPU compiles for; None where it is not set."""
-    return os.environ.get("PKB_CUDA_ARCHITECTURE") or None
+    """GPU architecture that a machine without a GPU compiles for; None where it is not set.
+
+    Raises:
+        ConfigError: PKB_CUDA_ARCHITECTURE has not the form of one.
+    """
+    named = os.environ.get("PKB_CUDA_ARCHITECTURE") or None
+    if named is not None and not _ARCHITECTURE.fullmatch(named):
+        raise ConfigError(f"PKB_CUDA_ARCHITECTURE is {named!r}; expected one like 'sm_90a'")
+    return named
 
 
 def set_cuda_architecture(architecture: str) -> None:

@@ -7,7 +7,7 @@ using bf16 = __nv_bfloat16;
 using tvm::ffi::TensorView;
 
 enum Mistake { kNone = 1, kWrongValues, kOutOfBounds, kMisaligned, kLostSignal, kEarlyRead, kLateRead, kHostCrash, kThrows,
-               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank, kUnreadCopy };
+               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank, kUnreadCopy, kPrints };
 
 __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device comm) {
   __shared__ float tile[64 * 32];
@@ -45,7 +45,15 @@ __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
   }
   if (mistake != kLateRead) comm.barrier_blocks(1);
+  if (mistake == kPrints && blockIdx.x == 0 && threadIdx.x < 2) {
+    const unsigned char small = 200;
+    const size_t wide = size_t(1) << 40;
+    printf("thread %u: %5.2f|%-4d|%04x|%lld|%zu|%c|%s|%*d|%.*f|%hhu|%%", threadIdx.x, 1.5, -7, 255u, -1LL << 40, wide, 'x', "text", 4, 9, 1, 0.25, small);
+    if (threadIdx.x == 1) printf(" and\non");
+  }
 }
+
+#include <iostream>
 
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   auto* x = static_cast<bf16*>(tensor.data_ptr());
@@ -56,6 +64,12 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   if (mistake == kThrows && comm.rank == 1) TVM_FFI_THROW(ValueError) << "nothing doing";
   sum<<<4, 64, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), mistake, comm.device());
   PKB_CUDA_LAUNCHED();
+  if (mistake == kPrints) {
+    printf("printf on the host of %d", comm.rank);
+    std::cout << ", cout" << std::flush;
+    std::fputs(" to stderr\n", stderr);
+    std::cerr << "cerr" << std::endl;
+  }
 }
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);

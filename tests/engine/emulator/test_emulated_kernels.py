@@ -10,9 +10,11 @@ import gymnasium as gym
 import pytest
 
 from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.stages.progress import BUILDING
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
@@ -43,6 +45,7 @@ class Mistake(IntEnum):
     SCATTERED = 14
     ONE_BANK = 15
     UNREAD_COPY = 16
+    PRINTS = 17
 
 
 def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **requested: object) -> Feedback:
@@ -86,7 +89,12 @@ def test_it_is_right_on_other_numbers_of_ranks(local_evaluator: LocalEvaluator, 
         ),
         (Mistake.EARLY_READ, Failure.RACE, None, ["under schedule"]),
         (Mistake.LATE_READ, Failure.RACE, None, ["under schedule"]),
-        (Mistake.HOST_CRASH, Failure.RUNTIME_ERROR, 1, ["rank 1 was killed by SIGSEGV"]),
+        (
+            Mistake.HOST_CRASH,
+            Failure.RUNTIME_ERROR,
+            1,
+            ["rank 1 was killed by SIGSEGV", "rank 1 stood at kernel.cu:63"],
+        ),
         (Mistake.THROWS, Failure.RUNTIME_ERROR, 1, ["nothing doing"]),
     ],
 )
@@ -159,6 +167,30 @@ def test_the_page_shows_it_as_it_prints(
     lines = feedback.message.splitlines() or feedback.emulation.advice
     shown = lines[: 4 if mistake is Mistake.LOST_SIGNAL else 1]
     assert all(line in page for line in shown), "\n".join(lines)
+
+
+def test_what_kernels_print_is_reported_with_the_rank(local_evaluator: LocalEvaluator) -> None:
+    """Calls of vprintf did nothing."""
+    feedback = judge(local_evaluator, Mistake.PRINTS, trials=2)
+    assert feedback.passed, feedback.message
+    rest = " 1.50|-7  |00ff|-1099511627776|1099511627776|x|text|   9|0.2|200|%"
+    line = f"thread 0: {rest}thread 1: {rest} and"
+    for rank in range(2):
+        assert f"rank {rank}: {line}\nrank {rank}: on" in feedback.output
+        assert f"rank {rank}: printf on the host of {rank}, cout to stderr\nrank {rank}: cerr\n" in feedback.output
+    assert all(text.startswith("rank ") for text in feedback.output.splitlines())
+
+
+def test_the_first_evaluation_says_that_the_emulator_is_compiled(
+    local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took a minute and more of "preparing ranks"."""
+    config = EvalConfig(device="emulated", world_size=2, size={"M": int(Mistake.NONE), "N": 96}, trials=1)
+    states: dict[bool, list[str]] = {True: [], False: []}
+    for built, seen in states.items():
+        monkeypatch.setattr(local, "is_built", lambda cache, built=built: built)
+        assert local_evaluator.evaluate(find_problem("AllReduce"), SOURCE, config, seen.append).passed
+    assert BUILDING in states[False] and BUILDING not in states[True]
 
 
 def test_the_same_seed_repeats_a_run_to_the_instruction(local_evaluator: LocalEvaluator) -> None:

@@ -16,7 +16,6 @@ DIFFERENT: dict[str, tuple[str, str]] = {
     "good/updates_its_graph.cu": ("load_error", GRAPH),
     "good/joined_host_thread.cu": ("output_mismatch", THREAD),
     "broken/endless_kernel.cu": ("deadlock", ENDLESS),
-    "broken/floods_stdout.cu": ("output_mismatch", "`printf` in kernels prints nothing"),
     "hostile/finishes_in_a_thread.cu": ("output_mismatch", THREAD),
     "hostile/hoards_device_memory.cu": ("out_of_memory", "emulated GPUs share the memory that the evaluation may have"),
     "hostile/leaves_a_kernel_spinning.cu": ("deadlock", ENDLESS),

@@ -42,7 +42,9 @@ def test_the_address_sanitizer_names_the_line_that_writes_behind_an_output(local
     assert feedback.stage is Stage.COMPILE and feedback.failure == "runtime_error"
     (report,) = feedback.sanitizers
     line = next(i for i, text in enumerate(candidate.source.splitlines(), 1) if "theirs[out.numel()" in text)
-    assert report.found and report.summary.startswith(f"use-after-poison kernel.cpp:{line} in solution")
+    assert report.found and report.summary.startswith(
+        f"outside of every tensor: use-after-poison kernel.cpp:{line} in solution"
+    )
     assert report.summary in feedback.message
     assert Feedback.model_validate_json(feedback.model_dump_json()) == feedback
 

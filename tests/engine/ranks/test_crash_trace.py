@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.ranks.crash_trace import places_in, python_lines_in, without_traces
+from pkb_gym.engine.ranks.crash_trace import places_in, python_lines_in, traces_of, without_traces
 
 
 def test_a_return_address_stands_for_the_call_before_it():
@@ -25,6 +25,13 @@ def test_what_is_no_trace_has_no_places(line: str):
 def test_traces_are_not_shown_as_output():
     tail = "rank 0: one\nrank 0: \nrank 1: \nrank 1: pkb-trace 11 1:at\nrank 0: pkb-trace 3\nrank 1: two\n"
     assert without_traces(tail) == "rank 0: one\nrank 1: two\n"
+
+
+def test_a_process_of_several_ranks_names_the_copy():
+    output = "pkb-trace 11 of 1 1:at\npkb-trace 3 of 0 2:at\npkb-trace 6 of 1 3:by\n"
+    assert places_in(traces_of(output, 1)) == [2] and places_in(traces_of(output, 0)) == [2]
+    assert traces_of(output, 2) == "" and places_in(traces_of("pkb-trace 11 4:at\n", 0)) == [4]
+    assert without_traces("rank 0: one\nrank 0: pkb-trace 11 of 1 1:at\n") == "rank 0: one\n"
 
 
 def test_a_python_stack_shows_the_candidates_lines():

@@ -87,3 +87,21 @@ def test_a_trace_of_a_kernel_has_neither_headers_nor_folders(monkeypatch: pytest
 
 def test_a_trace_of_an_endless_recursion_is_short() -> None:
     assert len(trace_of(raised("def f():\n    f()\nf()\n"))) < 1000
+
+
+def test_a_mistyped_attribute_is_answered_by_the_nearest() -> None:
+    text = trace_of(raised("import torch.distributed as dist\ndist.all_reduc\n"))
+    assert text.endswith("module 'torch.distributed' has no attribute 'all_reduc'. Did you mean: 'all_reduce'?")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "(5).quite_another_thing\n",
+        "raise AttributeError('no')\n",
+        "class Odd:\n    def __dir__(self):\n        raise ValueError\n\nOdd().x\n",
+        f"getattr(5, {'x' * 200!r})\n",
+    ],
+)
+def test_where_nothing_is_near_nothing_is_asked(source: str) -> None:
+    assert "Did you mean" not in trace_of(raised(source))

@@ -21,7 +21,10 @@ REJECTED = {
     "blank": (" \n\t\r\n\u2003", "the source is empty"),
     "over-long": (CPP + "//" + "x" * MAX_SOURCE_BYTES, f"at most {MAX_SOURCE_BYTES} are accepted"),
     "over-long in bytes": (CPP + "//" + "\u00e9" * (MAX_SOURCE_BYTES // 2), "at most"),
-    "lone surrogate": (CPP + "// \ud800", f"not valid Unicode text (position {len(CPP) + 3}"),
+    "lone surrogate": (
+        CPP + "// \ud800",
+        f"(position {len(CPP) + 3}: surrogates not allowed); files are read as UTF-8",
+    ),
     "NUL": (CPP + "\0", f"NUL character at position {len(CPP)}"),
     "no solution in C++": ("#include <vector>\nint main() {}\n", "never mentions `solution`"),
     "no solution in Python": ("import torch\n\ndef resolution():\n    pass\n", "the module never mentions `solution`"),

@@ -20,7 +20,10 @@ SUMMARY: AddressSanitizer: use-after-poison /opt/here/include/pkb/bf16.h:20 in p
 def test_a_summary_in_a_header_names_the_candidates_own_lines():
     (report,) = reports_in("address", ADDRESS, 86)
     assert report.found
-    assert report.summary == "use-after-poison pkb/bf16.h:20 in pkb::bf16::operator=(float) (kernel.cpp:12)"
+    assert (
+        report.summary
+        == "outside of every tensor: use-after-poison pkb/bf16.h:20 in pkb::bf16::operator=(float) (kernel.cpp:12)"
+    )
     assert "/opt/here" not in report.report and "/tmp" not in report.report
 
 
@@ -31,7 +34,7 @@ def test_a_finding_inside_a_copy_names_the_line_that_copies():
 SUMMARY: AddressSanitizer: use-after-poison ../../src/libsanitizer/sanitizer_common/common.inc:8 in memcpy
 """
     (report,) = reports_in("address", text, 86)
-    assert report.summary == "use-after-poison common.inc:8 in memcpy (kernel.cpp:16)"
+    assert report.summary == "outside of every tensor: use-after-poison common.inc:8 in memcpy (kernel.cpp:16)"
 
 
 def test_the_same_report_of_every_rank_counts_once():

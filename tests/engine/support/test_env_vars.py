@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support import env_vars
 
 HOW_GPUS_ARE_USED = (
@@ -47,6 +48,20 @@ def test_secrets_and_folders_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "secret")
     seen = env_vars.for_candidates()
     assert not seen.keys() & set(SECRETS) and "secret" not in seen.values()
+
+
+@pytest.mark.parametrize("named", ["sm_90", "sm_90a", "sm_100f", "sm_120"])
+def test_architectures(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    monkeypatch.setenv("PKB_CUDA_ARCHITECTURE", named)
+    assert env_vars.cuda_architecture() == named
+
+
+@pytest.mark.parametrize("named", ["foo", "90a", "9.0", "sm_9", "sm_90a -o /x", "compute_90"])
+def test_what_is_no_architecture_is_an_error(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    """nvcc's own words were the failure of an evaluation."""
+    monkeypatch.setenv("PKB_CUDA_ARCHITECTURE", named)
+    with pytest.raises(ConfigError, match=r"PKB_CUDA_ARCHITECTURE is .*; expected one like 'sm_90a'"):
+        env_vars.cuda_architecture()
 
 
 def test_changes_come_last(monkeypatch: pytest.MonkeyPatch) -> None:

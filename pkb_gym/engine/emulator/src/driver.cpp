@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "printing.h"
 #include "runtime_world.h"
 
 using namespace pkb::emulator;
@@ -98,6 +99,8 @@ pkb_emu_world* pkb_emu_create(const pkb_emu_options* options) {
 }
 
 void pkb_emu_destroy(pkb_emu_world* world) { delete world; }
+
+void pkb_emu_print_by_rank() { print_by_rank(); }
 
 const char* pkb_emu_error(pkb_emu_world* world) { return world ? world->error.c_str() : create_error.c_str(); }
 

@@ -81,6 +81,8 @@ typedef void (*pkb_emu_function)(void* user);
 // A null result: pkb_emu_error(NULL) says why.
 PKB_EMU_API pkb_emu_world* pkb_emu_create(const pkb_emu_options* options);
 PKB_EMU_API void pkb_emu_destroy(pkb_emu_world* world);
+// From now on, lines that host code prints by stdio and iostreams have the rank in front, as those of kernels have.
+PKB_EMU_API void pkb_emu_print_by_rank(void);
 PKB_EMU_API const char* pkb_emu_error(pkb_emu_world* world);
 
 // Policy, seed and limit of wall-clock time of the runs from now on, instead of those in the options.

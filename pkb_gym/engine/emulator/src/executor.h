@@ -89,6 +89,9 @@ Handler find_wgmma_handler(const Instruction& instruction, Detail& detail);
 Handler find_control_handler(const Instruction& instruction, Detail& detail);
 Handler find_misc_handler(const Instruction& instruction, Detail& detail);
 
+// A call of vprintf.
+Step print_call(Executor& x, const Op& op, uint32_t lanes);
+
 // After threads have exited: barriers that waited for them alone complete.
 void recheck_barriers(Engine& engine, Block& block);
 

@@ -82,7 +82,7 @@ std::string Memory::describe(uint64_t address) const {
   }
   const auto text = [&](const Region& region) {
     std::string name = kKinds[int(region.kind)];
-    if (*region.name) name += std::string(" ") + region.name;
+    if (*region.name && name != region.name) name += std::string(" ") + region.name;
     return name + " of rank " + std::to_string(region.rank);
   };
   if (best) return text(*best) + ", byte " + std::to_string(address - best->address);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 
 namespace pkb::emulator {
 namespace {
@@ -119,6 +120,7 @@ bool World::block(RankState& rank, const char* why, std::function<bool()> ready)
   rank.state = RankState::kBlocked;
   rank.ready = std::move(ready);
   rank.waits_for = why;
+  std::fflush(stdout);  // while it is this rank's
   turn_ = -1;
   turn_changed_.notify_all();
   turn_changed_.wait(lock, [&] { return turn_ == rank.rank; });
@@ -168,6 +170,7 @@ std::optional<Fault> World::run(const std::function<int(int)>& body) {
         turn_changed_.wait(lock, [&] { return turn_ == rank.rank; });
       }
       const int status = body(rank.rank);
+      std::fflush(stdout);
       const std::lock_guard lock(mutex_);
       rank.body_status = status;
       rank.state = RankState::kDone;
@@ -225,7 +228,7 @@ void World::loop() {
       if (engine.run_parked()) continue;
       if (ran) continue;
     }
-    std::string message = "deadlock: nobody can go on";
+    std::string message = "nobody can go on";
     for (const auto& rank : ranks) {
       if (rank->state == RankState::kBlocked) message += "\n  rank " + std::to_string(rank->rank) + ", host: waits for " + rank->waits_for;
     }
