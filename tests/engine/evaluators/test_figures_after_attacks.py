@@ -16,7 +16,8 @@ AIMS = ("run while frozen", "be timed under better conditions", "exhaust the mac
 BAD = [each for family in FAMILIES if family.aim in AIMS for each in members(family, on_gpus=False)]
 LARGEST_RATIO = 1.3
 ATTEMPTS = 5
-"""Other programs disturb a figure now and then; what an attack has left disturbs each."""
+"""Before the attacks, and at most after them. Other programs disturb a figure now and then; what an attack has left
+disturbs each."""
 
 
 def speedup(evaluator: LocalEvaluator) -> float:
@@ -35,7 +36,7 @@ def needs_what_is_missing(candidate: Candidate) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_good_kernel_has_the_figures_that_it_had(local_evaluator: LocalEvaluator) -> None:
-    before = sorted(speedup(local_evaluator) for _ in range(3))[1]
+    before = [speedup(local_evaluator) for _ in range(ATTEMPTS)]
     for candidate in BAD:
         if not needs_what_is_missing(candidate):
             feedback = local_evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
@@ -43,6 +44,6 @@ def test_a_good_kernel_has_the_figures_that_it_had(local_evaluator: LocalEvaluat
     after = []
     while len(after) < ATTEMPTS:
         after.append(speedup(local_evaluator))
-        if 1 / LARGEST_RATIO < after[-1] / before < LARGEST_RATIO:
+        if min(before) / LARGEST_RATIO < after[-1] < max(before) * LARGEST_RATIO:
             return
-    pytest.fail(f"a speedup of {before:.2f} before, and of {after} after {len(BAD)} attacks")
+    pytest.fail(f"speedups of {before} before, and of {after} after {len(BAD)} attacks")
