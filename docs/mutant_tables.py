@@ -56,13 +56,14 @@ def _of_result(path: Path) -> str:
     where = f"{parts.count(result['world_size'], 'rank')} on {_machine(result)}"
     names = list(dict.fromkeys(row["problem"] for row in judged))
     counts = [row["evaluations"] for row in wrong] or [0]
+    commits = _commits(result["commit"], judged)
     repeats = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     text = [
         f"### {where}\n",
         f"{len(wrong)} wrong mutants, {repeats} evaluations of each: {_share(wrong)} refused. "
         f"{_not_evaluated(left, nowhere)}{_unchanged(experts, result['sizes'])} "
         f"Each mutant is evaluated at the first size of {' and '.join(result['sizes'])} at which a rank reaches its "
-        f"operation, until `{result['until']}`; commit {result['commit']} (`benchmarks/results/{path.name}`).\n",
+        f"operation, until `{result['until']}`; {commits} (`benchmarks/results/{path.name}`).\n",
         parts.table(
             ("kernel", "wrong mutants", "refused", "failures", "unchanged kernel refused"),
             [_line(name, wrong, experts) for name in names],
@@ -90,6 +91,12 @@ def _machine(result: dict[str, Any]) -> str:
     shared = result.get("ranks_per_gpu", 1) > 1
     gpu = " and ".join(sorted({name.removeprefix("NVIDIA ").split()[0] for name in result["gpus"]}))
     return f"{parts.count(len(result['gpus']), gpu)}, which they share" if shared else gpu
+
+
+def _commits(last: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The commit of the evaluations, and those of the earlier ones that they were added to."""
+    earlier = sorted({row["commit"] for row in rows if row.get("commit")})
+    return f"commit {last}" + (f", some evaluations of {' and '.join(earlier)}" if earlier else "")
 
 
 def _not_evaluated(left: int, nowhere: int) -> str:

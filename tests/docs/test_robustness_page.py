@@ -92,6 +92,10 @@ def test_nothing_is_written_of_what_there_is_none(tmp_path):
     section = generator.mutant_tables.section(tmp_path)
     assert "### 2 ranks on H200\n" in section
     assert "20 of 20 refused. Unchanged experts were not evaluated in this run. " in section
+    assert "until `check`; commit abc (`" in section
+    rows = [row | {"commit": "old"}, row | {"mutant": "expert:8: comm.wait(r)", "commit": None}]
+    (tmp_path / "mutants_2_gpus.json").write_text(json.dumps(about | {"rows": rows}))
+    assert "; commit abc, some evaluations of old (`" in generator.mutant_tables.section(tmp_path)
     assert "Not evaluated" not in section
 
 

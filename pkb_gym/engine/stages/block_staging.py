@@ -60,7 +60,8 @@ class Pace:
 
     Attributes:
         baseline_us: microseconds a call of the baseline.
-        answer_us: microseconds that the slowest GPU takes to answer; 0 on the CPU.
+        answer_us: microseconds that the slowest GPU takes to answer, after a quiet moment has been waited for in vain
+            or found (`CudaConditioner.answer_us`); 0 on the CPU.
     """
 
     baseline_us: float
