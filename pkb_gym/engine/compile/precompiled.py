@@ -14,8 +14,9 @@ import json
 import logging
 import os
 import re
+import secrets
 import shutil
-import tempfile
+import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ PREFIX, PRECOMPILED, MANIFEST = "prefix.h", "prefix.h.gch", "manifest.json"
 MAGIC = b"gpch"
 """The first bytes of a precompiled header of g++."""
 
+FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
 TIMEOUT_S = 60.0
 MOST_KEPT = 3
 """Each takes some 70 MB; those that no process uses and that were used longest ago are removed."""
@@ -104,7 +106,8 @@ def _prefix() -> str:
 def _find_or_make(root: Path, folder: Path, flags: Sequence[str]) -> _Header | None:
     header = _found(folder) or _made(root, folder, flags)
     if header is not None:
-        os.utime(folder)
+        with contextlib.suppress(PermissionError):  # of a cache that this user can only read
+            os.utime(folder)
         _prune(root)
     return header
 
@@ -114,16 +117,24 @@ def _found(folder: Path) -> _Header | None:
     lock = share_ownership(folder)
     if lock is None:
         return None
-    if _is_current(folder):
+    if _seen_in_sandboxes(lock) and _is_current(folder):
         return _Header(folder, lock)
     os.close(lock)
     return None
 
 
+def _seen_in_sandboxes(folder: int) -> bool:
+    """Whether compilers can read a folder that this process has open: root in a sandbox cannot read all files."""
+    found = os.fstat(folder)
+    return found.st_uid == os.geteuid() or found.st_mode & FOR_OTHERS == FOR_OTHERS
+
+
 def _made(root: Path, folder: Path, flags: Sequence[str]) -> _Header | None:
     root.mkdir(parents=True, exist_ok=True)
     remove_abandoned(root.glob(".*"))
-    beside = Path(tempfile.mkdtemp(dir=root, prefix="."))
+    # Not by `tempfile`, whose folders are their owner's alone, whatever the umask.
+    beside = root / f".{secrets.token_hex(8)}"
+    beside.mkdir()
     lock = take_ownership(beside)
     try:
         if lock is None or not _make(beside, flags):

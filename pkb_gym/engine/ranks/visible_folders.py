@@ -86,7 +86,7 @@ def _hidden() -> Iterator[Path]:
         if url.scheme == "file":
             yield Path(unquote(url.path)).resolve()
     yield from folders_with_answers()
-    yield env_vars.cache_dir().resolve()
+    yield env_vars.shared_cache_dir().resolve()
 
 
 def _installation(package: Path) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """Evaluators of one machine, and what they do side by side: nothing compiles or checks while somebody measures.
 
 Two folders are locked, which leaves nothing behind and is let go of however a process ends: the one for temporary files
-by whoever measures (`time.machine_to_itself`) or works, the one above it by whoever waits to. So a measurement that
+by whoever measures (`time.machine_to_itself`) or works, one above it by whoever waits to. So a measurement that
 waits goes ahead of work that comes later.
 """
 
@@ -42,7 +42,9 @@ def folder_apart(folder: Path) -> Path:
 
 
 def _queue() -> Path:
-    return Path(tempfile.gettempdir()).parent
+    """The nearest folder above that can be opened: those of several users' folders may be closed to them."""
+    above = Path(tempfile.gettempdir()).parents
+    return next((folder for folder in above if os.access(folder, os.R_OK)), above[-1])
 
 
 @contextlib.contextmanager

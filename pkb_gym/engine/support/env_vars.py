@@ -1,13 +1,14 @@
 """The environment variables that pkb-gym knows: the one module that reads them.
 
-- PKB_CACHE_DIR: folder of everything that may be made again (default: ~/.cache/pkb-gym).
+- PKB_CACHE_DIR: folder of all that may be made again (default: ~/.cache/pkb-gym); each user of a shared one has a part.
 - PKB_TOKEN: the token of evaluation services that are named by url.
 - PKB_EVALUATOR: "fresh" has `pkb eval` start processes of its own each time; "background", the default, lets it use the
   background evaluator.
 - PKB_RUNTIME_DIR: folder of the sockets of background evaluators (default: pkb-gym in XDG_RUNTIME_DIR where there is
   one, else `run` in the cache folder).
 - PKB_EVALUATOR_IDLE_S: seconds without a request after which a background evaluator ends (default: 600).
-- XDG_RUNTIME_DIR: of the XDG base directory specification; a folder that the user alone can enter.
+- XDG_RUNTIME_DIR: of the XDG base directory specification; a folder that the user alone can enter. One of another user,
+  as `su` and `sudo` may leave behind, is not used.
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
 - PKB_EPISODE: settings of episodes as JSON, for servers that foreign frameworks start (docs/frameworks.md).
 - OPENAI_BASE_URL, OPENAI_API_KEY: endpoint of the agent `openai`, and its key.
@@ -33,9 +34,35 @@ _ARCHITECTURE = re.compile(r"sm_\d{2,3}[af]?")
 
 
 def cache_dir() -> Path:
-    """Folder of the caches; it may not exist yet."""
+    """Folder of the caches; it may not exist yet.
+
+    In a folder of another user that this user can write, a part of its own, `user-UID`: libraries from a cache are
+    loaded into trusted processes, and files of one user cannot be replaced by another.
+
+    Raises:
+        ConfigError: that part belongs to another user.
+    """
+    folder = shared_cache_dir()
+    if _owner(folder) in (None, os.geteuid()) or not os.access(folder, os.W_OK | os.X_OK):
+        return folder
+    own = folder / f"user-{os.geteuid()}"
+    if (owner := _owner(own)) not in (None, os.geteuid()):
+        raise ConfigError(f"the cache folder {own} belongs to user {owner}; set PKB_CACHE_DIR to a folder of your own")
+    return own
+
+
+def shared_cache_dir() -> Path:
+    """The folder that is named for caches: `cache_dir`, or the one that several users have theirs in."""
     named = os.environ.get("PKB_CACHE_DIR", "")
     return Path(named).expanduser() if named else Path("~/.cache/pkb-gym").expanduser()
+
+
+def _owner(path: Path) -> int | None:
+    """The user that a path belongs to; None where there is none, or it cannot be seen."""
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return None
 
 
 def columns() -> int | None:
@@ -87,7 +114,7 @@ def runtime_dir() -> Path:
     if named := os.environ.get("PKB_RUNTIME_DIR", ""):
         return Path(named).expanduser().absolute()
     of_user = os.environ.get("XDG_RUNTIME_DIR", "")
-    if of_user and Path(of_user).is_dir():
+    if of_user and Path(of_user).is_dir() and _owner(Path(of_user)) == os.geteuid():
         return Path(of_user, "pkb-gym")
     return cache_dir().absolute() / "run"
 

@@ -15,6 +15,7 @@ from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.opened_files import checked
 from pkb_gym.engine.compile.precompiled import MANIFEST, PRECOMPILED, begins_with_header, precompiled_header
 from pkb_gym.engine.compile.sandboxed_compiler import Run
+from pkb_gym.engine.support import env_vars
 
 KERNEL = """// {id}
 #include <vector>
@@ -176,6 +177,28 @@ def test_one_in_use_is_not_replaced(compiler: FakeCompiler, monkeypatch: pytest.
         assert precompiled_header(["-O3"]) is None, "the other's is of another header: this process does without"
     assert (of_others / PRECOMPILED).read_bytes() == b"gpchint one();"
     assert another_process() == of_others and (of_others / PRECOMPILED).read_bytes() == b"gpchint two();"
+
+
+def test_one_that_sandboxes_cannot_read_is_not_used(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root's compilers said 'Permission denied' of another user's, which was kept as the fault of the source."""
+    folder = another_process()
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~umask(), "others of an image's cache may read it"
+    folder.chmod(0o700)
+    assert another_process() == folder, "its own user's"
+    end_process()
+    cache, euid = env_vars.cache_dir(), os.geteuid()
+    monkeypatch.setattr(env_vars, "cache_dir", lambda: cache)
+    monkeypatch.setattr(os, "geteuid", lambda: euid + 1)
+    assert precompiled_header(["-O3"]) is None
+    precompiled._READY.clear()
+    folder.chmod(0o755)
+    assert another_process() == folder
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def test_where_it_cannot_be_made_one_does_without(

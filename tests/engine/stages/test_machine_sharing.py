@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +76,25 @@ def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
     measures.leave()
     assert later.has_it.wait(10)
     later.leave()
+
+
+def test_the_folder_of_all_users_folders_may_be_closed_to_them(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `/tmp/user` is by pam_tmpdir: no evaluation of a user other than root got beyond its texts."""
+    closed, opens = tmp_path / "user", os.open
+
+    def opened(path: Path | str, *options: int) -> int:
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opens(path, *options)
+
+    (closed / "1000").mkdir(parents=True)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(closed / "1000"))
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)
+    monkeypatch.setattr(os, "open", opened)
+    measures = Somebody(ahead_of_work(), machine_to_itself())
+    assert measures.has_it.wait(10)
+    works = Somebody(work_beside_others())
+    assert works.waits()
+    measures.leave()
+    assert works.has_it.wait(10)
+    works.leave()

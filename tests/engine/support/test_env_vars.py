@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
@@ -102,3 +105,54 @@ def test_a_child_that_is_no_rank_gets_no_variables_of_ranks(monkeypatch: pytest.
     assert env_vars.local_rank() == 3
     monkeypatch.delenv("LOCAL_RANK")
     assert env_vars.local_rank() == 0
+
+
+@pytest.fixture
+def somebody_else(monkeypatch: pytest.MonkeyPatch) -> int:
+    """This process as another user than the one that its files belong to."""
+    other = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    return other
+
+
+def test_the_cache_folder_is_as_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
+    assert env_vars.cache_dir() == tmp_path
+    monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path / "later"))
+    assert env_vars.cache_dir() == tmp_path / "later"
+
+
+def test_users_of_one_cache_folder_have_their_own_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody_else: int
+) -> None:
+    """Libraries that one user had left there were loaded into trusted processes of the other."""
+    monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
+    own = tmp_path / f"user-{somebody_else}"
+    assert env_vars.cache_dir() == own and env_vars.shared_cache_dir() == tmp_path
+    monkeypatch.delenv("PKB_RUNTIME_DIR", raising=False)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    assert env_vars.runtime_dir() == own / "run"
+    own.mkdir()
+    with pytest.raises(ConfigError, match=rf"the cache folder .*user-\d+ belongs to user {os.getuid()}; set PKB_CACHE"):
+        env_vars.cache_dir()
+
+
+def test_a_cache_folder_that_can_only_be_read_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, somebody_else: int
+) -> None:
+    """An image may bring compiled kernels."""
+    monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert env_vars.cache_dir() == tmp_path
+
+
+def test_sockets_do_not_go_to_the_runtime_folder_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sudo -E pkb eval` made a folder there that the user's own commands could not use any more."""
+    monkeypatch.delenv("PKB_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("PKB_CACHE_DIR", "/home/someone/cache")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert env_vars.runtime_dir() == tmp_path / "pkb-gym"
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert env_vars.runtime_dir() == Path("/home/someone/cache/run")
