@@ -151,7 +151,7 @@ FAMILIES = (
         "blocks grow with the best time shown, and shorter ones are not counted; a source has its first verdict",
         (
             *("engine/stages/test_time.py", "envs/test_episode.py", "envs/test_equal_sources.py"),
-            "engine/evaluators/test_figures_after_attacks.py",
+            "engine/evaluators/test_candidates.py",
         ),
     ),
     Family(

@@ -1,4 +1,7 @@
-"""Every file of tests/candidates: its own named failure, in time, and the next evaluation is none the worse."""
+"""Every file of tests/candidates: its own named failure, in time, and what comes after it is none the worse.
+
+That is the next evaluation, and the speedup of a good kernel after all attacks on the timing.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.ranks.sandbox import bubblewrap_works
-from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.problems.catalogue import find_problem
+from tests.engine.attacks import FAMILIES, members
 from tests.engine.candidates import DEADLINE_S, FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead
 from tests.engine.joined_libraries import can_join, compile_together
@@ -25,6 +29,13 @@ ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in cand
 GOOD = read(FOLDER / "good" / "reads_peers.cpp")
 SLACK_S = 60.0
 """What an evaluation may take beyond its deadlines, on a machine that others use too."""
+
+ON_TIMING = ("run while frozen", "be timed under better conditions", "exhaust the machine", "give an earlier answer")
+ATTACKS = [each for family in FAMILIES if family.aim in ON_TIMING for each in members(family, on_gpus=False)]
+LARGEST_RATIO = 1.3
+ATTEMPTS = 5
+"""Before the attacks, and at most after them. Other programs disturb a figure now and then; what an attack has left
+disturbs each."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,15 +77,44 @@ def temporary_files(pool: GangPool) -> set[str]:
     return {str(path) for folder in folders if folder.is_dir() for path in folder.rglob("*")}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def speedups_before(request: pytest.FixtureRequest, local_evaluator: LocalEvaluator, nothing_left: None) -> list[float]:
+    """Of the good kernel, before any attack; none where no test compares them."""
+    asked = {item.name for item in request.session.items if item.path == request.path}
+    if test_a_good_kernel_has_the_speedup_that_it_had.__name__ not in asked:
+        return []
+    return [speedup(local_evaluator) for _ in range(ATTEMPTS)]
+
+
+@pytest.fixture(scope="module")
+def evaluated() -> set[str]:
+    """Names of candidates that tests before this one have evaluated."""
+    return set()
+
+
 def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:
     return evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
 
 
+def speedup(evaluator: LocalEvaluator) -> float:
+    """Of the good kernel."""
+    config = GOOD.config.model_copy(update={"until": "time", "timing_budget_s": 0.3})
+    feedback = evaluator.evaluate(find_problem(GOOD.problem), GOOD.source, config)
+    GOOD.assert_as_expected(feedback)
+    assert feedback.timing is not None
+    return feedback.timing.speedup
+
+
+def needs_what_is_missing(candidate: Candidate) -> bool:
+    return candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works()
+
+
 @pytest.mark.timeout(300)  # the first one compiles for all
 @pytest.mark.parametrize("candidate", ALL, ids=lambda candidate: candidate.name)
-def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate) -> None:
-    if candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works():
+def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate, evaluated: set[str]) -> None:
+    if needs_what_is_missing(candidate):
         pytest.skip("needs bubblewrap: without it the machine's files, network or processes are within its reach")
+    evaluated.add(candidate.name)
     for _ in range(2 if "twice" in candidate.options else 1):
         began = time.monotonic()
         feedback = evaluate(local_evaluator, candidate)
@@ -86,6 +126,24 @@ def test_candidate(local_evaluator: LocalEvaluator, candidate: Candidate) -> Non
         assert took_s - compile_s - waited_s < 2 * DEADLINE_S + SLACK_S
     if candidate.path.parent.name == "hostile":
         GOOD.assert_as_expected(evaluate(local_evaluator, GOOD))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_good_kernel_has_the_speedup_that_it_had(
+    local_evaluator: LocalEvaluator, speedups_before: list[float], evaluated: set[str]
+) -> None:
+    """Behind `test_candidate`, which runs the attacks too."""
+    for candidate in ATTACKS:
+        if candidate.name not in evaluated and not needs_what_is_missing(candidate):
+            feedback = evaluate(local_evaluator, candidate)
+            assert feedback.failure is not Failure.INFRASTRUCTURE, f"{candidate.name}: {feedback.message}"
+    after: list[float] = []
+    while len(after) < ATTEMPTS:
+        after.append(speedup(local_evaluator))
+        if min(speedups_before) / LARGEST_RATIO < after[-1] < max(speedups_before) * LARGEST_RATIO:
+            return
+    pytest.fail(f"speedups of {speedups_before} before, and of {after} after {len(ATTACKS)} attacks")
 
 
 def test_what_a_candidate_wrote_holds_no_lines_of_the_profiler(local_evaluator: LocalEvaluator) -> None:
