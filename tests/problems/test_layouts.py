@@ -10,6 +10,7 @@ import pytest
 from pkb_gym.engine.compare.layout import SetPlan, Workload, plan_set
 from pkb_gym.engine.hardware.gpu_memory import GPU_MEMORY_GIB, gpus_with
 from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem.axes import ITEMSIZE
 from pkb_gym.engine.rankside.abi import MAX_GROUPS
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.stages.heap_layout import HeapLayout, lay_out
@@ -74,13 +75,25 @@ def test_every_trial_fits_into_the_heap_and_the_heap_into_gpus(problem: Problem)
             for trial in modes.values():
                 assert len(of_default.plan([trial], False, 0).partitions) <= MAX_GROUPS
             largest = heapq.nlargest(LARGEST, plans.values(), key=lambda plan: plan.nbytes)
+            layouts = {ITEMSIZE[default]: layout}
             for dtype in others:
                 config = configuration(problem, size, world_size, dtype)
-                layout = lay_out(problem, config)
+                alike = layouts.get(ITEMSIZE[dtype])
+                layout = layouts[ITEMSIZE[dtype]] = alike or lay_out(problem, config)
                 for plan in largest:
                     axes = [dataclasses.replace(ax, dtype=dtype) for ax in plan.axes]
                     assert_fits(problem, plan_set(problem, plan.trial, axes, 0), layout, (config, plan.trial))
     assert gpus == {key: FIT_SOME.get(key, EVERY_GPU) for key in gpus}
+
+
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+def test_dtypes_of_one_size_have_one_layout(problem: Problem) -> None:
+    """So that the test above lays out one of them."""
+    layouts: dict[int, set[HeapLayout]] = {}
+    for dtype in problem.dtypes:
+        layout = lay_out(problem, configuration(problem, "tiny", 2, dtype))
+        layouts.setdefault(ITEMSIZE[dtype], set()).add(layout)
+    assert all(len(of_size) == 1 for of_size in layouts.values())
 
 
 def test_scratch_has_no_room_for_tables_of_which_a_call_reads_a_few_rows() -> None:

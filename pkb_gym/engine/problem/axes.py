@@ -290,7 +290,11 @@ def resolve_shape(shape: tuple[str | int, ...] | str, ax: Axes) -> tuple[int, ..
         whole = ax[shape]
         dims: AxisValue = whole if isinstance(whole, tuple) else (whole,)
     else:
-        dims = tuple(ax.number(dim) if isinstance(dim, str) else dim for dim in shape)
+        # Without the words for each kind of error: layouts have thousands of shapes.
+        entries = ax.entries
+        dims = tuple([entries.get(dim) if isinstance(dim, str) else dim for dim in shape])
+        if not _is_ints(dims):
+            dims = tuple(ax.number(dim) if isinstance(dim, str) else dim for dim in shape)
     if not _is_shape(dims):
         raise SizeError(f"{ax.problem}: shape {shape!r} on rank {ax.r} gives {dims!r}; expected numbers >= 0")
     return dims
