@@ -157,7 +157,7 @@ class LocalEvaluator:
         if runs:
             self._pool.start_zygotes()  # they load torch while the compiler runs
         # Compilers take processors from what ranks of the CPU compute with.
-        beside = work_beside_others() if config.host_device == "cpu" else contextlib.nullcontext()
+        beside = work_beside_others(report) if config.host_device == "cpu" else contextlib.nullcontext()
         with (
             _in_turn(self._compilers, feedback, report),
             feedback.waiting_for(beside),

@@ -51,7 +51,7 @@ def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> N
         InfrastructureError: this machine failed.
     """
     feedback = run.feedback
-    with feedback.stage(Stage.CHECK, report), feedback.waiting_for(work_beside_others()):
+    with feedback.waiting_for(work_beside_others(report)), feedback.stage(Stage.CHECK, report):
         _EmulatedCheck(run, gang).check()
 
 

@@ -14,21 +14,50 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from pkb_gym.engine.stages.progress import WAITING, Progress
+
 
 @contextlib.contextmanager
-def work_beside_others() -> Iterator[None]:
-    """Waits until no evaluator measures or waits to, and keeps measurements from beginning."""
+def work_beside_others(report: Progress, doing: str = "") -> Iterator[None]:
+    """Waits until no evaluator measures or waits to, and keeps measurements from beginning.
+
+    Args:
+        report: called with `WAITING` where it has to wait.
+        doing: reported after such a wait, if it was what had been reported before.
+    """
+    said = _Said(report)
     with contextlib.ExitStack() as stack:
-        with _locked(_queue(), fcntl.LOCK_EX):
-            stack.enter_context(_locked(Path(tempfile.gettempdir()), fcntl.LOCK_SH))
+        with _locked(_queue(), fcntl.LOCK_EX, said):
+            stack.enter_context(_locked(Path(tempfile.gettempdir()), fcntl.LOCK_SH, said))
+        if said.waits and doing:
+            report(doing)
         yield
 
 
 @contextlib.contextmanager
-def ahead_of_work() -> Iterator[None]:
-    """Keeps new work from beginning; whoever measures then takes `machine_to_itself`."""
-    with _locked(_queue(), fcntl.LOCK_EX):
+def ahead_of_work(report: Progress) -> Iterator[None]:
+    """Keeps new work from beginning; whoever measures then takes `machine_to_itself`.
+
+    Args:
+        report: called with `WAITING` where either has to wait.
+    """
+    said = _Said(report)
+    with _locked(_queue(), fcntl.LOCK_EX, said):
+        if not _is_free(Path(tempfile.gettempdir())):
+            said.once()
         yield
+
+
+class _Said:
+    """Reports a wait, once."""
+
+    def __init__(self, report: Progress) -> None:
+        self._report, self.waits = report, False
+
+    def once(self) -> None:
+        if not self.waits:
+            self.waits = True
+            self._report(WAITING)
 
 
 def folder_apart(folder: Path) -> Path:
@@ -48,10 +77,31 @@ def _queue() -> Path:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, kind: int) -> Iterator[None]:
+def _locked(folder: Path, kind: int, said: _Said) -> Iterator[None]:
+    with _opened(folder) as fd:
+        if not _locks_at_once(fd, kind):
+            said.once()
+            fcntl.flock(fd, kind)
+        yield
+
+
+def _is_free(folder: Path) -> bool:
+    with _opened(folder) as fd:
+        return _locks_at_once(fd, fcntl.LOCK_EX)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, kind)
-        yield
+        yield fd
     finally:
         os.close(fd)
+
+
+def _locks_at_once(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

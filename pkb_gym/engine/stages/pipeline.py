@@ -41,17 +41,17 @@ def judge(
     with feedback.stage(Stage.CHECK, report):
         alone_us = baseline_alone_us(run)
         if config.until == "check":
-            with feedback.waiting_for(work_beside_others()):
+            with feedback.waiting_for(work_beside_others(report, Stage.CHECK.value)):
                 check(run)
             return
         overhead = measured_overhead(run, cache, idle_devices)
-        with feedback.waiting_for(work_beside_others()):
+        with feedback.waiting_for(work_beside_others(report, Stage.CHECK.value)):
             candidate_us = check(run)
     with (
-        feedback.stage(Stage.TIME, report),
-        feedback.waiting_for(ahead_of_work()),
+        feedback.waiting_for(ahead_of_work(report)),
         feedback.waiting_for(machine_to_itself()),
         feedback.waiting_for(idle_devices()),
+        feedback.stage(Stage.TIME, report),
     ):
         time_blocks(run, alone_us, candidate_us, overhead)
         charge_delivery(run)

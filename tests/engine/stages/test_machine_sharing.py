@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.stages.machine_sharing import ahead_of_work, work_beside_others
+from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.engine.stages.time import machine_to_itself
+
+
+def unheard(words: str) -> None:
+    """Progress that nobody follows."""
 
 
 class Somebody:
@@ -46,7 +51,7 @@ def temporary_folder(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_work_goes_on_side_by_side() -> None:
-    first, second = Somebody(work_beside_others()), Somebody(work_beside_others())
+    first, second = Somebody(work_beside_others(unheard)), Somebody(work_beside_others(unheard))
     assert first.has_it.wait(10) and second.has_it.wait(10)
     first.leave()
     second.leave()
@@ -54,9 +59,9 @@ def test_work_goes_on_side_by_side() -> None:
 
 def test_nobody_works_while_somebody_measures() -> None:
     """Compilers and checks of another evaluator ran beside timed blocks."""
-    measures = Somebody(ahead_of_work(), machine_to_itself())
+    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
     assert measures.has_it.wait(10)
-    works = Somebody(work_beside_others())
+    works = Somebody(work_beside_others(unheard))
     assert works.waits()
     measures.leave()
     assert works.has_it.wait(10)
@@ -64,12 +69,12 @@ def test_nobody_works_while_somebody_measures() -> None:
 
 
 def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
-    earlier = Somebody(work_beside_others())
+    earlier = Somebody(work_beside_others(unheard))
     assert earlier.has_it.wait(10)
-    measures = Somebody(ahead_of_work(), machine_to_itself())
+    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
     assert measures.waits()
     time.sleep(0.05)
-    later = Somebody(work_beside_others())
+    later = Somebody(work_beside_others(unheard))
     assert later.waits()
     earlier.leave()
     assert measures.has_it.wait(10) and later.waits()
@@ -91,10 +96,26 @@ def test_the_folder_of_all_users_folders_may_be_closed_to_them(tmp_path, monkeyp
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(closed / "1000"))
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)
     monkeypatch.setattr(os, "open", opened)
-    measures = Somebody(ahead_of_work(), machine_to_itself())
+    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
     assert measures.has_it.wait(10)
-    works = Somebody(work_beside_others())
+    works = Somebody(work_beside_others(unheard))
     assert works.waits()
     measures.leave()
     assert works.has_it.wait(10)
     works.leave()
+
+
+def test_a_wait_for_another_evaluator_is_reported() -> None:
+    """The clock of a service ran meanwhile, and ended evaluations that had done nothing wrong."""
+    heard: list[str] = []
+    measures = Somebody(ahead_of_work(heard.append), machine_to_itself())
+    assert measures.has_it.wait(10) and heard == [], "nobody was in its way"
+    works = Somebody(work_beside_others(heard.append, "check"))
+    assert works.waits() and heard == [WAITING]
+    measures.leave()
+    assert works.has_it.wait(10) and heard == [WAITING, "check"]
+    later = Somebody(ahead_of_work(heard.append), machine_to_itself())
+    assert later.waits() and heard == [WAITING, "check", WAITING]
+    works.leave()
+    assert later.has_it.wait(10)
+    later.leave()
