@@ -1,7 +1,8 @@
 # make demo     sets up .venv and evaluates four kernels of one problem on the CPU
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
 # make test     sets up .venv with the development tools, then lints and tests; WORKERS is the number of test processes
-# make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
+# make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some, and
+#               BEHIND a process whose end their tests wait for
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has most; needs nvcc (docs/emulator.md)
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
@@ -35,7 +36,7 @@ smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pkb_gym.training.smoke --output runs/smoke
 
 doors: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.doors $(DOORS)
+	$(BIN)/python -m tests.doors $(if $(BEHIND),--behind $(BEHIND) )$(DOORS)
 
 cluster: $(VENV)/.installed-dev
 	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster

@@ -1,6 +1,6 @@
 """Sets up a virtual environment for each foreign framework and runs the tests of its door there: `make doors`.
 
-    python -m tests.doors [--venvs FOLDER] [NAME ...]
+    python -m tests.doors [--venvs FOLDER] [--behind PID] [NAME ...]
 
 Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
 resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
@@ -11,7 +11,10 @@ no Python that can be had here is skipped and named at the end.
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
+import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,13 +75,32 @@ def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedPro
     return run([*pytest, *options, str(door.folder)], TESTS_S, **shared)
 
 
+def wait_for_end(pid: int) -> None:
+    """Returns when a process has ended; at once where there is none."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        select.select([process], [], [])
+    finally:
+        os.close(process)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.doors", description=__doc__.splitlines()[0])
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-doors", help="folder of the virtual environments")
+    parser.add_argument(
+        "--behind",
+        type=int,
+        metavar="PID",
+        help="begin the tests when this process has ended; install and judge meanwhile",
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="doors; all by default")
     options = parser.parse_args()
     venvs = options.venvs.absolute()
     chosen = doors(venvs, options.names)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was begun is ended
     token, began = secrets.token_hex(16), time.monotonic()
 
     def say(text: str) -> None:
@@ -101,6 +123,9 @@ def main() -> int:
                 say("the contract could not be judged; see above")
                 return 1
             say(line)
+            if options.behind is not None:
+                wait_for_end(options.behind)
+                say("the tests begin")
             failed = []
             with ThreadPoolExecutor(SIDE_BY_SIDE) as testers:
                 present = sorted(
