@@ -104,9 +104,9 @@ def test_gpus_have_one_evaluator_at_a_time() -> None:
 
 
 @pytest.mark.slow
-def test_a_reference_passes_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_reference_passes_in_a_process_of_its_own(tmp_path: Path, compiled_before: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.honest_evaluations", "AllGather", "--evaluations", "1", "--jobs", "2"]
-    environment = os.environ | {"PKB_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
+    environment = os.environ | {"PKB_CACHE_DIR": str(compiled_before), "TMPDIR": str(tmp_path)}
     ran = subprocess.run(
         [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
