@@ -54,7 +54,7 @@ from tests.problems.support import Job, Run, end_lasting_processes, run_jobs
 WORLD_SIZE = 4
 LIMIT = 1e-6
 CHECKED_CALLS = 2 * WORLD_SIZE + 2
-TIMED_CALLS = (MAX_BLOCKS["cuda"] + 2) * max(MAX_CALLS.values())
+TIMED_CALLS = (MAX_BLOCKS["cuda"] + 2) * MAX_CALLS
 """Compared at most: every block as long as it may be, the one that warms up and the one that is disturbed included."""
 
 PART = 0.003
@@ -73,8 +73,9 @@ TRIALS: Mapping[str, int] = {
     **dict.fromkeys(("DDP", "ZeRO1", "ZeRO2", "FSDPStep", "GemvDecode"), 4),
     "FSDPTensorParallel": 6,
     "FP8ReduceScatterGrads": 16,
+    "ContrastiveLoss": 64,
 }
-"""Of problems with norms whose scale hangs on the step or on the groups, or with counts."""
+"""Of problems with norms whose scale hangs on the step or on the groups, with counts, or with one number a rank."""
 
 STUDIED: Mapping[str, str | Mapping[str, AxisValue]] = {
     **{name: {"M": 128} for name in ("AllReduce", "Reduce", "ReduceScatter", "TPRMSNorm")},

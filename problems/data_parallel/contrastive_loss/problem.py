@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import log
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -24,65 +24,91 @@ from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rul
 if TYPE_CHECKING:
     import torch
 
-CLUSTERS = 4
+    from pkb_gym.engine.problem.inputs import Stream
+
+TOPICS = 16
 """Directions that all ranks share."""
 
-MATCH = 0.85
+LEAST_RELATED, MOST_RELATED = 6, 20
+"""Rows of a rank that lie near a topic, whatever its batch: the loss hangs on few pairs, and none can be left out."""
+
+MATCH = 0.9
 """Cosine of a match, and of two rows at the same direction, outlier channels apart."""
+
+DENSITY, FAINT = 1 / 8, 0.2
+"""Share of the channels that a direction lies in, and how much smaller it is in the others."""
 
 OUTLIER = 256.0
 """Size of the outlier channels, the root mean square of the others being 1."""
 
-CHANNEL_SPREAD = 0.75
+CHANNEL_SPREAD = 0.4
 """Standard deviation of the logarithm of a channel's size."""
 
 
 def derive(ax: Axes) -> dict[str, AxisValue]:
     """Adds this rank's share of the batch, and keeps the default group."""
-    share = max(1, (ax.number_or_none("M") or 0) // ax.W)
-    return {"b": ax.number_or_none("b") or share, "group": None}
+    return {"b": batch(ax), "group": None}
+
+
+def batch(ax: Axes) -> int:
+    """A rank's images: b, or its share of M."""
+    return ax.number_or_none("b") or max(1, (ax.number_or_none("M") or 0) // ax.W)
 
 
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Scale and bias under which similar pairs count and others do not, in timing too.
+    """Scale and bias under which related pairs count and the many others do not, in timing too.
 
-    With the published ones the loss is a constant. The scale makes up for what the outlier channels leave of a product.
+    With the published ones the loss is a constant. The others come to about exp(bias) each, together to 1 / 3 to 1 of b
+    losses. The scale makes up for what the outlier channels leave of a product. The bias is a whole number of eighths,
+    which bfloat16 has: PyTorch rounds it on the CPU, and not on GPUs.
     """
-    rest = ax.D / (ax.D + OUTLIER**2)
-    return {"logit_scale": draw.uniform(19, 23) / rest, "logit_bias": draw.uniform(-10, -9)}
+    bias = -round(8 * (log(max(2, batch(ax) ** 2 * ax.W)) + draw.uniform(0, 1))) / 8
+    return {"logit_scale": (draw.uniform(5, 6) - bias) / MATCH * (1 + OUTLIER**2 / ax.D), "logit_bias": bias}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit rows with clusters, so that the loss hangs on pairs, and an outlier channel, as trained encoders have them.
+    """Unit rows of which few pairs make up the loss, and an outlier channel, as trained encoders have them.
 
-    Matches are similar. Besides, b^0.5 to b of a rank's pairs lie near one of few directions that all ranks share, or
-    near its opposite: nothing of this shows in the mean of the rows. How many do, and at which directions, differs by
-    rank, so that each block counts and no two ranks have the same loss. Channels differ in size, and one channel of the
-    images and one of the texts hold nearly all of the norm: one 8-bit scale for a row loses the others.
+    Matches are similar. Besides, some rows of each rank lie near one of few topics that all ranks share, or near its
+    opposite: nothing of this shows in the mean of the rows. How many do, and at which, differs by rank, so that each
+    block counts and no two ranks have the same loss. All directions, of topics and of single rows, lie in channels of
+    their own for the most part: rows near a topic do not stand out, and no part of the channels tells what the others
+    hold. Channels differ in size, and one channel of the images and one of the texts hold nearly all of the norm: one
+    8-bit scale for a row loses the others.
     """
     import torch
 
     ax, shared = make.ax, make.shared
-    centres, channels = shared.randn(CLUSTERS, ax.D), shared.permutation(ax.D)[:2]
+    topics, channels = directions(shared, TOPICS, ax.D), shared.permutation(ax.D)[:2]
     size = torch.exp(CHANNEL_SPREAD * shared.randn(ax.D))
     size /= size.square().mean().sqrt()
 
-    own = make.randn(ax.b, ax.D)
-    popularity = torch.softmax(make.randn(CLUSTERS), 0)
-    cluster = torch.searchsorted(popularity.cumsum(0), make.rand(ax.b)).clamp(max=CLUSTERS - 1)
-    nearness = 0.6 + 0.4 * make.rand(ax.b, 1)  # the squared cosine to the direction
+    own = directions(make, ax.b, ax.D)
+    popularity = torch.softmax(shared.randn(TOPICS) + 0.7 * make.randn(TOPICS), 0)
+    topic = torch.searchsorted(popularity.cumsum(0), make.rand(ax.b)).clamp(max=TOPICS - 1)
+    nearness = 0.8 + 0.2 * make.rand(ax.b, 1)  # the squared cosine to the topic
     sign = 2.0 * make.randint(0, 2, ax.b, 1) - 1
-    clustered = sign * (nearness.sqrt() * centres[cluster] + (1 - nearness).sqrt() * own)
-    number = ceil(ax.b ** (0.5 + 0.5 * make.rand(1).item()))
-    meaning = torch.where(make.permutation(ax.b)[:, None] < number, clustered, own)
+    related = sign * (nearness.sqrt() * topics[topic] + (1 - nearness).sqrt() * own)
+    number = make.randint(LEAST_RELATED, MOST_RELATED + 1, 1)
+    meaning = torch.where(make.permutation(ax.b)[:, None] < number, related, own)
 
     def features(outlier: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         rows = size * (MATCH**0.5 * meaning + (1 - MATCH) ** 0.5 * make.randn(ax.b, ax.D))
+        rows /= rows.square().mean(1, keepdim=True).sqrt()  # a topic of large channels gives no larger rows
         rows[:, other] *= 2.0**-10  # else one product would outweigh the rest
         rows[:, outlier] = OUTLIER * (1 + 0.1 * make.randn(ax.b))
         return torch.nn.functional.normalize(rows, dim=1).to(make.dtype)
 
     return features(channels[0], channels[1]), features(channels[1], channels[0])
+
+
+def directions(stream: Stream, number: int, channels: int) -> torch.Tensor:
+    """(number, channels), float32: rows of mean square 1, each for the most part in a few channels drawn for it."""
+    import torch
+
+    rows = stream.randn(number, channels)
+    rows *= torch.where(stream.rand(number, channels) < DENSITY, 1.0, FAINT)
+    return rows / rows.square().mean(1, keepdim=True).sqrt()
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,13 +121,13 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Marks a loss that is off by more than (3 + W) 2^-8, for bfloat16; less where the dtype is finer.
+    """Marks a loss that is off by more than (4.5 + 1.25 sqrt(W)) 2^-8, for bfloat16; less where the dtype is finer.
 
-    The baseline rounds the sum of each block, and the loss after each block. In 1000 trials these errors and the
-    rounding of the result came to at most two thirds of this.
+    The baseline rounds the sum of each block, and the loss after each block: errors of both signs, of which the later
+    ones are the larger. The standard deviation of all errors is about 0.7 2^-8 on 2 ranks, 0.9 2^-8 on 8.
     """
     expected = wide(context.expected)
-    tolerance = (3 + context.world_size) * 2.0**-8 * DTYPE_SCALE[context.ax.dtype]
+    tolerance = (4.5 + 1.25 * context.world_size**0.5) * 2.0**-8 * DTYPE_SCALE[context.ax.dtype]
     return outside(wide(got), expected, max(tolerance, 1e-4) * expected.abs())
 
 
@@ -149,7 +175,8 @@ PROBLEM = Problem(
             (),
             check=rule(
                 loss_mark,
-                description="relative error <= (3 + W) 2^-8 for bfloat16, a quarter for float16, 1e-4 for float32",
+                description="relative error <= (4.5 + 1.25 sqrt(W)) 2^-8 for bfloat16, a quarter for float16, 1e-4 "
+                "for float32",
             ),
             about="this rank's own",
         ),
