@@ -88,8 +88,11 @@ PROVEN: Sequence[ProvenBound] = (
     ProvenBound(
         ("LoadBalancingLoss",),
         (),
-        "Mean probabilities are rounded by u = 3.9e-3 of each at most, and those of single tokens, which average out, "
-        "by less than 1e-3 in the mean; 5e-3 is allowed.",
+        "Without a mask, mean probabilities are rounded by u = 3.9e-3 of each at most, and those of single tokens, "
+        "which average out, by less than 1e-3 in the mean; 5e-3 is allowed. With a mask only the latter are: n tokens "
+        "leave 1.3e-3 / sqrt(n) (standard deviation), and what does not average out came to 5e-5; 1.5e-4 and seven "
+        "deviations are allowed.",
+        log_chance=math.log(2) - 7**2 / 2,
     ),
     ProvenBound(
         ("ClipGradNorm", "ClipGradNormEP"),
@@ -125,12 +128,6 @@ PROVEN: Sequence[ProvenBound] = (
         "A float32 sum of k rows is off by (k - 1) u sum |x|, u = 2^-24, at most, which is below 1e-5 sqrt(k) up to "
         "k = 32; a seed has 8 rows on average. Sums that long would need all their roundings to pull in one direction.",
         log_chance=math.log(2) - 9**2 / 2,
-    ),
-    ProvenBound(
-        ("ContrastiveLoss",),
-        (),
-        "Sum and quotient of each block are rounded, W - 1 additions and the kernel's own result: (W + 2) u at most; "
-        "(W + 3) u is allowed. Roundings of single logits average out: in 64 losses all errors came to 2.7 u.",
     ),
     ProvenBound(
         ("GradAccLoss",),
