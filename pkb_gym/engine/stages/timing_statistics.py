@@ -35,15 +35,15 @@ MAX_BLOCKS: dict[Device, int] = {"cpu": 60, "cuda": 16}
 """Of each side. Fewer than the least let one slow block ruin the interval: more than one resample in forty would have a
 slow lower quartile. More of them make the interval narrower, while others wait for the GPUs."""
 
-TARGET_BLOCK_US: dict[Device, float] = {"cpu": 10_000.0, "cuda": 5_000.0}
+TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
 
 LONGEST_BLOCK_US = 30_000.0
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
-MAX_CALLS: dict[Device, int] = {"cpu": 256, "cuda": 96}
-"""Of a block. On GPUs inputs and comparison of a call take ten times as long as a short kernel."""
+MAX_CALLS: dict[Device, int] = {"cpu": 256, "cuda": 64}
+"""Of a block. On GPUs a short kernel takes a tenth of the time that its inputs and its comparison take."""
 
 GRAPHS, GRAPH_BLOCKS = 4, 9
 """Calls of the baseline that are captured, and blocks of replays of them."""
@@ -72,7 +72,7 @@ def calls_per_block(device: Device, baseline_us: float, candidate_us: float, mos
     `LONGEST_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
     """
     fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
-    wanted = min(ceil(TARGET_BLOCK_US[device] / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
+    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
     return max(1, min(wanted, most, MAX_CALLS[device]))
 
 

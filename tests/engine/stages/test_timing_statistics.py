@@ -24,8 +24,8 @@ def blocks(*ratios: float) -> list[Block]:
         ("cpu", 1e6, 1, 256, 1),
         ("cpu", 100, 100, 7, 7),  # nor more than memory allows
         ("cpu", 0, 0, 256, 256),
-        ("cuda", 1000, 1000, 256, 5),  # blocks on GPUs are shorter
-        ("cuda", 10, 10, 256, 96),
+        ("cuda", 1000, 1000, 256, 10),
+        ("cuda", 10, 10, 256, 64),  # blocks of short calls are shorter on GPUs
     ],
 )
 def test_calls_per_block(device, baseline_us, candidate_us, most, calls):
