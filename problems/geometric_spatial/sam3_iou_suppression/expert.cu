@@ -129,6 +129,9 @@ __device__ __forceinline__ uint4 look_at_words(const uint4* from) {
   return v;
 }
 __device__ __forceinline__ bool are_there(const uint4& v) { return (v.x & v.y & v.z & v.w & kIsThere) != 0; }
+__device__ __forceinline__ void wait_words(uint4& words, const uint4* from) {
+  while (!are_there(words)) words = look_at_words(from);
+}
 __device__ __forceinline__ uint4 bits_of(const uint4& v) {
   return {v.x & ~kIsThere, v.y & ~kIsThere, v.z & ~kIsThere, v.w & ~kIsThere};
 }
@@ -307,7 +310,7 @@ __device__ void count(const Globals<T>& g, uint32_t* bits) {
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
         const int i = first + k * kThreads;
-        while (!are_there(vectors[k])) vectors[k] = look_at_words(from + i);
+        wait_words(vectors[k], from + i);
         if (i < all) *reinterpret_cast<uint4*>(bits + i / kVectors * kPitch + i % kVectors * 4) = bits_of(vectors[k]);
       }
     }
