@@ -1,6 +1,5 @@
 """ContrastiveLoss against the sum over all pairs, in float64."""
 
-import math
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from pkb_gym.engine.problem import Axes
 from pkb_gym.engine.problem.inputs import TrialKey
 from pkb_gym.engine.problem.trial_inputs import make_inputs
-from pkb_gym.problems.data_parallel.contrastive_loss.problem import MOST_RELATED
 from tests.problems.support import KEY, Run, find_problem, make_axes, run_reference
 
 NAME = "ContrastiveLoss"
@@ -76,9 +74,8 @@ def test_scale_and_bias_change_in_timing_too() -> None:
     drawn = [make_axes(problem, trial=trial, timed=timed) for trial in range(6) for timed in (True, False)]
     for axes in drawn:
         assert len({(ax["logit_scale"], ax["logit_bias"]) for ax in axes}) == 1
-        assert axes[0]["logit_bias"] * 8 % 1 == 0  # PyTorch rounds it to the dtype on the CPU, and not on GPUs
+        assert axes[0]["logit_bias"] * 4 % 1 == 0  # PyTorch rounds it to the dtype on the CPU, and not on GPUs
     assert len({axes[0]["logit_scale"] for axes in drawn}) == 6  # one for each trial
-    assert len({axes[0]["logit_bias"] for axes in drawn}) > 2
     published = make_axes(problem, protocol="published", size="published", world_size=8)[0]
     assert (published["logit_scale"], published["logit_bias"], published.b) == (10.0, -10.0, 128)
 
@@ -88,20 +85,20 @@ def test_few_pairs_make_up_the_loss_whatever_the_batch(world_size: int, b: int) 
     """Once they grew as b^2, so that half of the texts, or of the channels, gave the loss of all within 1 %."""
     for ax, image, texts in rank_inputs(world_size, b):
         losses = pair_losses(ax, image, texts).flatten()
-        assert losses.topk(MOST_RELATED * 10).values.sum() > 0.9 * losses.sum()
-        assert losses.sum() > 8 * len(losses) * math.exp(ax["logit_bias"])
+        assert losses.topk(250).values.sum() > 0.8 * losses.sum()
 
 
 @pytest.mark.parametrize("world_size", [2, 8])
-def test_rows_near_a_topic_do_not_stand_out(world_size: int) -> None:
-    """Else whoever looked at single rows would know which of them to multiply."""
-    for ax, image, texts in rank_inputs(world_size, 512):
+@pytest.mark.parametrize("channels", [128, 512])
+def test_projections_do_not_find_the_pairs_that_count(world_size: int, channels: int) -> None:
+    """An eighth of the channels' number, with all pairs near one that counts done exactly, gave the loss to 1e-4."""
+    for ax, image, texts in rank_inputs(world_size, 256):
         losses = pair_losses(ax, image, texts)
-        ordinary = texts.abs().sort(dim=1).values[:, :-1]  # without the outlier
-        square = ordinary.square().mean(1)
-        for score in (square, ordinary.pow(4).mean(1) / square**2, ordinary[:, -8:].mean(1)):
-            best = score.topk(len(texts) // 2).indices
-            assert losses[:, best].sum() < 0.97 * losses.sum()
+        rest = [rows.masked_fill(rows.abs() > 0.5, 0) for rows in (image, texts)]  # without the outliers
+        projection = torch.randn(ax.D, channels, generator=torch.Generator().manual_seed(1)) / channels**0.5
+        found = (rest[0] @ projection) @ (rest[1] @ projection).T
+        likely = found.flatten().topk(found.numel() // 50).indices
+        assert losses.flatten()[likely].sum() < 0.9 * losses.sum()
 
 
 def pair_losses(ax: Axes, image: torch.Tensor, texts: torch.Tensor) -> torch.Tensor:

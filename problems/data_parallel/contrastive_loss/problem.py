@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -24,25 +24,23 @@ from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rul
 if TYPE_CHECKING:
     import torch
 
-    from pkb_gym.engine.problem.inputs import Stream
-
 TOPICS = 16
 """Directions that all ranks share."""
 
-LEAST_RELATED, MOST_RELATED = 6, 20
-"""Rows of a rank that lie near a topic, whatever its batch: the loss hangs on few pairs, and none can be left out."""
+LEAST_RELATED, MOST_RELATED = 3, 9
+"""Rows of a rank that lie near a topic, whatever its batch."""
 
-MATCH = 0.9
-"""Cosine of a match, and of two rows at the same direction, outlier channels apart."""
+CLOSE = 12
+"""Unrelated pairs, of all that a rank scores, whose logits are expected above 0."""
 
-DENSITY, FAINT = 1 / 8, 0.2
-"""Share of the channels that a direction lies in, and how much smaller it is in the others."""
+LEAST_SPREAD = 4.0
+"""Standard deviation of unrelated pairs' logits, at least."""
+
+LIFT = 8.0
+"""Logit of a match, where rows have channels enough for it."""
 
 OUTLIER = 256.0
-"""Size of the outlier channels, the root mean square of the others being 1."""
-
-CHANNEL_SPREAD = 0.4
-"""Standard deviation of the logarithm of a channel's size."""
+"""Size of the outlier channels, the others being of size 1."""
 
 
 def derive(ax: Axes) -> dict[str, AxisValue]:
@@ -55,60 +53,58 @@ def batch(ax: Axes) -> int:
     return ax.number_or_none("b") or max(1, (ax.number_or_none("M") or 0) // ax.W)
 
 
-def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Scale and bias under which related pairs count and the many others do not, in timing too.
+def unrelated(ax: Axes) -> tuple[float, float]:
+    """Logits of unrelated pairs are normal: how many deviations 0 lies above their mean, and the deviation.
 
-    With the published ones the loss is a constant. The others come to about exp(bias) each, together to 1 / 3 to 1 of b
-    losses. The scale makes up for what the outlier channels leave of a product. The bias is a whole number of eighths,
-    which bfloat16 has: PyTorch rounds it on the CPU, and not on GPUs.
+    `CLOSE` of all pairs are above 0, and with a deviation of one and a half times the first number these few, not the
+    many below, make up what unrelated pairs come to.
     """
-    bias = -round(8 * (log(max(2, batch(ax) ** 2 * ax.W)) + draw.uniform(0, 1))) / 8
-    return {"logit_scale": (draw.uniform(5, 6) - bias) / MATCH * (1 + OUTLIER**2 / ax.D), "logit_bias": bias}
+    above = NormalDist().inv_cdf(1 - min(0.25, CLOSE / (batch(ax) ** 2 * ax.W)))
+    return above, max(LEAST_SPREAD, 1.5 * above)
+
+
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
+    """Scale and bias under which few pairs count, in timing too.
+
+    With the published ones the loss is a constant. The scale makes up for what the outlier channels leave of a product.
+    The bias is a whole number of quarters, which bfloat16 has: PyTorch rounds it on the CPU, and not on GPUs.
+    """
+    above, spread = unrelated(ax)
+    spread *= draw.uniform(1, 1.1)
+    bias = -round(4 * above * spread) / 4
+    return {"logit_scale": spread * ax.D**0.5 * (1 + OUTLIER**2 / ax.D), "logit_bias": bias}
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit rows of which few pairs make up the loss, and an outlier channel, as trained encoders have them.
 
-    Matches are similar. Besides, some rows of each rank lie near one of few topics that all ranks share, or near its
-    opposite: nothing of this shows in the mean of the rows. How many do, and at which, differs by rank, so that each
-    block counts and no two ranks have the same loss. All directions, of topics and of single rows, lie in channels of
-    their own for the most part: rows near a topic do not stand out, and no part of the channels tells what the others
-    hold. Channels differ in size, and one channel of the images and one of the texts hold nearly all of the norm: one
-    8-bit scale for a row loses the others.
+    About half of it comes from pairs that are unrelated and happen to be similar, more than all others: nothing finds
+    these few, or what they come to, but the products of all rows over all channels. The other half comes from rows that
+    lie near one of few topics that all ranks share, or near its opposite. How many do, and at which, differs by rank,
+    so that each block counts and no two ranks have the same loss. One channel of the images and one of the texts hold
+    nearly all of the norm: one 8-bit scale for a row loses the others.
     """
     import torch
 
     ax, shared = make.ax, make.shared
-    topics, channels = directions(shared, TOPICS, ax.D), shared.permutation(ax.D)[:2]
-    size = torch.exp(CHANNEL_SPREAD * shared.randn(ax.D))
-    size /= size.square().mean().sqrt()
-
-    own = directions(make, ax.b, ax.D)
+    topics, channels = shared.randn(TOPICS, ax.D), shared.permutation(ax.D)[:2]
     popularity = torch.softmax(shared.randn(TOPICS) + 0.7 * make.randn(TOPICS), 0)
     topic = torch.searchsorted(popularity.cumsum(0), make.rand(ax.b)).clamp(max=TOPICS - 1)
-    nearness = 0.8 + 0.2 * make.rand(ax.b, 1)  # the squared cosine to the topic
     sign = 2.0 * make.randint(0, 2, ax.b, 1) - 1
-    related = sign * (nearness.sqrt() * topics[topic] + (1 - nearness).sqrt() * own)
     number = make.randint(LEAST_RELATED, MOST_RELATED + 1, 1)
-    meaning = torch.where(make.permutation(ax.b)[:, None] < number, related, own)
+    is_related = make.permutation(ax.b)[:, None] < number
+    meaning = torch.where(is_related, sign * topics[topic], make.randn(ax.b, ax.D))
+
+    above, spread = unrelated(ax)
+    cosine = min(0.9, (above * spread + LIFT) / (spread * ax.D**0.5))  # of matches, outlier channels apart
 
     def features(outlier: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        rows = size * (MATCH**0.5 * meaning + (1 - MATCH) ** 0.5 * make.randn(ax.b, ax.D))
-        rows /= rows.square().mean(1, keepdim=True).sqrt()  # a topic of large channels gives no larger rows
+        rows = cosine**0.5 * meaning + (1 - cosine) ** 0.5 * make.randn(ax.b, ax.D)
         rows[:, other] *= 2.0**-10  # else one product would outweigh the rest
         rows[:, outlier] = OUTLIER * (1 + 0.1 * make.randn(ax.b))
         return torch.nn.functional.normalize(rows, dim=1).to(make.dtype)
 
     return features(channels[0], channels[1]), features(channels[1], channels[0])
-
-
-def directions(stream: Stream, number: int, channels: int) -> torch.Tensor:
-    """(number, channels), float32: rows of mean square 1, each for the most part in a few channels drawn for it."""
-    import torch
-
-    rows = stream.randn(number, channels)
-    rows *= torch.where(stream.rand(number, channels) < DENSITY, 1.0, FAINT)
-    return rows / rows.square().mean(1, keepdim=True).sqrt()
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
