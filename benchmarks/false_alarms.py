@@ -73,9 +73,8 @@ TRIALS: Mapping[str, int] = {
     **dict.fromkeys(("DDP", "ZeRO1", "ZeRO2", "FSDPStep", "GemvDecode"), 4),
     "FSDPTensorParallel": 6,
     "FP8ReduceScatterGrads": 16,
-    "ContrastiveLoss": 64,
 }
-"""Of problems with norms whose scale hangs on the step or on the groups, with counts, or with one number a rank."""
+"""Of problems with norms whose scale hangs on the step or on the groups, or with counts."""
 
 STUDIED: Mapping[str, str | Mapping[str, AxisValue]] = {
     **{name: {"M": 128} for name in ("AllReduce", "Reduce", "ReduceScatter", "TPRMSNorm")},
