@@ -133,9 +133,9 @@ PROVEN: Sequence[ProvenBound] = (
         ("ContrastiveLoss",),
         (),
         "Roundings of W blocks, of W - 1 sums of them and of the kernel's own result come to (2.5 + W / 2) u at most "
-        "where blocks are alike, and (4 + W / 2) u is allowed. Those of logits, of which few count, leave 0.5 u (standard "
-        "deviation) at most. Were the others uniform, all together would exceed it once in 10^11 losses on 2 ranks, in "
-        "10^13 on 4.",
+        "where blocks are alike, and (4 + W / 2) u is allowed. Those of logits, of which few count, leave 0.5 u "
+        "(standard deviation) at most. Were the others uniform, all together would exceed it once in 10^11 losses on "
+        "2 ranks, in 10^13 on 4.",
         log_chance=-13 * math.log(10),
     ),
     ProvenBound(
