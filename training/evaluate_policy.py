@@ -104,6 +104,10 @@ class EvaluationArguments:
         default=1,
         metadata={"help": "`dedicated`: services side by side on this node's CPU, which share its processors."},
     )
+    evaluation_compilers: int = field(
+        default=0,
+        metadata={"help": "`dedicated`: processors that compile CUDA sources alone, apart from the ranks' processors."},
+    )
     max_evaluations: int | None = field(
         default=None, metadata={"help": "Stop after so many submissions, earlier calls included."}
     )
@@ -245,6 +249,7 @@ def _play(
                 url=args.evaluation_url,
                 deadline_s=args.evaluation_deadline_s,
                 services=args.evaluation_services,
+                compilers=args.evaluation_compilers,
             )
         ) as schedule,
         closing(AsyncEvaluator(schedule.evaluator, args.evaluation_deadline_s)) as evaluator,
@@ -297,7 +302,7 @@ def _attempts(line: Row) -> list[Attempt]:
 def _requested(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
     """All that the results depend on, by name."""
     no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
-    no_matter |= {"decoding", "evaluation_services"}
+    no_matter |= {"decoding", "evaluation_services", "evaluation_compilers"}
     no_matter |= {"max_evaluations", "max_tokens", "max_hours"}
     requested = {name: value for name, value in asdict(args).items() if name not in no_matter}
     folder = Path(str(model.model_name_or_path))

@@ -114,6 +114,10 @@ class GrpoArguments:
         default=1,
         metadata={"help": "`dedicated`: services side by side on this node's CPU, which share its processors."},
     )
+    evaluation_compilers: int = field(
+        default=0,
+        metadata={"help": "`dedicated`: processors that compile CUDA sources alone, apart from the ranks' processors."},
+    )
     evaluation_deadline_s: float = field(
         default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}
     )
@@ -179,6 +183,7 @@ def main(argv: list[str] | None = None) -> None:
         url=args.evaluation_url,
         deadline_s=args.evaluation_deadline_s,
         services=args.evaluation_services,
+        compilers=args.evaluation_compilers,
     )
     try:
         train(prompts, args, config, model, schedule, host)
