@@ -51,10 +51,10 @@ class StepLogging(TrainerCallback):
         settings, clock = self._settings, self._clock
         clock.charge("learning")
         of_ranks = settings.host.gather((clock.lap(), time.monotonic() - self._began, settings.log.submissions))
-        laps = [lap for lap, *_ in of_ranks]
+        laps = [of_rank[0] for of_rank in of_ranks]
         for name, value in settings.log.add_step(state.global_step - 1, laps).items():
             self._add_metric(name, value)
-        _, spent_s, submissions = of_ranks[0]  # all ranks go by the first one's clock and log
+        spent_s, submissions = of_ranks[0][1:]  # all ranks go by the first one's clock and log
         is_late = settings.max_minutes is not None and spent_s > 60 * settings.max_minutes
         if is_late or (settings.max_submissions is not None and submissions >= settings.max_submissions):
             control.should_save = control.should_training_stop = True
