@@ -250,6 +250,7 @@ def make_options() -> argparse.ArgumentParser:
         "--skip", nargs="+", default=[], metavar="STAGE", help="to leave out; SEED:STAGE or ARM:STAGE in one alone"
     )
     parser.add_argument("--decoding", default="auto", choices=("auto", "generate", "graph"))
+    parser.add_argument("--until", default="time", choices=("check", "time"), help="check: on emulated GPUs")
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
     for name, number in (
         ("turns", 2),

@@ -98,7 +98,7 @@ def _learner(args: argparse.Namespace) -> list[str]:
 def _judge(args: argparse.Namespace) -> list[str]:
     """Options of everything that has submissions evaluated."""
     judge = ["--evaluation", "dedicated", "--timing_budget_s", "0.1", "--evaluation_deadline_s", "240"]
-    judge += ["--kernel_timeout_s", f"{args.kernel_timeout_s:g}", "--decoding", args.decoding]
+    judge += ["--kernel_timeout_s", f"{args.kernel_timeout_s:g}", "--decoding", args.decoding, "--until", args.until]
     if args.evaluation_gpus:
         judge += ["--evaluation_gpus", *args.evaluation_gpus]
     else:

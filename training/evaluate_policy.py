@@ -86,6 +86,9 @@ class EvaluationArguments:
     feedback: FeedbackText = field(
         default="whole", metadata={"help": "whole; or verdict: of a failure, only that it was one (an ablation)."}
     )
+    until: Literal["compile", "check", "time", "profile"] = field(
+        default="time", metadata={"help": "Last stage of an evaluation."}
+    )
     timing_budget_s: float = field(default=0.3, metadata={"help": "Longest timing of a kernel."})
     kernel_timeout_s: float | None = field(
         default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
@@ -255,7 +258,7 @@ def _play(
         closing(AsyncEvaluator(schedule.evaluator, args.evaluation_deadline_s)) as evaluator,
     ):
         finished.cut_off(finished.read()[1])
-        base = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
+        base = EvalConfig(until=args.until, timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
         rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base, args.feedback)
         player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
         agent = Path(str(model.model_name_or_path)).name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -11,11 +12,13 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.catalogue import expert_source, find_problem
 from pkb_gym.training.evaluation import owner
 from pkb_gym.training.evaluation.compile_farm import CompileFarm, processors_apart
 from pkb_gym.training.evaluation.owner import start_evaluation
+from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
+from tests.training.scripted import config, follow, row, run, submit
 
 CUDA = EvalConfig(device="cuda", world_size=2, size="tiny", language="cuda", until="time")
 
@@ -102,3 +105,38 @@ def test_each_service_has_its_processors_and_compilers_have_no_gpu(monkeypatch):
     schedule.close()
     assert started[:2] == [([], (2, 3, 4), {"PKB_CUDA_ARCHITECTURE": "sm_100a"}), (["2", "3"], (0, 1), None)]
     assert started[2:] == [("closed",)] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
+def test_a_policy_that_writes_cuda_learns_on_emulated_gpus(policy, monkeypatch, tmp_path):
+    """The whole path of a run with GPUs but for the GPUs: the tool, the farm, the judge, rewards and the log."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two processors")
+    new = f"// {time.time_ns()}\n"  # in no cache yet
+    source = expert_source(find_problem("AllGather"), "cu")
+    follow(monkeypatch, lambda before: submit(f"{new}{source if 'CUDA' in before else 'int solution = ;'}"))
+    rows = [
+        row("AllGather", device="emulated", language="cuda", prompt=[{"role": "user", "content": word}])
+        for word in ("CUDA", "C++")
+    ]
+    schedule = start_evaluation("dedicated", HostGroup(), compilers=1)
+    changes = {"max_completion_length": 2048, "per_device_train_batch_size": 4, "shuffle_dataset": False}
+    try:
+        run(
+            policy,
+            schedule.evaluator,
+            config(tmp_path / "run", **changes),
+            rows,
+            schedule=schedule,
+            max_turns=1,
+            until="check",
+        )
+    finally:
+        schedule.close()
+    lines = read_jsonl(tmp_path / "run" / "rollouts.jsonl")
+    assert [line["device"] for line in lines] == ["emulated"] * 4
+    assert [line["is_right"] for line in lines] == [True, True, False, False]
+    assert [line["failure"] for line in lines][2:] == ["compile_error"] * 2
+    assert all(line["feedback"]["compile"]["cached"] for line in lines), "the farm has compiled them"
+    assert lines[0]["reward"] > lines[2]["reward"]
