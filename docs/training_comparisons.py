@@ -168,4 +168,6 @@ def _cuda(found: Found | None) -> str:
     picture = "![Loss of SFT, reward and share correct of GRPO on GPUs](training/cuda_curves.svg)"
     body = "\n\n".join(text.strip() for text in (*texts, *more) if text)
     body = body.replace(f"`benchmarks/results/{tables.RESULT.name}`", f"`benchmarks/results/{CUDA}`", 1)
-    return f"#### Kernels in CUDA, timed on GPUs\n\n{picture}\n\n{body}"
+    count = len(found.get("evaluation_gpus") or ())
+    where = f"Submissions were evaluated on {count} GPUs, and the policy learnt on another.\n\n" if count else ""
+    return f"#### Kernels in CUDA, timed on GPUs\n\n{where}{picture}\n\n{body}"

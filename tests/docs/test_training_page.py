@@ -180,8 +180,10 @@ def test_a_run_in_cuda_has_tables_of_its_own(found, tmp_path, monkeypatch):
     (tmp_path / "learning_run.json").write_text(json.dumps(found))
     page = f"{generator.BEGIN}\n{generator.END}"
     assert "CUDA" not in generator.render(page) and "cuda_curves.svg" not in map(str, generator.drawn())
-    (tmp_path / "learning_run_cuda.json").write_text(json.dumps({**found, "machine": "another"}))
+    cuda = {**found, "machine": "another", "evaluation_gpus": ["2", "3"]}
+    (tmp_path / "learning_run_cuda.json").write_text(json.dumps(cuda))
     text = generator.render(page)
+    assert "Submissions were evaluated on 2 GPUs, and the policy learnt on another." in text
     assert "#### Kernels in CUDA, timed on GPUs" in text
     assert "`benchmarks/results/learning_run_cuda.json` (2026-01-02, commit cccccccccccc): a GPU, another." in text
     assert text.count("| sizes | GRPO | 2 x 2 |") == 2
