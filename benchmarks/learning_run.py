@@ -279,6 +279,7 @@ def make_options() -> argparse.ArgumentParser:
         ("start-s", 75.0, "of a call of GRPO, to start, end a step and save"),
         ("keep-s", 0.0, "GRPO ends in this call, and leaves so many seconds to what follows"),
         ("kernel-timeout-s", 4.0, "of a block of a kernel's calls"),
+        ("evaluation-deadline-s", 240.0, "longest wait for an evaluation, which counts for nothing then"),
     ):
         parser.add_argument(f"--{name}", type=float, default=value, help=f"{what} (default: %(default)s)")
     parser.add_argument("--generate-ahead", action="store_true", help="evaluate while the policy learns and generates")

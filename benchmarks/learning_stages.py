@@ -74,13 +74,13 @@ def stages_of(args: argparse.Namespace, counts: Counts) -> list[Stage]:
         Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
         Stage("sft", _sft(args), 240, made="trainer_state.json"),
         Stage("grpo", _grpo(args), 600, total_s=args.grpo_s),
-        rings("rings_sft", sft, args.samples, 300),
-        rings("rings_grpo", trained, args.samples, 300),
+        rings("rings_sft", sft, args.samples, 450),
+        rings("rings_grpo", trained, args.samples, 450),
         rings("rings_base", model, 1, 90, "--max_completion_length", str(args.completion // 2)),
-        rings("verdict_sft", sft, args.samples, 200, *verdicts),
-        rings("verdict_grpo", trained, args.samples, 200, *verdicts),
+        rings("verdict_sft", sft, args.samples, 300, *verdicts),
+        rings("verdict_grpo", trained, args.samples, 300, *verdicts),
         Stage("rft", _rft(args), 120, made="trainer_state.json"),
-        rings("rings_rft", rft, args.samples, 300),
+        rings("rings_rft", rft, args.samples, 450),
         rings("samples", sft, args.best_of, 500, *best_of),
     ]
     if not args.evaluation_gpus:  # the search has a lane's GPU, which is the trainer's
@@ -97,7 +97,8 @@ def _learner(args: argparse.Namespace) -> list[str]:
 
 def _judge(args: argparse.Namespace) -> list[str]:
     """Options of everything that has submissions evaluated."""
-    judge = ["--evaluation", "dedicated", "--timing_budget_s", "0.1", "--evaluation_deadline_s", "240"]
+    judge = ["--evaluation", "dedicated", "--timing_budget_s", "0.1"]
+    judge += ["--evaluation_deadline_s", f"{args.evaluation_deadline_s:g}"]
     judge += ["--kernel_timeout_s", f"{args.kernel_timeout_s:g}", "--decoding", args.decoding, "--until", args.until]
     if args.evaluation_gpus:
         judge += ["--evaluation_gpus", *args.evaluation_gpus]

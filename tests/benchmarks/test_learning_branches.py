@@ -109,13 +109,15 @@ def test_evaluations_may_have_gpus_and_compilers_of_their_own(
     seen: list[Stage] = []
     monkeypatch.setattr(Run, "prompts_of", lambda _, *rings: 24 * len(rings))
     monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.extend(run.stages()))
-    learning_run.main(command_line(tmp_path, "--evaluation-gpus", "2", "3", "--evaluation-compilers", "6"))
+    more = ["--evaluation-compilers", "6", "--evaluation-deadline-s", "500"]
+    learning_run.main(command_line(tmp_path, "--evaluation-gpus", "2", "3", *more))
     stages = {stage.name: list(stage.arguments) for stage in seen}
     assert "evolve" not in stages
     for name in ("grpo", "rings_sft", "samples"):
         at = stages[name].index("--evaluation_gpus")
         assert stages[name][at + 1 : at + 3] == ["2", "3"] and "--evaluation_services" not in stages[name]
         assert value(stages[name], "--evaluation_compilers") == "6"
+        assert value(stages[name], "--evaluation_deadline_s") == "500"
         recipe = Path(learning_run.__file__).parent.parent / "training" / f"{stages[name][0].rpartition('.')[2]}.py"
         check_options(stages[name][1:], option_names(recipe), recipe.stem)
     assert [value(stages[name], "--limit") for name in ("samples", "verdict_sft")] == ["24", "48"]
