@@ -46,7 +46,7 @@ from pathlib import Path
 
 from benchmarks import learning_branches, learning_study
 from benchmarks.common import header, make_parser
-from benchmarks.learning_lanes import WHOLE, Lane, side_by_side
+from benchmarks.learning_lanes import WHOLE, Lane, measure_share, side_by_side
 from benchmarks.learning_prompts import PRACTICE, RINGS, write_practice, write_rings
 from benchmarks.learning_stages import OF_SFT_ALONE, RINGS_OF_VERDICTS, STUDY_RING, Counts, Stage, stages_of
 from benchmarks.learning_weights import BEGIN, LEARNED, STATE, keep_weights, newest_weights, restore_kept, step_of
@@ -313,6 +313,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     lanes = side_by_side(len(args.seed) + len(args.arm) + args.controls_apart)
     replace(first, lane=Lane(lanes[0].gpu)).go_on(COMMON_AT_FIRST)  # trainers would share a batch out to all GPUs
+    if not args.evaluation_gpus:
+        measure_share(lanes[0], args.services)
     apart = OF_SFT_ALONE if args.controls_apart else ()
     others = [stage.name for stage in first.stages() if stage.name not in apart]
     at_once = [(run, None) for run in branches()]

@@ -131,6 +131,10 @@ def test_controls_go_on_beside_practice_in_a_lane_of_their_own(tmp_path: Path, m
     (tmp_path / "stage_that_sleeps.py").write_text(SLEEPS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
+    measured: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        learning_run, "measure_share", lambda lane, count: measured.append((len(lane.processors), count))
+    )
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
     runs = tmp_path / "runs"

@@ -328,6 +328,10 @@ def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Pat
     (tmp_path / "stage_that_sleeps.py").write_text(SLEEPS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
+    measured: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        learning_run, "measure_share", lambda lane, count: measured.append((len(lane.processors), count))
+    )
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
     runs = tmp_path / "runs"
@@ -343,6 +347,7 @@ def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Pat
     learning_run.main(command_line(tmp_path, "--seed", "4", "5", "--side-by-side"))
     found = [json.loads((folder / "rft" / "made").read_text()) for folder in (runs, runs / "seed-5")]
     assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["6", "3"]
+    assert measured == [(len(found[0]["processors"]), 7)], "once, before they keep each other's memory busy"
     first, second = (set(one["processors"]) for one in found)
     assert first and not first & second and len(first) == len(second)
     assert finished(Run(argparse.Namespace(runs=runs), 0.0)) == ["model", "rft", "sft"]
@@ -369,6 +374,13 @@ def test_lanes_share_the_gpus_in_turn_and_there_may_be_none(monkeypatch: pytest.
     monkeypatch.setattr(learning_lanes.gpus, "names", list)
     assert side_by_side(2) == [Lane(None, (0,)), Lane(None, (1,))]
     assert Lane("1", (4, 5)).bound(["x"]) == ["taskset", "--cpu-list", "4,5", "x"] and Lane().bound(["x"]) == ["x"]
+
+
+def test_the_share_of_a_service_is_measured(monkeypatch: pytest.MonkeyPatch):
+    measured: list[tuple[int, ...]] = []
+    monkeypatch.setattr(learning_lanes, "measure_processors", measured.append)
+    learning_lanes.measure_share(Lane("0", tuple(range(10, 25))), services=7)
+    assert measured == [(11, 12)]
 
 
 def test_each_step_of_practice_has_every_problem(tmp_path: Path):
