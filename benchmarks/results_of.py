@@ -79,6 +79,10 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "learning_rate_probe": ("training/learner/turn_credit.py", "rewards/advantages.py", "rewards/returns.py"),
     "attention_gradients": ("training/processes/attention.py",),
     "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
+    "learning_run_cuda": (
+        *("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py"),
+        *(*GPU_HEADERS, *TIMING),
+    ),
     "reward_study": (*(f"rewards/{name}.py" for name in ("presets", "default", "ladder", "milestones")), *TIMING),
     "catalogue": ("problems/catalogue.py",),
     "starters": (
