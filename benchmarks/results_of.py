@@ -362,6 +362,11 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
         for result in ("gpu_experts_2_ranks", "mutants_2_gpus")
     },
+    # Rows of this kernel name the commit that they are of.
+    **{
+        (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
+        for result in ("emulated_experts", "emulated_mutants")
+    },
     # Its kernels are C++.
     ("honest_evaluations", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
     # Rows of mutants that the kernel has no more were taken out.
