@@ -79,6 +79,10 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "learning_rate_probe": ("training/learner/turn_credit.py", "rewards/advantages.py", "rewards/returns.py"),
     "attention_gradients": ("training/processes/attention.py",),
     "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
+    "learning_run_cuda": (
+        *("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py"),
+        *(*GPU_HEADERS, *TIMING),
+    ),
     "reward_study": (*(f"rewards/{name}.py" for name in ("presets", "default", "ladder", "milestones")), *TIMING),
     "catalogue": ("problems/catalogue.py",),
     "starters": (
@@ -374,6 +378,11 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
         for result in ("gpu_experts_2_ranks", "mutants_2_gpus")
+    },
+    # Rows of this kernel name the commit that they are of.
+    **{
+        (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
+        for result in ("emulated_experts", "emulated_mutants")
     },
     # Its kernels are C++.
     ("honest_evaluations", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
