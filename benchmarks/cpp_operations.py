@@ -39,7 +39,7 @@ _FENCE = re.compile(r"\b(?:__threadfence(?:_system)?|(?:\w+::)*fence_async_\w+|s
 _COMPARISON = re.compile(r"\s*(<=|>=|<|>|==|!=)\s*")
 _NOTHING = "((void)0)"
 _NO_OPERATION = frozenset({"signal_word", "barrier_counts"})
-_ENTRY = frozenset({"signal_begun", "wait_begun", "wait_all_begun"})
+_OF_KERNELS = frozenset({"signal_begun", "wait_begun", "wait_all_begun", "wait_words"})
 """Functions of a kernel that go by one of these names do what the communicator's do."""
 
 
@@ -97,7 +97,7 @@ def _calls_of_wrappers(code: str, direct: list[Span]) -> Iterator[Span]:
         if body is not None:
             opening = _closing(code, match.end() - 1) + body.end() - 1
             synchronises = any(opening < start < _closing(code, opening) for _, start, _, _ in direct)
-            if synchronises or match[1] in _ENTRY:
+            if synchronises or match[1] in _OF_KERNELS:
                 wrappers.add(match[1])
     for name in sorted(wrappers):
         for match in re.finditer(rf"(?<![\w.>:]){name}\s*(?:<[^<>;(]*>)?\s*\(", code):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.calibrate import measure_processors
 from pkb_gym.training.evaluation.service_group import share_out_processors
 
 
@@ -50,3 +51,19 @@ def side_by_side(count: int) -> list[Lane]:
     found = visible.split(",") if visible else [str(number) for number in range(len(gpus.names()))]
     shares = share_out_processors(count)
     return [Lane(found[at % len(found)] if found else None, share) for at, share in enumerate(shares)]
+
+
+def measure_share(lane: Lane, services: int) -> None:
+    """Measures what processors of one evaluation service can do, before lanes keep each other's memory busy.
+
+    It is measured once for shares of a size; rewards are made of it.
+
+    Args:
+        lane: with processors.
+        services: of the lane.
+
+    Raises:
+        ConfigError: there are fewer processors than services.
+        InfrastructureError: they could not be measured.
+    """
+    measure_processors(share_out_processors(services, lane.processors)[0])

@@ -5,11 +5,14 @@ r"""Figures of a `learning_run`, from what it collected.
         [--out benchmarks/results]
 
 writes `learning_run.json`, from which docs/generate_training.py makes tables and pictures: figures of every policy on
-the three rings, gains that are paired by prompt, the second turn with the text of the feedback and without, failures,
-distances of kernels to those of the corpus, curves of the training, where its time went, and controls at equal
-evaluations. Stages that are missing or were broken off appear as far as they came. The pretrained model may have been
-judged by another run, and `evolve` have searched elsewhere. With the archives of further seeds, there are figures of
-each seed and of all joined (`learning_seeds`); a seed without an SFT has that of the first, and its samples.
+the three rings, gains that are paired by prompt, second turns, failures, distances of kernels to those of the corpus,
+curves of the training, where its time went, and controls at equal evaluations. Stages that are missing or were broken
+off appear as far as they came. The pretrained model may have been judged by another run, and `evolve` have searched
+elsewhere. With the archives of further seeds, there are figures of each seed and of all joined (`learning_seeds`); a
+seed without an SFT has that of the first, and its samples. The archives of arms may follow in any order, and are
+compared with that of their seed (`learning_arms`). `feedback` says what the text of the feedback adds to second turns
+(`learning_feedback`), for every seed and arm that was judged without it. A run with kernels in another language has a
+result of its own: `--name learning_run_cuda` is shown on the page too.
 """
 
 from __future__ import annotations
@@ -25,25 +28,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, make_parser
+from benchmarks.learning_arms import Trained, arm_figures
 from benchmarks.learning_by_problem import PARTS, ring_by_problem, training_by_problem
+from benchmarks.learning_feedback import in_order, second_turn, text_effects
 from benchmarks.learning_nearest import Shown, nearness, shown_kernels
 from benchmarks.learning_report import phase_figures, step_curves
 from benchmarks.learning_seeds import SeedResults, seeds_figures
 from benchmarks.learning_study import Arm, compare, rewards_by_prompt, training_evaluations
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import NO_SUBMISSION, Attempt
-from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.support.atomic_write import write_atomically
-from pkb_gym.metrics.estimates import Estimate, estimate
 from pkb_gym.training.inputs.rows import Row, read_jsonl
 from pkb_gym.training.results.attempts import read_rows, row_of
 from pkb_gym.training.results.policy_summary import (
     EpisodeResult,
     correct_of,
-    episode_result,
     episodes_by_prompt,
     gain,
-    problem_of,
     prompt_key,
     turns_by_prompt,
 )
@@ -55,65 +56,13 @@ POLICIES = {"base": "rings_base", "sft": "rings_sft", "grpo": "rings_grpo", "rft
 """Name of a policy -> the stage that judged it."""
 WITHOUT_TEXT = {"sft": "verdict_sft", "grpo": "verdict_grpo"}
 """Likewise, of stages in which failures were answered by a verdict alone."""
+ABOUT = ("date", "machine", "commit", "gpus", "spent_s")
+"""What a figure says of its run."""
 GAINS = (("sft", "base"), ("grpo", "sft"), ("rft", "sft"), ("grpo", "rft"))
 STUDY_RING = "sizes"
 """Ring on which arms are compared at equal evaluations: that of the trained problems."""
 CURVES = ("completions/mean_length", "completions/clipped_ratio", "evaluations", "unread_replies", "grad_norm")
 """Kept of every step of GRPO, besides those of `learning_report`."""
-
-
-class SecondTurn(Record):
-    """The gain of a second submission in episodes whose first one failed."""
-
-    episodes: int
-    failed_first: int
-    """Episodes whose first submission failed, or could not be read."""
-    answered: int
-    """Those of them that submitted once more."""
-    repeated: int
-    """Those of the `answered` that submitted the same source."""
-    repaired: Estimate | None
-    """Share of the `failed_first` whose second submission was right; clustered by problem."""
-    gain: Estimate | None
-    """Share correct after the second turn less that after the first, by prompt."""
-
-
-def second_turn(rows: Sequence[Row]) -> SecondTurn:
-    """The figures of the second turn; episodes in which the evaluator failed are left out."""
-    failed, answered, repeated, episodes = 0, 0, 0, 0
-    repaired: dict[str, list[float]] = {}
-    for key, found in turns_by_prompt(rows).items():
-        for turns in map(_in_order, found):
-            if episode_result(turns).reward is None:
-                continue
-            episodes += 1
-            if turns[0]["is_right"]:
-                continue
-            failed += 1
-            if len(turns) > 1 and turns[1]["failure"] != NO_SUBMISSION:
-                answered += 1
-                repeated += turns[1]["source_hash"] == turns[0]["source_hash"]
-            repaired.setdefault(problem_of(key), []).append(float(len(turns) > 1 and turns[1]["is_right"]))
-    return SecondTurn(
-        episodes=episodes,
-        failed_first=failed,
-        answered=answered,
-        repeated=repeated,
-        repaired=estimate(repaired.values()),
-        gain=gain(_after(rows, 1), _after(rows, 2), correct_of),
-    )
-
-
-def _in_order(turns: Sequence[Row]) -> list[Row]:
-    return sorted(turns, key=lambda row: row["turn"])
-
-
-def _after(rows: Sequence[Row], turns: int) -> dict[str, list[EpisodeResult]]:
-    """Episodes as if each had ended after so many turns; those that could not be judged are left out altogether."""
-    return {
-        key: [episode_result(_in_order(of)[:turns]) for of in found if episode_result(of).reward is not None]
-        for key, found in turns_by_prompt(rows).items()
-    }
 
 
 def first_verdicts(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> dict[str, dict[str, int]]:
@@ -122,7 +71,7 @@ def first_verdicts(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> di
     for key, episodes in turns_by_prompt(rows).items():
         if key in ring_of_prompt:
             counts = found.setdefault(ring_of_prompt[key], Counter())
-            counts.update(_in_order(turns)[0]["failure"] or PASSED for turns in episodes)
+            counts.update(in_order(turns)[0]["failure"] or PASSED for turns in episodes)
     return {ring: dict(counts.most_common()) for ring, counts in sorted(found.items())}
 
 
@@ -160,7 +109,7 @@ def figures(
         corpus: kernels that SFT was shown.
     """
     rings, rows = rings_of(prompts), policy_rows(run)
-    found: dict[str, Any] = json.loads((run / "about.json").read_bytes())
+    found = _about(run)
     found["prompts"] = dict(Counter(row.get("ring") or "train" for row in prompts))
     found["policies"] = {
         name: {ring: figures.model_dump(mode="json") for ring, figures in summarise_rings(of, rings).items()}
@@ -173,11 +122,6 @@ def figures(
         if before in rows and after in rows
     }
     found["second_turns"] = {name: second_turn(of).model_dump(mode="json") for name, of in rows.items()}
-    found["second_turn"] = {
-        name: _with_and_without(rows[name], stage_rows(run / stage))
-        for name, stage in WITHOUT_TEXT.items()
-        if name in rows
-    }
     found["by_problem"] = {name: ring_by_problem(of, rings, STUDY_RING) for name, of in rows.items() if name != "base"}
     if corpus:
         found["nearest"] = {name: nearness(of, rings, corpus) for name, of in rows.items() if name != "base"}
@@ -204,7 +148,7 @@ def figures_of_seeds(runs: Sequence[Path], prompts: Sequence[Row]) -> dict[str, 
     rings, shared = rings_of(prompts), policy_rows(runs[0])
     seeds = []
     for run in runs:
-        about = json.loads((run / "about.json").read_bytes())
+        about = _about(run)
         own = shared if run == runs[0] else policy_rows(run)
         of_sft = (run, own) if "sft" in own else (runs[0], shared)
         rows = {name: of for name, of in (own | {"sft": of_sft[1].get("sft", [])}).items() if of and name != "base"}
@@ -214,9 +158,65 @@ def figures_of_seeds(runs: Sequence[Path], prompts: Sequence[Row]) -> dict[str, 
             arms = _arms(run, rows, training["evaluations"], rings, of_sft[0])
         seed = int(about.get("seed", 0))
         arms = [replace(arm, seed=seed) for arm in arms]
-        named = {name: about[name] for name in ("date", "machine", "commit", "gpus", "spent_s") if name in about}
+        named = {name: about[name] for name in ABOUT if name in about}
         seeds.append(SeedResults(seed, rows, arms, named, training))
     return seeds_figures(seeds, rings, [pair for pair in GAINS if "base" not in pair], STUDY_RING)
+
+
+def figures_of_arms(arms: Sequence[Path], seeds: Sequence[Path], prompts: Sequence[Row]) -> list[dict[str, Any]]:
+    """Figures of each arm beside the training of its seed, see `learning_arms`; an arm that was not judged is left out.
+
+    Args:
+        arms: folders with what was collected.
+        seeds: likewise, one of them of each arm's seed.
+        prompts: of `ring_prompts.py`.
+
+    Raises:
+        ConfigError: an arm has no run of its seed.
+    """
+    rings = rings_of(prompts)
+    of_seed = {_about(run).get("seed", 0): run for run in seeds}
+    found = []
+    for arm in arms:
+        about = _about(arm)
+        run = of_seed.get(about["seed"])
+        if run is None:
+            raise ConfigError(
+                f"arm {about['arm']} needs the archive of seed {about['seed']}, which it is compared with"
+            )
+        pair = [_trained(one) for one in (arm, run)]
+        if missing := [one.about.get("arm") or "its seed" for one in pair if not one.rows or not one.rollouts]:
+            print(f"arm {about['arm']} is left out: {' and '.join(missing)} has not trained, or was not judged")
+            continue
+        found.append(arm_figures(pair[0], pair[1], stage_rows(run / POLICIES["sft"]), rings))
+    return found
+
+
+def _trained(run: Path) -> Trained:
+    rollouts = run / "grpo" / "rollouts.jsonl"
+    return Trained(_about(run), stage_rows(run / POLICIES["grpo"]), read_jsonl(rollouts) if rollouts.exists() else [])
+
+
+def text_figures(runs: Sequence[Path], prompts: Sequence[Row]) -> list[dict[str, Any]]:
+    """What the text of the feedback adds, for each policy that was judged without it; see `learning_feedback`.
+
+    Args:
+        runs: folders with what was collected, of seeds and arms.
+        prompts: of `ring_prompts.py`.
+    """
+    rings, found = rings_of(prompts), []
+    for run in runs:
+        about = _about(run)
+        for policy, stage in WITHOUT_TEXT.items():
+            effects = text_effects(stage_rows(run / POLICIES[policy]), stage_rows(run / stage), rings)
+            named = {"seed": about.get("seed", 0), "arm": about.get("arm"), "policy": policy}
+            found += [named | effect.model_dump(mode="json") for effect in effects]
+    return found
+
+
+def _about(run: Path) -> dict[str, Any]:
+    about: dict[str, Any] = json.loads((run / "about.json").read_bytes())
+    return about
 
 
 def _gains(before: Sequence[Row], after: Sequence[Row], rings: Mapping[str, str]) -> dict[str, Any]:
@@ -229,16 +229,6 @@ def _gains(before: Sequence[Row], after: Sequence[Row], rings: Mapping[str, str]
         gains = {"reward": gain(old, new), "correct": gain(old, new, correct_of)}
         found[ring] = {name: None if one is None else one.model_dump(mode="json") for name, one in gains.items()}
     return found
-
-
-def _with_and_without(whole: Sequence[Row], verdict: Sequence[Row]) -> dict[str, Any] | None:
-    """The second turn on the prompts that both have."""
-    common = {prompt_key(row) for row in whole} & {prompt_key(row) for row in verdict}
-    if not common:
-        return None
-    kept = [[row for row in rows if prompt_key(row) in common] for rows in (whole, verdict)]
-    with_text, without = map(second_turn, kept)
-    return {"whole": with_text.model_dump(mode="json"), "verdict": without.model_dump(mode="json")}
 
 
 def _history(folder: Path) -> list[Row]:
@@ -352,6 +342,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pretrained", type=Path, metavar="RUN", help="of another run, whose `rings_base` is taken")
     parser.add_argument("--evolve", type=Path, metavar="FILE", help="results.jsonl of `learning_search`")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
+    parser.add_argument("--name", default=RESULT, help="of the result (default: %(default)s)")
     args = parser.parse_args(argv)
     evolve = [] if args.evolve is None else read_rows(args.evolve)
     corpus = [] if args.corpus is None else shown_kernels(read_jsonl(args.corpus))
@@ -361,12 +352,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         for archive, run in zip(args.runs, runs, strict=True):
             with tarfile.open(archive) as opened:
                 opened.extractall(run, filter="data")
-        before = None if args.pretrained is None else take_pretrained(args.pretrained, runs[0])
-        found = figures(runs[0], prompts, evolve, corpus)
-        found |= figures_of_seeds(runs, prompts) if len(runs) > 1 else {}
+        arms = [run for run in runs if _about(run).get("arm") is not None]
+        seeds = [run for run in runs if run not in arms]
+        if not seeds:
+            raise ConfigError("there are arms alone; give the archives of their seeds too")
+        before = None if args.pretrained is None else take_pretrained(args.pretrained, seeds[0])
+        found = figures(seeds[0], prompts, evolve, corpus)
+        found |= figures_of_seeds(seeds, prompts) if len(seeds) > 1 else {}
+        found |= {"arms": figures_of_arms(arms, seeds, prompts)} if arms else {}
+        found |= {"feedback": texts} if (texts := text_figures(runs, prompts)) else {}
     found |= {} if before is None else {"pretrained": before}
-    write_atomically(args.out / f"{RESULT}.json", json.dumps(found, indent=1) + "\n")
-    print(f"{args.out / RESULT}.json: {', '.join(found['policies'])}")
+    result = args.out / f"{args.name}.json"
+    write_atomically(result, json.dumps(found, indent=1) + "\n")
+    print(f"{result}: {', '.join(found['policies'])}")
 
 
 if __name__ == "__main__":

@@ -193,10 +193,13 @@ def _timed_later(result: dict[str, Any], timed: Sequence[dict[str, Any]]) -> str
     """The kernels whose seconds are of later runs, with their machines."""
     machines = {run["commit"]: run["machine"] for run in result.get("later_runs", ())}
     later = [row for row in timed if row["commit"] != result["commit"]]
-    named = dict.fromkeys((_label(row), row["world_size"], row["commit"]) for row in later)
+    ranks: dict[tuple[str, str], dict[int, None]] = {}
+    for row in later:
+        ranks.setdefault((_label(row), row["commit"]), {})[row["world_size"]] = None
     return "".join(
-        f" (of {label} on {parts.count(ranks, 'rank')}: of commit {commit}, on {machines.get(commit, 'another')})"
-        for label, ranks, commit in named
+        f" (of {label} on {', '.join(map(str, sorted(sizes)))} {'rank' if list(sizes) == [1] else 'ranks'}: of commit "
+        f"{commit}, on {machines.get(commit, 'another')})"
+        for (label, commit), sizes in ranks.items()
     )
 
 

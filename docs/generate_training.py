@@ -12,6 +12,7 @@ from pkb_gym.problems.loading import load_module
 HERE = Path(__file__).resolve().parent
 parts = load_module(HERE / "page_parts.py", "docs.page_parts")
 tables = load_module(HERE / "training_tables.py", "docs.training_tables")
+comparisons = load_module(HERE / "training_comparisons.py", "docs.training_comparisons")
 
 PAGE, FOLDER = HERE / "training.md", HERE / "training"
 BEGIN, END = "<!-- measured: python docs/generate_training.py -->", "<!-- end of measured -->"
@@ -21,12 +22,17 @@ def render(page: str) -> str:
     """The page with the figures of the result."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables.sections(tables.read())}\n\n{END}{after}"
+    found = tables.read()
+    texts = [tables.sections(found), comparisons.sections(found, comparisons.read_cuda())]
+    written = "\n\n".join(text for text in texts if text)
+    return f"{before}{BEGIN}\n\n{written}\n\n{END}{after}"
 
 
 def drawn() -> dict[Path, str]:
     """Picture -> its text."""
-    return {FOLDER / name: text for name, text in tables.drawn(tables.read()).items()}
+    found = tables.read()
+    texts = tables.drawn(found) | comparisons.drawn(found, comparisons.read_cuda())
+    return {FOLDER / name: text for name, text in texts.items()}
 
 
 if __name__ == "__main__":

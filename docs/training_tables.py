@@ -38,7 +38,7 @@ def sections(found: Found) -> str:
     """All tables, with what is needed to read them."""
     texts = (_about(found), _rings(found), _turns(found), _gains(found), _verdicts(found))
     texts = (*texts, _by_problem(found), _nearest(found))
-    more = (_second_turns(found), _second_turn(found), _study(found), _seeds(found), _time(found))
+    more = (_second_turns(found), _study(found), _seeds(found), _time(found))
     return "\n\n".join(text.strip() for text in (*texts, *more) if text)
 
 
@@ -259,22 +259,6 @@ def _second_turns(found: Found) -> str:
     ]
     head = ("policy", "episodes", "first failed", "submitted again", "the same source", "repaired")
     return f"Second turns; *repaired* is the share of the failed:\n\n{parts.table(head, rows)}" if rows else ""
-
-
-def _second_turn(found: Found) -> str:
-    rows = []
-    for policy, both in found["second_turn"].items():
-        for text, one in (both or {}).items():
-            words = "whole" if text == "whole" else "only that it failed"
-            counts = (str(one["episodes"]), str(one["failed_first"]), str(one["answered"]))
-            rows.append((POLICIES[policy], words, *counts, _share(one["repaired"]), _signed(one["gain"])))
-    if not rows:
-        return ""
-    head = ("policy", "feedback", "episodes", "first failed", "submitted again", "repaired", "gain in share correct")
-    return (
-        "The second turn with the text of the feedback, and with the one word `failed` in its place; both have equally "
-        f"many submissions at most (rings `sizes` and `left_out`):\n\n{parts.table(head, rows)}"
-    )
 
 
 def _study(found: Found) -> str:

@@ -80,6 +80,9 @@ def find_sources(folder: Path, problems: Iterable[Problem], ignore: Path | None 
             others.append((path, "its name names no problem"))
         elif path.exists() and not path.is_file():
             others.append((path, "it is no regular file"))  # reading a pipe or a device might never end
+        elif path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            # Records hold sources, and others may see them: no file of the user's that the folder's author names.
+            others.append((path, "it is a link that leads out of the folder"))
         else:
             candidates.append((path, problem))
     candidates.sort(key=lambda found: (found[1].number, found[0].name))

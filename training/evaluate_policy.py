@@ -86,6 +86,9 @@ class EvaluationArguments:
     feedback: FeedbackText = field(
         default="whole", metadata={"help": "whole; or verdict: of a failure, only that it was one (an ablation)."}
     )
+    until: Literal["compile", "check", "time", "profile"] = field(
+        default="time", metadata={"help": "Last stage of an evaluation."}
+    )
     timing_budget_s: float = field(default=0.3, metadata={"help": "Longest timing of a kernel."})
     kernel_timeout_s: float | None = field(
         default=None, metadata={"help": "Deadline of a block of calls; by default 10 s or 30 times the baseline."}
@@ -103,6 +106,10 @@ class EvaluationArguments:
     evaluation_services: int = field(
         default=1,
         metadata={"help": "`dedicated`: services side by side on this node's CPU, which share its processors."},
+    )
+    evaluation_compilers: int = field(
+        default=0,
+        metadata={"help": "`dedicated`: processors that compile CUDA sources alone, apart from the ranks' processors."},
     )
     max_evaluations: int | None = field(
         default=None, metadata={"help": "Stop after so many submissions, earlier calls included."}
@@ -245,12 +252,13 @@ def _play(
                 url=args.evaluation_url,
                 deadline_s=args.evaluation_deadline_s,
                 services=args.evaluation_services,
+                compilers=args.evaluation_compilers,
             )
         ) as schedule,
         closing(AsyncEvaluator(schedule.evaluator, args.evaluation_deadline_s)) as evaluator,
     ):
         finished.cut_off(finished.read()[1])
-        base = EvalConfig(until="time", timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
+        base = EvalConfig(until=args.until, timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
         rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base, args.feedback)
         player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
         agent = Path(str(model.model_name_or_path)).name
@@ -297,7 +305,7 @@ def _attempts(line: Row) -> list[Attempt]:
 def _requested(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
     """All that the results depend on, by name."""
     no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
-    no_matter |= {"decoding", "evaluation_services"}
+    no_matter |= {"decoding", "evaluation_services", "evaluation_compilers"}
     no_matter |= {"max_evaluations", "max_tokens", "max_hours"}
     requested = {name: value for name, value in asdict(args).items() if name not in no_matter}
     folder = Path(str(model.model_name_or_path))

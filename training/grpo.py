@@ -114,6 +114,10 @@ class GrpoArguments:
         default=1,
         metadata={"help": "`dedicated`: services side by side on this node's CPU, which share its processors."},
     )
+    evaluation_compilers: int = field(
+        default=0,
+        metadata={"help": "`dedicated`: processors that compile CUDA sources alone, apart from the ranks' processors."},
+    )
     evaluation_deadline_s: float = field(
         default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}
     )
@@ -155,6 +159,10 @@ class GrpoArguments:
     max_minutes: float | None = field(
         default=None, metadata={"help": "Save a checkpoint and end after so many minutes; resume with last."}
     )
+    max_submissions: int | None = field(
+        default=None,
+        metadata={"help": "End after the step in which the run has so many submissions, repeated ones included."},
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -175,6 +183,7 @@ def main(argv: list[str] | None = None) -> None:
         url=args.evaluation_url,
         deadline_s=args.evaluation_deadline_s,
         services=args.evaluation_services,
+        compilers=args.evaluation_compilers,
     )
     try:
         train(prompts, args, config, model, schedule, host)
@@ -190,6 +199,8 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
     """
     if args.single_turn and args.max_turns != GrpoArguments.max_turns:
         raise ConfigError("single_turn has one submission; leave out max_turns")
+    if args.max_submissions is not None and args.max_submissions < 1:
+        raise ConfigError(f"max_submissions must be at least 1, got {args.max_submissions}")
     if args.max_turns < 1:
         raise ConfigError(f"max_turns must be at least 1, got {args.max_turns}")
     if config.max_tool_calling_iterations is not None:
@@ -256,6 +267,7 @@ def train(
         decoding=args.decoding,
         offload=args.offload,
         max_minutes=args.max_minutes,
+        max_submissions=args.max_submissions,
         generate_ahead=args.generate_ahead,
         drop_uniform_groups=args.drop_uniform_groups,
     )

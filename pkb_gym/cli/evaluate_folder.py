@@ -16,6 +16,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.attempt import Attempt, request_key
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.support.printable import on_one_line
 from pkb_gym.engine.support.side_by_side import side_by_side
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.text.formatting import time_text
@@ -174,7 +175,7 @@ def _judge(
                 result = f"not judged: {verdict}"
             else:
                 raise verdict
-            console.print(f"[{number:>{width}}/{len(tasks)}] {task.file}: {result}", soft_wrap=True)
+            console.print(f"[{number:>{width}}/{len(tasks)}] {on_one_line(task.file)}: {result}", soft_wrap=True)
 
 
 def _result(task: SourceFile, feedback: Feedback, duration_s: float, requested: EvalConfig, reward: str) -> Attempt:
@@ -207,21 +208,21 @@ def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: FolderOutcome
     table = result_table("file", "problem")
     for name, problem in in_order:
         feedback = outcome.judged[name]
-        table.add_row(name, problem.name, *cells(feedback, reward_of(feedback, reward)))
+        table.add_row(on_one_line(name), problem.name, *cells(feedback, reward_of(feedback, reward)))
     passed = sum(outcome.judged[name].passed for name, _ in in_order)
     console = stdout()
     print_table(console, table)
     compiled = sum(outcome.judged[name].failure is Failure.COMPILED_ONLY for name, _ in in_order)
     unknown = f" {compiled} compiled and not run: this machine has no GPU." if compiled else ""
     console.print(f"{passed} of {len(in_order)} passed.{unknown}")
-    print_reasons(console, [(name, f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
+    print_reasons(console, [(on_one_line(name), f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
 
 
 def _list_others(outcome: FolderOutcome) -> None:
     console = stderr()
     for title, others in (("passed over", outcome.skipped), ("could not be judged here", outcome.unjudged)):
         for name, why in others:
-            console.print(f"{title}: {name}: {why}", soft_wrap=True)
+            console.print(f"{title}: {on_one_line(name)}: {why}", soft_wrap=True)
 
 
 def _default_jobs() -> int:

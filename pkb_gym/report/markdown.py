@@ -34,15 +34,16 @@ def report_markdown(content: ReportContent) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""A table whose cells hold text, never markup.
+    r"""A table whose cells hold text, never markup; names of agents stand in headers too.
 
     Example:
-        >>> print(markdown_table(("agent", "right"), [("a|<b>", "1")]))
-        | agent | right |
+        >>> print(markdown_table(("agent", "<right>"), [("a|<b>", "1")]))
+        | agent | \<right\> |
         | --- | --- |
         | a\|\<b\> | 1 |
     """
-    lines = [header, ["---"] * len(header), *([escaped(cell) for cell in row] for row in rows)]
+    titles, *cells = ([escaped(cell) for cell in row] for row in (header, *rows))
+    lines = [titles, ["---"] * len(header), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -39,10 +39,12 @@ def server():
 def judge(tasks, server, tmp_path):
     """Runs the verifier of AllReduce on a source; its status, its reward (None where it wrote none) and its output."""
 
-    def run(source: str | None, url: str = server.url, token: str = TOKEN):
+    def run(source: str | Path | None, url: str = server.url, token: str = TOKEN):
         artefact = tmp_path / "solution.cpp"
         artefact.unlink(missing_ok=True)
-        if source is not None:
+        if isinstance(source, Path):
+            artefact.symlink_to(source)
+        elif source is not None:
             artefact.write_bytes(source.encode(errors="surrogateescape"))
         folder = tasks / "all_reduce" / "tests"
         ran = subprocess.run(
@@ -100,6 +102,18 @@ def test_nothing_submitted_is_rewarded_with_nothing(judge):
 def test_bytes_that_are_no_text_are_judged(judge):
     status, reward, _ = judge("\udcff")
     assert status == 0 and reward["passed"] == 0 and reward["submitted"] == 1
+
+
+def test_an_artefact_of_any_length_has_a_reward(judge):
+    """The service closed the connection on it, and the agent of a bad kernel chose to have no score."""
+    status, reward, text = judge("rejected" + "x" * (20 << 20))
+    assert status == 0 and reward["submitted"] == 1 and reward["passed"] == 0, text
+
+
+def test_a_link_to_a_file_beside_the_verifier_is_no_artefact(judge, tmp_path):
+    (tmp_path / "secret").write_text("speedup 2")
+    status, reward, text = judge(tmp_path / "secret")
+    assert (status, reward["submitted"]) == (0, 0) and "nothing was submitted" in text
 
 
 @pytest.mark.parametrize(("source", "words"), [("infrastructure", "could not judge"), ("refuse", "no such thing here")])

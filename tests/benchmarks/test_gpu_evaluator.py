@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import gpu_evaluator
+from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS
 
 ONE_GPU = ["--device", "cpu", "--world-size", "1"]
 
@@ -28,7 +30,7 @@ class Idle:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def evaluate(self, *_: object) -> None:
+    def evaluate(self, *_: object) -> object:
         """Nothing."""
 
 
@@ -79,3 +81,17 @@ def test_rounds_are_kept_one_by_one(begun: list[str], tmp_path: Path, monkeypatc
         gpu_evaluator.main([*ONE_GPU, "--only", "repeatability_with_standby", "--out", str(tmp_path)])
     assert result(tmp_path)["repeatability_with_standby"] == [{"timed": 1}]
     assert begun == []
+
+
+def test_first_evaluations_are_counted_apart():
+    """They measure the overhead of blocks, which the others find in the evaluator's cache."""
+    stages: list[str] = []
+
+    class Noting(Idle):
+        def evaluate(self, *request: Any) -> SimpleNamespace:
+            stages.append(request[-1].until)
+            return SimpleNamespace(durations_s={})
+
+    found = gpu_evaluator.Benchmark("cpu", 1, "tiny").latency(Noting())
+    assert list(found) == ["first", "check", "time", "profile"]
+    assert stages == ["time"] * MEASUREMENTS + [stage for stage in ("check", "time", "profile") for _ in range(5)]

@@ -14,10 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import learning_lanes, learning_run, learning_search, learning_weights
+from benchmarks import learning_branches, learning_lanes, learning_run, learning_search, learning_weights
 from benchmarks.learning_lanes import Lane, side_by_side
 from benchmarks.learning_prompts import PER_PROBLEM, in_turn_of_problems, write_practice, write_rings
-from benchmarks.learning_run import Run, Stage, collect
+from benchmarks.learning_run import Run, collect
+from benchmarks.learning_stages import Stage
 from benchmarks.learning_weights import judged_weights, keep_weights, newest_weights
 from pkb_gym.training.inputs.option_names import check_options, option_names
 
@@ -35,7 +36,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "stage_that_fails.py").write_text("raise SystemExit(3)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = {"runs": tmp_path / "runs", "prompts": tmp_path / "prompts", "out": tmp_path / "out"}
-    args = argparse.Namespace(**folders, seed=0, skip=[], start_s=0.0, keep_s=0.0, resume_from=None)
+    numbers = {"seed": 0, "start_s": 0.0, "keep_s": 0.0, "grpo_submissions": 0}
+    args = argparse.Namespace(**folders, **numbers, skip=[], resume_from=None, arm=None)
     return Run(args, time.monotonic() + 600)
 
 
@@ -130,7 +132,7 @@ def test_policies_are_those_that_the_parts_give_and_another_place_goes_on_with_t
 def test_practice_goes_on_with_the_weights_of_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folders = [f"--{name}={tmp_path / name}" for name in ("gguf", "corpus", "prompts", "runs", "out")]
     seen: list[str] = []
-    monkeypatch.setattr(Run, "verdict_prompts", 5)
+    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
 
     def begins(run: Run, _: object = None) -> None:
         grpo = next(stage for stage in run.stages() if stage.name == "grpo").arguments
@@ -191,8 +193,8 @@ def test_no_stage_begins_when_the_time_is_up(run: Run, monkeypatch: pytest.Monke
 def test_every_stage_is_a_recipe_with_options_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folders = [f"--{name}={tmp_path / name}" for name in ("gguf", "corpus", "prompts", "runs", "out")]
     seen: list[Stage] = []
-    monkeypatch.setattr(Run, "verdict_prompts", 5)
-    monkeypatch.setattr(Run, "go_on", lambda run: seen.extend(run.stages()))
+    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
+    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.extend(run.stages()))
     learning_run.main([*folders, "--minutes", "1"])
     assert [stage.name for stage in seen][:6] == ["model", "sft", "grpo", "rings_sft", "rings_grpo", "rings_base"]
     for stage in seen:
@@ -215,9 +217,9 @@ def command_line(tmp_path: Path, *more: str) -> list[str]:
 
 def test_further_seeds_have_practice_of_their_own_after_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[int, str, list[str]]] = []
-    monkeypatch.setattr(Run, "verdict_prompts", 5)
+    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
 
-    def go_on(run: Run) -> None:
+    def go_on(run: Run, _: object = None) -> None:
         (run.folder / "grpo").mkdir(parents=True, exist_ok=True)
         practise = next(stage for stage in run.stages() if stage.name == "grpo").arguments
         used = [practise[practise.index(name) + 1] for name in ("--seed", "--output_dir", "--model_name_or_path")]
@@ -263,8 +265,8 @@ def test_the_search_has_as_many_evaluations_of_a_prompt_as_practice_had(run: Run
 
 def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[list[str]] = []
-    monkeypatch.setattr(Run, "verdict_prompts", 5)
-    monkeypatch.setattr(Run, "go_on", lambda run: seen.append(list(run.stages()[2].arguments)))
+    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
+    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.append(list(run.stages()[2].arguments)))
     learning_run.main(command_line(tmp_path))
     given = ["--beta", "0.04", "--negative-weight", "0.5", "--generate-ahead", "--drop-uniform-groups"]
     given += ["--best-window", "10"]
@@ -326,6 +328,10 @@ def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Pat
     (tmp_path / "stage_that_sleeps.py").write_text(SLEEPS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
+    measured: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        learning_run, "measure_share", lambda lane, count: measured.append((len(lane.processors), count))
+    )
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
     runs = tmp_path / "runs"
@@ -341,6 +347,7 @@ def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Pat
     learning_run.main(command_line(tmp_path, "--seed", "4", "5", "--side-by-side"))
     found = [json.loads((folder / "rft" / "made").read_text()) for folder in (runs, runs / "seed-5")]
     assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["6", "3"]
+    assert measured == [(len(found[0]["processors"]), 7)], "once, before they keep each other's memory busy"
     first, second = (set(one["processors"]) for one in found)
     assert first and not first & second and len(first) == len(second)
     assert finished(Run(argparse.Namespace(runs=runs), 0.0)) == ["model", "rft", "sft"]
@@ -350,13 +357,13 @@ def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Pat
 
 def test_a_stage_may_be_left_out_in_one_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen = {}
-    monkeypatch.setattr(Run, "verdict_prompts", 5)
-    monkeypatch.setattr(Run, "go_on", lambda run: seen.update({run.args.seed: run.args.skip}))
+    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
+    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.update({run.args.seed: run.args.skip}))
     (tmp_path / "runs").mkdir()
     for name in ("sft", "grpo"):
         (tmp_path / "runs" / f"{name}.finished").touch()
     learning_run.main(command_line(tmp_path, "--seed", "0", "1", "--skip", "rings_base", "0:rft", "1:rings_rft"))
-    assert seen == {0: ["rings_base", "rft"], 1: ["rings_base", "rings_rft", *learning_run.COMMON_TO_SEEDS]}
+    assert seen == {0: ["rings_base", "rft"], 1: ["rings_base", "rings_rft", *learning_branches.COMMON]}
 
 
 def test_lanes_share_the_gpus_in_turn_and_there_may_be_none(monkeypatch: pytest.MonkeyPatch):
@@ -367,6 +374,13 @@ def test_lanes_share_the_gpus_in_turn_and_there_may_be_none(monkeypatch: pytest.
     monkeypatch.setattr(learning_lanes.gpus, "names", list)
     assert side_by_side(2) == [Lane(None, (0,)), Lane(None, (1,))]
     assert Lane("1", (4, 5)).bound(["x"]) == ["taskset", "--cpu-list", "4,5", "x"] and Lane().bound(["x"]) == ["x"]
+
+
+def test_the_share_of_a_service_is_measured(monkeypatch: pytest.MonkeyPatch):
+    measured: list[tuple[int, ...]] = []
+    monkeypatch.setattr(learning_lanes, "measure_processors", measured.append)
+    learning_lanes.measure_share(Lane("0", tuple(range(10, 25))), services=7)
+    assert measured == [(11, 12)]
 
 
 def test_each_step_of_practice_has_every_problem(tmp_path: Path):

@@ -10,14 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning_run_report import (
-    figures,
-    first_verdicts,
-    main,
-    phases_by_part,
-    second_turn,
-    verdicts_by_step,
-)
+from benchmarks.learning_feedback import second_turn
+from benchmarks.learning_run_report import figures, first_verdicts, main, phases_by_part, verdicts_by_step
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig

@@ -65,6 +65,20 @@ def test_two_of_a_kind_on_one_line_are_distinguished():
     assert names == ["expert:2: comm.wait(0)", "expert:2: comm.wait(1)", "expert:2: comm.wait(0), 2."]
 
 
+def test_a_wait_of_the_kernels_own_is_removed_where_it_is_called():
+    source = InlinedSource.of("""\
+__device__ void wait_words(uint4& words, const uint4* from) {
+  while (!are_there(words)) words = look_at_words(from);
+}
+__global__ void kernel(const uint4* from) {
+  uint4 words = look_at_words(from);
+  wait_words(words, from);
+}
+""")
+    (wait,) = source.mutants()
+    assert wait.kind is Kind.WAIT and changed(source.text, wait) == [("wait_words(words, from);", "((void)0);")]
+
+
 def test_without_epochs_signals_are_those_of_the_first_call():
     (mutant,) = [mutant for mutant in InlinedSource.of(EXCHANGE).mutants() if mutant.name == "every epoch"]
     assert [new for _, new in changed(EXCHANGE, mutant)] == [

@@ -212,8 +212,11 @@ def test_names_of_files_do_nothing_to_the_terminal(pkb, tmp_path):
     sequence = "\x1b]0;title\x07\u202e"
     (tmp_path / f"all_reduce.{sequence}.cpp").write_text("deadlock")
     (tmp_path / f"{sequence}.cpp").write_text("of no problem")
+    (tmp_path / "gather.\n[2 of 2] reduce.cpp: passed\n.cpp").write_text("deadlock")
     ran = pkb("eval-dir", tmp_path)
     assert ran.status == 1
+    assert "gather.\\n[2 of 2] reduce" in ran.out and "gather.\\n[2 of 2] reduce" in ran.err
+    assert not any(line.startswith("[2 of 2] reduce") for line in (ran.out + ran.err).splitlines())
     shown = "all_reduce.\\x1b]0;title\\x07\\u202e.cpp"
     assert shown in ran.out and shown in ran.err and f"passed over: {shown[11:]}" in ran.err
     ran = pkb("eval", "AllReduce", tmp_path / sequence)

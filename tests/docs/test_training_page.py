@@ -94,7 +94,6 @@ def found() -> dict[str, object]:
             "grpo": {"sizes": {"verbatim": {"submissions": 3, "right": 2}, "more": {"submissions": 1, "right": 0}}}
         },
         "second_turns": {"grpo": second, "base": {**second, "answered": 0}},
-        "second_turn": {"grpo": {"whole": second, "verdict": {**second, "repaired": None}}, "sft": None},
         "study": [{"arm": "grpo", **arm}, {"arm": "sft", **arm, "subject_gain": one(0.2, 0.05)}],
         "grpo": {
             "steps": 2,
@@ -135,12 +134,60 @@ def test_tables_hold_the_figures_of_the_result(found):
     assert "| A | 50% | 1.25 | 25% |  |" in text
     assert f"judged by a run of 2026-01-01, commit {'b' * 12}." in text
     assert "| ring | policy | verbatim | more |" in text and "| sizes | GRPO | 3 (2) | 1 (0) |" in text
-    assert "| GRPO | whole | 4 | 2 | 2 | 50 % | +0.25 ± 0.05 |" in text
-    assert "| GRPO | only that it failed | 4 | 2 | 2 |  | +0.25 ± 0.05 |" in text
     assert "| sft | 40 | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |" in text
     assert "A step of GRPO took 20 s on average over 2 steps, with 60 evaluations a minute" in text
     assert "| evaluation alone | 8.0 s | 40% |" in text and "offload" not in text
     assert "Stages, the start of each call included: `sft` 80 s, `grpo` 300 s; 6 minutes in all." in text
+
+
+def test_comparisons_are_there_where_their_results_are(found):
+    comparisons = generator.comparisons
+    assert comparisons.sections(found) == "" and comparisons.drawn(found) == {}
+    second = found["second_turns"]["grpo"]
+    answered = {"submissions": 6, "second_turn": second, "turns": ring(0.5, 0.75)["turns"]}
+    verdict = {**answered, "submissions": 7, "second_turn": {**second, "repaired": None}}
+    effect = {"seed": 2, "arm": "two_turns", "policy": "grpo", "ring": "sizes", "prompts": 2}
+    found["feedback"] = [effect | {"whole": answered, "verdict": verdict, "reward": one(0.2, 0.1), "correct": one(0.1)}]
+    text = comparisons.sections(found)
+    assert "| 2 | sizes | GRPO, arm `two_turns` | whole | 6 | 2 | 2 | 1 | 50 % | 50 % then 75 % |" in text
+    assert "| 2 | sizes | GRPO, arm `two_turns` | only that it failed | 7 | 2 | 2 | 1 |  | 50 % then 75 % |" in text
+    assert "| 2 | sizes | GRPO, arm `two_turns` | 2 | +0.10 | +0.20 ± 0.10 | +2.0 |" in text
+    assert "#### Arm" not in text and "CUDA" not in text
+
+
+def test_an_arm_is_shown_beside_the_training_without_its_options(found):
+    step = {"submissions": 40, "reward": 0.5, "correct": 0.75, "correct_first": 0.5}
+    training = {"submissions": 80, "evaluations": 60, "curve": [step, {**step, "submissions": 80}]}
+    training |= {"at_equal_submissions": step, "rings": {"sizes": ring(0.5, 0.75)}}
+    gains = {"first": {"reward": one(0.0, 0.1), "correct": one(0.0)}, "last": {"reward": None, "correct": None}}
+    arm = {"arm": "two_turns", "seed": 2, "equal_submissions": 80, "gains": {"other": {"sizes": gains}}}
+    arm["trainings"] = {
+        "arm": training | {"options": {"grpo-turns": 2, "group": 8}},
+        "other": training | {"options": {"grpo-turns": 1, "group": 8}, "at_equal_submissions": None},
+    }
+    found["arms"] = [arm]
+    text = generator.comparisons.sections(found)
+    assert "#### Arm `two_turns`\n\nIt differs in `grpo-turns` 2 (1 without). Both trainings begin" in text
+    assert "| `two_turns` | 2 | 80 | 60 | 50% | 75% | 0.50 |\n| without | 2 | 80 | 60 |  |  |  |" in text
+    assert "| sizes | `two_turns` | 2 | 75 % | 0.75 ± 0.05 |" in text
+    assert "| sizes | the training without | first | +0.00 ± 0.10 | +0.0 | +0.00 |" in text and "| last |" not in text
+    drawn = generator.comparisons.drawn(found)
+    assert list(drawn) == ["arm_two_turns.svg"] and "submissions of GRPO" in drawn["arm_two_turns.svg"]
+
+
+def test_a_run_in_cuda_has_tables_of_its_own(found, tmp_path, monkeypatch):
+    monkeypatch.setattr(generator.tables, "RESULT", tmp_path / "learning_run.json")
+    (tmp_path / "learning_run.json").write_text(json.dumps(found))
+    page = f"{generator.BEGIN}\n{generator.END}"
+    assert "CUDA" not in generator.render(page) and "cuda_curves.svg" not in map(str, generator.drawn())
+    cuda = {**found, "machine": "another", "evaluation_gpus": ["2", "3"]}
+    (tmp_path / "learning_run_cuda.json").write_text(json.dumps(cuda))
+    text = generator.render(page)
+    assert "Submissions were evaluated on 2 GPUs, and the policy learnt on another." in text
+    assert "#### Kernels in CUDA, timed on GPUs" in text
+    assert "`benchmarks/results/learning_run_cuda.json` (2026-01-02, commit cccccccccccc): a GPU, another." in text
+    assert text.count("| sizes | GRPO | 2 x 2 |") == 2
+    assert generator.FOLDER / "cuda_curves.svg" in generator.drawn()
 
 
 def test_the_time_of_steps_is_shown_seed_by_seed_in_the_course_of_the_training(found):

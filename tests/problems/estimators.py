@@ -64,13 +64,70 @@ def contrastive_from_covariance(*args):
     return contrastive_from_moments(*args, covariance=True)
 
 
-def contrastive_half_of_the_texts(image, text, logit_scale, logit_bias=0.0, group=None):
-    """Every second text of the other ranks, counted twice."""
-    loss = block_loss(image, text, logit_scale, logit_bias, own=True)
+def contrastive_of_some_texts(one_in: int, left_out: bool) -> Callable[..., torch.Tensor]:
+    """Of the other ranks' texts one in so many, or all but those, each counted for as many more as are left out."""
+
+    def solution(image, text, logit_scale, logit_bias=0.0, group=None):
+        read = (torch.arange(len(text)) % one_in == 0) ^ left_out
+        loss = block_loss(image, text, logit_scale, logit_bias, own=True)
+        for rank, other in enumerate(all_ranks(text)):
+            if rank != dist.get_rank():
+                found = block_loss(image, other[read], logit_scale, logit_bias, own=False)
+                loss = loss + found * (len(text) / max(1, int(read.sum())))
+        return loss
+
+    return solution
+
+
+def contrastive_of_all_but_one_rank(image, text, logit_scale, logit_bias=0.0, group=None):
+    """The texts of one rank are not read, and those of the other ranks count for them."""
+    world_size, own = dist.get_world_size(), dist.get_rank()
+    loss = torch.zeros((), dtype=text.dtype)
     for rank, other in enumerate(all_ranks(text)):
-        if rank != dist.get_rank():
-            loss = loss + 2 * block_loss(image, other[::2], logit_scale, logit_bias, own=False)
-    return loss
+        if rank not in (own, (own + 1) % world_size):
+            loss = loss + block_loss(image, other, logit_scale, logit_bias, own=False)
+    loss = loss * ((world_size - 1) / max(1, world_size - 2))
+    return loss + block_loss(image, text, logit_scale, logit_bias, own=True)
+
+
+def contrastive_of_some_channels(part: float) -> Callable[..., torch.Tensor]:
+    """The largest channels, and their products made up for the others; matches are exact."""
+
+    def solution(image, text, logit_scale, logit_bias=0.0, group=None):
+        image, text = image.float(), text.float()
+        size = text.square().mean(0) * image.square().mean(0)
+        dist.all_reduce(size)
+        size[torch.stack([image.square().mean(0), text.square().mean(0)]).argmax(1)] = 0  # the outliers
+        read = size.topk(max(1, round(part * len(size)))).indices
+        scale = logit_scale * size.sqrt().sum() / size[read].sqrt().sum()
+        loss = torch.zeros(())
+        for other in all_ranks(text[:, read].contiguous()):
+            loss += F.softplus(scale * image[:, read] @ other.T + logit_bias).sum() / len(image)
+        guessed = scale * (image[:, read] * text[:, read]).sum(1) + logit_bias
+        matches = logit_scale * (image * text).sum(1) + logit_bias
+        return (loss + (F.softplus(-matches) - F.softplus(guessed)).mean()).bfloat16()
+
+    return solution
+
+
+def contrastive_by_projection(image, text, logit_scale, logit_bias=0.0, group=None):
+    """Pairs that are near by a random half of the directions are done exactly, all others from their distribution."""
+    image, text = image.float(), text.float()
+    texts = torch.cat(all_ranks(text))
+    own = slice(dist.get_rank() * len(text), (dist.get_rank() + 1) * len(text))
+    outliers = torch.stack([image.square().mean(0), text.square().mean(0)]).argmax(1)
+    rows = [tensor.index_fill(1, outliers, 0) for tensor in (image, texts)]
+    directions = max(1, image.shape[1] // 2)
+    projection = torch.randn(image.shape[1], directions, generator=torch.Generator().manual_seed(1)) / directions**0.5
+    near = (rows[0] @ projection) @ (rows[1] @ projection).T
+    is_near = near >= near.flatten().topk(max(1, near.numel() // 20)).values[-1]
+    logits = logit_scale * image @ texts.T + logit_bias
+    exact = F.softplus(logits)[is_near].sum()
+    spread = logit_scale**2 * (rows[0].square().sum(1).mean() * rows[1].square().sum(1).mean()) / image.shape[1]
+    guessed = expected_softplus(torch.tensor(logit_bias), spread) * (~is_near).sum()
+    matches, counted = logits[:, own].diagonal(), is_near[:, own].diagonal()
+    fix = F.softplus(-matches) - F.softplus(matches).where(counted, expected_softplus(torch.tensor(logit_bias), spread))
+    return ((exact + guessed) / len(image) + fix.mean()).bfloat16()
 
 
 def in_8_bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -283,7 +340,13 @@ def log_probs_of_half_the_vocabulary(logits, target, tp_group=None, top_k=None, 
 ESTIMATORS = (
     Estimator("ContrastiveLoss", "mean and variance of the texts", contrastive_from_moments),
     Estimator("ContrastiveLoss", "mean and covariance of the texts", contrastive_from_covariance),
-    Estimator("ContrastiveLoss", "every second text", contrastive_half_of_the_texts),
+    Estimator("ContrastiveLoss", "every second text", contrastive_of_some_texts(2, left_out=False)),
+    Estimator("ContrastiveLoss", "three quarters of the texts", contrastive_of_some_texts(4, left_out=True)),
+    Estimator("ContrastiveLoss", "seven eighths of the texts", contrastive_of_some_texts(8, left_out=True)),
+    Estimator("ContrastiveLoss", "the texts of all ranks but one", contrastive_of_all_but_one_rank),
+    Estimator("ContrastiveLoss", "the larger half of the channels", contrastive_of_some_channels(0.5)),
+    Estimator("ContrastiveLoss", "three quarters of the channels", contrastive_of_some_channels(0.75)),
+    Estimator("ContrastiveLoss", "pairs that a random projection finds", contrastive_by_projection),
     Estimator("ContrastiveLoss", "features in 8 bits", contrastive_in_8_bits),
     Estimator("ImportanceSamplingLoss", "spread of the logits", policy_loss_from_spread),
     Estimator("ImportanceSamplingLoss", "spread, moved to the right mean", policy_loss_corrected),

@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from pkb_gym.engine.errors import SizeError
-from tests.problems.support import Run, find_problem, make_axes, run_reference
+from pkb_gym.engine.problem.inputs import TrialKey
+from pkb_gym.engine.problem.trial_inputs import make_inputs
+from pkb_gym.problems.data_parallel.distributed_knn.problem import number_of_classes
+from tests.problems.support import KEY, Run, find_problem, make_axes, run_reference
 
 NAME = "DistributedKNN"
 
@@ -69,6 +72,26 @@ def test_near_misses_are_refused(trial: int) -> None:
         assert run.wrong(0, "labels", wrong).any()
     for wrong in (sims * 1.02, sims.roll(1, 0), sims.flip(1), torch.zeros_like(sims)):
         assert run.wrong(0, "sims", wrong).any()
+
+
+@pytest.mark.parametrize("size", [{"samples_per_rank": 4096, "F": 32, "Q": 8, "k": 20}, "published"])
+def test_most_results_are_of_other_classes(size: str | dict[str, int]) -> None:
+    """At size large each class once had five times k samples: nobody had to look at those of the others."""
+    problem = find_problem(NAME)
+    axes = make_axes(problem, size=size, world_size=2, timed=True)
+    key = TrialKey(KEY, 0, NAME, 0, 0, True)
+    inputs = [make_inputs(problem, ax, key, "robust") for ax in axes]
+    pool = torch.cat([train for _, train, _ in inputs], 1).float()
+    labels = torch.cat([label[0] for _, _, label in inputs])
+    nearest = labels[(inputs[0][0].float() @ pool).topk(axes[0].k, dim=1).indices]
+    assert ((nearest == nearest[:, :1]).sum(1) <= axes[0].k / 2).all()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_no_class_of_a_declared_size_holds_all_results(world_size: int) -> None:
+    for size in ("tiny", "published", "large"):
+        ax = make_axes(find_problem(NAME), size=size, world_size=world_size, timed=True)[0]
+        assert ax.W * ax.n / number_of_classes(ax) <= ax.k / 4
 
 
 def test_an_empty_rank_takes_part_and_k_is_bounded() -> None:

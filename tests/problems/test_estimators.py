@@ -57,7 +57,7 @@ def test_every_problem_with_small_outputs_has_an_estimator_or_a_reason() -> None
 
 
 @pytest.mark.parametrize("problem", sorted({each.problem for each in ESTIMATORS}))
-@pytest.mark.parametrize(("size", "world_size"), [("tiny", 4), ("published", 2)])
+@pytest.mark.parametrize(("size", "world_size"), [("tiny", 4), ("tiny", 8), ("published", 2)])
 def test_estimators_are_refused(problem: str, size: str, world_size: int) -> None:
     solutions = [None, *(each.solution for each in ESTIMATORS if each.problem == problem)]
     names = ["reference", *(each.name for each in ESTIMATORS if each.problem == problem)]

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from tests.problems.support import Run, find_problem, make_axes, run_reference
+from pkb_gym.problems.data_parallel.kalman_filter_optimizer.reference import solution
+from tests.problems.counterfeit_runs import refused
+from tests.problems.support import Job, Run, find_problem, make_axes, run_jobs, run_reference
 
 
 def oracle(run: Run) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
@@ -50,11 +52,11 @@ def test_ranks_may_hold_different_totals() -> None:
 
 def test_doing_nothing_is_refused_though_the_published_rule_accepts_it() -> None:
     """The recorded weakness: unchanged weights and P / lambda."""
-    for protocol, refused in (("published", False), ("robust", True)):
+    for protocol, is_refused in (("published", False), ("robust", True)):
         run = run_reference("KalmanFilterOptimizer", world_size=2, size={"blocks": (256,) * 8}, protocol=protocol)
         args, lam = run.args[0], run.axes[0]["kalman_lambda"]
-        assert bool(run.wrong(0, "all_weights[0]", args["weights"][0]).any()) == refused
-        assert bool(run.wrong(0, "P_out[0]", args["P"][0] / lam).any()) == refused
+        assert bool(run.wrong(0, "all_weights[0]", args["weights"][0]).any()) == is_refused
+        assert bool(run.wrong(0, "P_out[0]", args["P"][0] / lam).any()) == is_refused
 
 
 def test_symmetrised_covariance_and_float32_are_refused() -> None:
@@ -70,6 +72,7 @@ def test_blocks_differ_by_rank_in_checks_only() -> None:
     assert len({ax["blocks"] for ax in axes}) > 1
     assert {sum(ax["blocks"]) for ax in axes} == {36}
     assert {make_axes(problem, trial=trial)[0]["skew"] for trial in range(2)} == {0.0, 0.1}
+    assert {make_axes(problem, trial=trial, timed=True)[0]["skew"] for trial in range(2)} == {0.1}
     assert {ax["blocks"] for ax in make_axes(problem, trial=1, timed=True)} == {(16, 12, 8)}
 
 
@@ -80,3 +83,16 @@ def test_published_cost() -> None:
     assert least.memory_bytes == 2 * 67_108_864 + 131_072 + 262_144
     assert least.link_in_bytes == 196_608 + 12
     assert least.link_out_bytes == 65_536 + 12
+
+
+def test_half_of_each_covariance_is_not_enough_in_timed_calls() -> None:
+    """They were symmetric there, so that whoever read one half of P saved a quarter of the traffic."""
+
+    def mirrored(H, error, weights, P, *rest):
+        return solution(H, error, weights, [block.tril() + block.tril(-1).T for block in P], *rest)
+
+    truth, got = run_jobs(
+        [Job("KalmanFilterOptimizer", world_size=2, timed=True, solution=each) for each in (None, mirrored)]
+    )
+    assert not refused(truth, truth)
+    assert refused(truth, got)

@@ -1,10 +1,12 @@
 """LoadBalancingLoss against sums in plain Python over every token of every rank."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
+from pkb_gym.engine.problem import Axes
 from tests.problems.support import Run, find_problem, make_axes, run_reference
 
 NAME = "LoadBalancingLoss"
@@ -41,6 +43,29 @@ def test_matches_plain_sums(world_size: int, trial: int, protocol: str) -> None:
     for rank in range(world_size):
         assert run.outputs[rank]["loss"].item() == pytest.approx(mean, rel=5e-3)
         assert not Run(run.problem, run.axes, run.args, run.outputs).wrong(rank, "loss", torch.tensor(mean))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75])
+def test_a_random_part_of_many_tokens_is_not_enough(share: float) -> None:
+    """Their mean is that of all within 1 / sqrt(n), which 5e-3 left room for from 10,000 tokens on."""
+    size = dict(find_problem(NAME).sizes["large"]) | {"L": 8, "seq": 2048, "E": 16, "k": 2}
+    verdicts = []
+    for trial in range(6):
+        run = run_reference(NAME, world_size=2, size=size, trial=trial, timed=True)
+        losses = [masked_loss(ax, args) for ax, args in zip(run.axes, run.args, strict=True)]
+        assert not run.wrong(0, "loss", torch.tensor(sum(losses) / 2).float())
+        partial = [masked_loss(ax, args, share) for ax, args in zip(run.axes, run.args, strict=True)]
+        verdicts.append(bool(run.wrong(0, "loss", torch.tensor(sum(partial) / 2).float())))
+    assert verdicts.count(True) > 1
+
+
+def masked_loss(ax: Axes, args: dict[str, Any], share: float = 1.0) -> float:
+    """A rank's loss in float64, of a random part of its tokens."""
+    logits = torch.cat(args["gate_logits"]).double()
+    weight = args["attention_mask"].flatten().double().repeat(ax.L)
+    weight *= torch.rand(len(weight), generator=torch.Generator().manual_seed(ax.r)) < share
+    chosen = torch.zeros_like(logits).scatter_(1, logits.topk(ax.k).indices, 1.0)
+    return float(ax.E * ((weight @ chosen) * (weight @ logits.softmax(1))).sum() / weight.sum() ** 2)
 
 
 def test_float32_is_accurate() -> None:

@@ -80,3 +80,20 @@ def test_pipes_and_devices_are_passed_over(tmp_path: Path) -> None:
     found = find_sources(tmp_path, catalogue())
     assert [path.name for path, _ in found.candidates] == ["broadcast.cpp"]
     assert {why for _, why in found.others} == {"it is no regular file"}
+
+
+def test_links_that_lead_out_of_the_folder_are_passed_over(tmp_path: Path) -> None:
+    """A stranger's folder had a link to a file of the user's: its text came into the record, as the source."""
+    secret, folder = tmp_path / "secret", tmp_path / "submissions"
+    secret.write_text("a key")
+    folder.mkdir()
+    (folder / "AllReduce.py").symlink_to(secret)
+    (folder / "gather.py").symlink_to("../secret")
+    (folder / "reduce.py").symlink_to("versions.py")
+    (folder / "versions.py").touch()
+    found = find_sources(folder, catalogue())
+    assert [path.name for path, _ in found.candidates] == ["reduce.py"]
+    left = {path.name: why for path, why in found.others}
+    assert {left[name] for name in ("AllReduce.py", "gather.py")} == {"it is a link that leads out of the folder"}
+    (tmp_path / "by_link").symlink_to(folder)
+    assert [path.name for path, _ in find_sources(tmp_path / "by_link", catalogue()).candidates] == ["reduce.py"]

@@ -96,6 +96,7 @@ def test_markdown_has_the_same_tables_and_no_markup_of_others():
     assert "| $x\\_1$ \\<b\\>\\& | 1 → 1.5" not in text  # one sample: there is no second number
     assert "| $x\\_1$ \\<b\\>\\& | 2 of 2 | 1 | 2 of 2 |" in text
     assert "| GPT-5.5 (published) | 28 → 36 | 3 | - |" in text
+    assert "<b>" not in text, "names of agents are titles of columns too"
     assert text.count("\n## ") == 3 + len(NAMES) + 1 + 1
 
 

@@ -15,6 +15,7 @@ import pytest
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, ProblemNotFound, ServiceBusy, SizeError
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.evaluator_registry import close_evaluators, find_evaluator
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.server import HttpServer
@@ -33,6 +34,13 @@ def test_sizes_cross_the_wire(client):
     size = {"M": 8, "N": 16}
     feedback = client.evaluate(PROBLEM, "speedup 3", ON_TWO.model_copy(update={"size": size}))
     assert feedback.config.size_argument == size
+
+
+def test_a_source_of_any_length_is_judged(client):
+    """The service closed the connection on it: a source so long was not judged, where others have no reward."""
+    source = "rejected " + "\udcff" * (17 << 20)
+    feedback = client.evaluate(PROBLEM, source, ON_TWO)
+    assert feedback.failure is Failure.REJECTED and feedback.source_sha256 == source_sha256(source)
 
 
 def test_lone_surrogates_are_rejected_and_no_error(client):

@@ -212,6 +212,14 @@ def test_a_row_for_each_submission_and_a_summary(evaluate, tmp_path, capsys):
     assert "AllReduce" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("stage", ["check", "time"])
+def test_evaluations_end_with_the_stage_that_was_asked_for(evaluate, tmp_path, stage):
+    """Emulated GPUs time nothing, and refuse to."""
+    evaluate(knows_all_reduce, "--limit", "1", "--until", stage)
+    attempts = read_attempts(tmp_path / "out" / "results.jsonl")
+    assert {one.requested.until for one in attempts} == {stage}
+
+
 def test_it_goes_on_where_it_was_interrupted(evaluate, tmp_path):
     """A line that was being written when the process died is written again, and what was complete is kept."""
     whole, _ = evaluate(knows_all_reduce, "--batch_size", "2", output="whole")

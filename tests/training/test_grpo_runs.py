@@ -74,6 +74,20 @@ def test_a_run_ends_when_its_time_is_up_and_can_go_on(monkeypatch, policy, evalu
     assert [record["step"] for record in read_jsonl(tmp_path / "phases.jsonl")] == [0, 1, 2]
 
 
+def test_a_run_ends_with_the_step_that_has_its_submissions_those_before_it_resumed_included(
+    monkeypatch, policy, evaluator, tmp_path
+):
+    """Two rollouts a step submit one kernel each: with two steps there are four, and five come with the third."""
+    follow(monkeypatch, lambda before: submit("speedup 3"))
+    changes = {"max_steps": 9, "save_strategy": "steps", "save_steps": 1}
+    first = run(policy, evaluator, config(tmp_path, **changes), max_turns=1, max_submissions=4)
+    assert first.state.global_step == 2
+    changes["resume_from_checkpoint"] = "last"
+    rest = run(policy, evaluator, config(tmp_path, **changes), max_turns=1, max_submissions=5)
+    assert rest.state.global_step == 3
+    assert len(read_jsonl(tmp_path / "rollouts.jsonl")) == 6
+
+
 def test_the_time_of_a_step_is_logged_by_phase(monkeypatch, policy, evaluator, tmp_path):
     follow(monkeypatch, lambda before: submit("speedup 3"))
     trainer = run(policy, evaluator, config(tmp_path), max_turns=1)

@@ -23,9 +23,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
+from pkb_gym.engine.compile.nvcc import default_architecture
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
@@ -35,6 +37,7 @@ from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import FOR_OWNER, write_atomically
 from pkb_gym.engine.support.ownership import TemporaryFolder
 from pkb_gym.serve.ready_line import read_ready
+from pkb_gym.training.evaluation.compile_farm import CompileFarm, processors_apart
 from pkb_gym.training.evaluation.service_group import SpreadEvaluator, share_out_processors
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
@@ -82,6 +85,7 @@ class ServiceProcess:
         start_s: how long it may take to start.
         processors: that it and its ranks run on, beside other services, for whose timings it does not wait; None for
             all of this process.
+        variables: of its environment, beside those of this process.
 
     Attributes:
         url: where it is reached.
@@ -97,10 +101,11 @@ class ServiceProcess:
         gpus: Sequence[str] | None = None,
         start_s: float = START_S,
         processors: Sequence[int] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.on_restart: Callable[[], None] = lambda: None
-        self._changes = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+        self._changes = dict(variables or {}) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)})
         self._start_s = start_s
         bound = ",".join(map(str, processors or ()))
         self._binding = ["taskset", "--cpu-list", bound] if bound else []
@@ -269,6 +274,7 @@ def start_evaluation(
     url: str | None = None,
     deadline_s: float = 600.0,
     services: int = 1,
+    compilers: int = 0,
 ) -> EvaluationSchedule:
     """Starts the owner of this node, or connects to it; a collective of all ranks.
 
@@ -280,9 +286,11 @@ def start_evaluation(
             address of the cluster, by default "ray".
         deadline_s: longest wait for an evaluation that runs; one that waits for its reward phase may take longer.
         services: `dedicated`: how many run side by side on this node's CPU, each on processors of its own.
+        compilers: `dedicated`: processors that compile CUDA sources and do nothing else, see `compile_farm`; 0 where
+            the service compiles beside its ranks.
 
     Raises:
-        ConfigError: the arguments do not fit together.
+        ConfigError: the arguments do not fit together, or compilers leave no processor for ranks.
         InfrastructureError: the owner did not start.
     """
     if mode == "ray":
@@ -293,17 +301,22 @@ def start_evaluation(
         raise ConfigError("give evaluation GPUs or the url of a service, not both")
     if services != 1 and (mode != "dedicated" or gpus or url):
         raise ConfigError("several evaluation services share out the CPU of a node: 'dedicated', without GPUs and url")
+    if compilers and (mode != "dedicated" or url or services != 1):
+        raise ConfigError("compilers have processors apart from those of one service of this node: 'dedicated', no url")
     if mode == "inline":
         return _inline(host)
     timeout_s = deadline_s + 24 * 3600.0  # it may wait for a reward phase; `AsyncEvaluator` keeps the deadline
     if url is not None:
         return EvaluationSchedule(RemoteEvaluator(url, timeout_s=timeout_s), host)
     is_owner = env_vars.local_rank() == 0
-    mine = _start_services(gpus, services) if is_owner else []
+    start = partial(_start_farm, gpus, compilers) if compilers else partial(_start_services, gpus, services)
+    mine = start() if is_owner else []
     here = socket.gethostname()
     reached = host.gather([(here, service.url, service.token) for service in mine])
     of_node = [(at, word) for rank in reached for name, at, word in rank if name == here]
     remotes = [RemoteEvaluator(at, token, timeout_s=timeout_s) for at, token in of_node]
+    if compilers:
+        return EvaluationSchedule(CompileFarm(*remotes), host, services=mine)
     if len(remotes) > 1:
         return EvaluationSchedule(SpreadEvaluator(remotes), host, services=mine)
     pausable = remotes[0] if mode == "colocated" else None
@@ -326,6 +339,17 @@ def _start_services(gpus: Sequence[str] | None, count: int) -> list[ServiceProce
             service.close()
         raise
     return started
+
+
+def _start_farm(gpus: Sequence[str] | None, compilers: int) -> list[ServiceProcess]:
+    """The service that compiles for this node's GPUs, and the one that judges; see `compile_farm`."""
+    ranks, apart = processors_apart(compilers, sorted(os.sched_getaffinity(0)))
+    compiler = ServiceProcess([], processors=apart, variables={"PKB_CUDA_ARCHITECTURE": default_architecture()})
+    try:
+        return [compiler, ServiceProcess(gpus, processors=ranks)]
+    except InfrastructureError:
+        compiler.close()
+        raise
 
 
 def _on_cluster(host: HostGroup, gpus: Sequence[str] | None, url: str | None, deadline_s: float) -> EvaluationSchedule:

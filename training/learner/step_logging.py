@@ -1,4 +1,4 @@
-"""What happens at the end of each step: its log, and the end of a run whose time is up."""
+"""What happens at the end of each step: its log, and the end of a run whose time or submissions are used up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pkb_gym.training.processes.phases import PhaseClock
 
 
 class StepLogging(TrainerCallback):
-    """Logs each step, and ends the run when its time is up.
+    """Logs each step, and ends the run when its time or its submissions are used up.
 
     Args:
         settings: of the trainer.
@@ -50,11 +50,12 @@ class StepLogging(TrainerCallback):
         """See `TrainerCallback`; since the loss, gradients were clipped and the optimizer made its step."""
         settings, clock = self._settings, self._clock
         clock.charge("learning")
-        of_ranks = settings.host.gather((clock.lap(), time.monotonic() - self._began))
-        laps = [lap for lap, _ in of_ranks]
+        of_ranks = settings.host.gather((clock.lap(), time.monotonic() - self._began, settings.log.submissions))
+        laps = [of_rank[0] for of_rank in of_ranks]
         for name, value in settings.log.add_step(state.global_step - 1, laps).items():
             self._add_metric(name, value)
-        spent_s = of_ranks[0][1]  # all ranks go by the first one's clock
-        if settings.max_minutes is not None and spent_s > 60 * settings.max_minutes:
+        spent_s, submissions = of_ranks[0][1:]  # all ranks go by the first one's clock and log
+        is_late = settings.max_minutes is not None and spent_s > 60 * settings.max_minutes
+        if is_late or (settings.max_submissions is not None and submissions >= settings.max_submissions):
             control.should_save = control.should_training_stop = True
         return control

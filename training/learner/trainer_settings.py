@@ -28,6 +28,7 @@ class TrainerSettings:
         decoding: how transformers generates.
         offload: what leaves the GPU in a reward phase.
         max_minutes: the run is saved and ended after so many; None for no limit.
+        max_submissions: likewise, after the step in which it has so many, repeated ones included; None for no limit.
         generate_ahead: whether a batch is generated a step before it is learnt from, see `ahead`.
         drop_uniform_groups: whether groups whose advantages are all 0 are left out of the loss.
     """
@@ -42,5 +43,6 @@ class TrainerSettings:
     decoding: DecodingWay = "auto"
     offload: Offload = "cache"
     max_minutes: float | None = None
+    max_submissions: int | None = None
     generate_ahead: bool = False
     drop_uniform_groups: bool = False

@@ -189,8 +189,14 @@ class StepLog:
             file.flush()
             os.fsync(file.fileno())
 
-    def forget_from(self, step: int) -> None:
-        """Drops the lines of that step and later ones: a run that resumes there will write them again."""
-        if self._path.exists():
-            kept = [record for record in read_jsonl(self._path) if record["step"] < step]
-            write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in kept))
+    def forget_from(self, step: int) -> list[LogLine]:
+        """Drops the lines of that step and later ones: a run that resumes there will write them again.
+
+        Returns:
+            The lines that are left.
+        """
+        if not self._path.exists():
+            return []
+        kept = [record for record in read_jsonl(self._path) if record["step"] < step]
+        write_atomically(self._path, "".join(json.dumps(record) + "\n" for record in kept))
+        return kept

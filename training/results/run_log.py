@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import get_args
 
+from pkb_gym.engine.records.attempt import NO_SUBMISSION
 from pkb_gym.rewards.returns import Values
 from pkb_gym.training.evaluation.async_evaluator import Fault
 from pkb_gym.training.processes.phases import PHASES, GpuSampler, Lap
@@ -140,11 +141,17 @@ class RunLog:
         folder: of the run.
         keep: kernels of each problem, language and world size in the archive.
         writes: whether this rank writes.
+
+    Attributes:
+        archive: the best kernels so far.
+        submissions: of the run so far, repeated ones and those before it resumed included; 0 on ranks that do not
+            write.
     """
 
     def __init__(self, folder: Path, keep: int = 8, *, writes: bool = True) -> None:
         self._folder, self._keep, self._writes = folder, keep, writes
         self.archive = Archive(keep)
+        self.submissions = 0
         self._rollouts, self._phases = StepLog(folder / ROLLOUTS), StepLog(folder / PHASE_LOG)
         self._evaluated = Evaluated()
         self._sampler = GpuSampler() if writes else None
@@ -157,7 +164,8 @@ class RunLog:
         """
         if not self._writes:
             return
-        self._rollouts.forget_from(step)
+        before = self._rollouts.forget_from(step)
+        self.submissions = sum(line["failure"] != NO_SUBMISSION for line in before)
         self._phases.forget_from(step)
         kept = None if checkpoint is None else checkpoint / ARCHIVE
         self.archive = Archive.read(kept, self._keep) if kept is not None and kept.exists() else Archive(self._keep)
@@ -173,6 +181,7 @@ class RunLog:
         self._evaluated.add(lines)
         if not self._writes:
             return
+        self.submissions += len(lines)
         unread = [{"sample": sample, **line} for sample, record in enumerate(records) for line in record.unread]
         self._rollouts.append([*lines, *unread])
         for line in lines:

@@ -21,6 +21,9 @@ from typing import Any
 REPLY_S, PAUSE_S = 60.0, 2.0
 WAIT_S = 30
 BUSY = (429, 502, 503, 504)
+MOST_CHARS = (1 << 20) + 1
+"""Of an artefact: one more than a source may have. The service refuses a source that is too long, which has a reward,
+and does not read a request that is far longer, which would have none."""
 
 
 class Unjudged(Exception):
@@ -50,7 +53,8 @@ def judge(request: dict[str, Any], source: str) -> dict[str, Any]:
         Unjudged: the service refused, was not reached in time, or failed.
     """
     deadline = time.monotonic() + request["deadline_s"]
-    body = json.dumps({"problem": request["problem"], "config": request["config"], "source": source}).encode()
+    sent = {"problem": request["problem"], "config": request["config"], "source": source[:MOST_CHARS]}
+    body = json.dumps(sent).encode()
     state: dict[str, Any] | None = None
     while time.monotonic() < deadline:
         if state is None:
@@ -89,13 +93,15 @@ def _call(method: str, path: str, body: bytes | None) -> dict[str, Any] | None:
 
 def main(request_file: Path, artefact: Path, folder: Path) -> int:
     """Judges and writes; the exit status is 1 where there is no verdict."""
-    if not artefact.is_file():
-        print(f"{artefact} does not exist: nothing was submitted")
+    if artefact.is_symlink() or not artefact.is_file():  # a link of the agent's leads to files of this container
+        print(f"{artefact} is no file: nothing was submitted")
         _write(folder / "reward.json", {"reward": 0.0, "passed": 0, "submitted": 0})
         return 0
     request = json.loads(request_file.read_text(encoding="utf-8"))
     try:
-        state = judge(request, artefact.read_bytes().decode(errors="surrogateescape"))
+        with artefact.open("rb") as file:
+            source = file.read(4 * MOST_CHARS).decode(errors="surrogateescape")
+        state = judge(request, source)
     except Unjudged as error:
         print(error, file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.library_headers import included_libraries, missing_libraries_note, options
 from pkb_gym.engine.compile.opened_files import NVCC_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
-from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
 from pkb_gym.engine.compile.toolchain import (
     DEBUG_INFORMATION,
@@ -104,15 +104,20 @@ def _compile_sandboxed(
     """Compiles; the artifact has the resources of kernels and the instructions that transfer data."""
     limits = CompilerLimits(timeout_s, memory_kib=MEMORY_KIB)
     nvcc = str(toolkit / "bin" / "nvcc")
-    run = run_sandboxed(
-        listing([nvcc, *flags, *include_arguments(), "kernel.cu", "-o", "kernel.so", *library_arguments()]),
-        files={"kernel.cu": source.encode()},
-        result="kernel.so",
-        readable=(*readable(toolkit), INCLUDE, ffi_root(), *folders),
-        limits=limits,
-    )
-    if run.status and run.output.startswith("nvcc fatal"):
-        raise InfrastructureError(f"nvcc does not take its options: {run.output.strip()[:500]}")
+
+    def compile_text(text: str) -> Run:
+        return run_sandboxed(
+            listing([nvcc, *flags, *include_arguments(), "kernel.cu", "-o", "kernel.so", *library_arguments()]),
+            files={"kernel.cu": text.encode()},
+            result="kernel.so",
+            readable=(*readable(toolkit), INCLUDE, ffi_root(), *folders),
+            limits=limits,
+        )
+
+    run = compile_text(source)
+    # A source can call itself so (`#line`), and would have no verdict for its errors.
+    if _is_fatal(run) and _is_fatal(empty := compile_text("")):
+        raise InfrastructureError(f"nvcc does not take its options: {empty.output.strip()[:500]}")
     run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit), *folders))
     usage, log = read_ptxas(run.output)
     compiled = compiled_of(dataclasses.replace(run, output=log), limits)
@@ -124,6 +129,11 @@ def _compile_sandboxed(
     total = None if counts is None else sum(counts.values(), InstructionCounts())
     artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)
     return dataclasses.replace(compiled, artifact=artifact)
+
+
+def _is_fatal(run: Run) -> bool:
+    """Whether nvcc itself has failed, to judge by what it says."""
+    return bool(run.status) and run.output.startswith("nvcc fatal")
 
 
 def gencode(architecture: str) -> str:

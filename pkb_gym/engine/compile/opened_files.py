@@ -21,6 +21,9 @@ from pkb_gym.engine.ranks.visible_folders import is_below
 
 ASSEMBLED = "assembled.d"
 MAX_LINE_CHARS = 2000
+MAX_PATH_CHARS = 4096
+"""Longer ones than PATH_MAX of limits.h lead nowhere, and take long to resolve."""
+
 GXX_FLAGS = ("-H", f"-Wa,--MD,{ASSEMBLED}")
 NVCC_FLAGS = ("-Xcompiler=-H", f"-Xcompiler=-Wa\\,--MD\\,{ASSEMBLED}")
 """-H lists each header on a line of its own when it is opened, also where compilation fails later; --MD those files
@@ -57,8 +60,10 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
     allowed = [os.path.realpath(folder) for folder in folders]
     opened += [*_prerequisites(assembled), *(found[1] for line in log if (found := _ASSEMBLER.match(line)))]
     foreign = next((path for path in opened if not _is_allowed(path, allowed)), None)
+    log = _without_excerpts(log, allowed)
     if foreign is None and (run.status is None or not run.truncated):
-        return dataclasses.replace(run, output="\n".join(_without_excerpts(log, allowed)))
+        shown = [line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ..." for line in log]
+        return dataclasses.replace(run, output="\n".join(shown))
     reason = (
         "the compiler writes more than is read of it"
         if foreign is None
@@ -73,11 +78,12 @@ def opened_headers(run: Run) -> tuple[str, ...]:
 
 
 def _split(output: str) -> tuple[list[str], str]:
-    """The compiler's lines, and the assembler's list; without the mark there is no list."""
+    """The compiler's lines, and the assembler's list; without the mark there is no list.
+
+    Lines are whole: what a path leads to may stand at its end.
+    """
     log, mark, rest = output.rpartition(f"{_MARK}\n")
-    lines, assembled = (log.split("\n"), rest) if mark else (output.split("\n"), "")
-    # Names in messages are as long as the source likes, and patterns go through each again and again.
-    return [line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ..." for line in lines], assembled
+    return (log.split("\n"), rest) if mark else (output.split("\n"), "")
 
 
 def _without_headers(lines: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -112,6 +118,8 @@ def _prerequisites(rule: str) -> list[str]:
 def _is_allowed(path: str, folders: Sequence[str]) -> bool:
     if _TEMPORARY.fullmatch(path) or ("/" not in path and path.startswith("kernel.")):
         return True
+    if len(path) > MAX_PATH_CHARS:
+        return False
     return Path(path).is_absolute() and is_below(os.path.realpath(path), folders)
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 INFO = "ptxas info"
 _ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")
 _FUNCTION = re.compile(r"Function properties for '?([^'\s]+)'?")
-_FRAME = re.compile(r"^\s+(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_BARRIERS = re.compile(r"used (\d+) barriers")
-_SHARED = re.compile(r"(\d+) bytes smem")
-_STACK = re.compile(r"(\d+) bytes cumulative stack size")
+# A source can have such lines written too (`#line`): numbers are no longer than any of ptxas.
+_FRAME = re.compile(r"^\s+(\d{1,9}) bytes stack frame, (\d{1,9}) bytes spill stores, (\d{1,9}) bytes spill loads")
+_USED = re.compile(r"Used (\d{1,9}) registers")
+_BARRIERS = re.compile(r"used (\d{1,9}) barriers")
+_SHARED = re.compile(r"(?<!\d)(\d{1,9}) bytes smem")
+_STACK = re.compile(r"(?<!\d)(\d{1,9}) bytes cumulative stack size")
 _PARSED = re.compile(
     r"\d+ bytes gmem|Compile time =|Function properties for|Compiling entry function|Used \d+ registers"
 )

@@ -17,7 +17,7 @@ LIMITS = CompilerLimits(timeout_s=10.0, memory_kib=2 << 20)
 MOST_PLACES = 16
 CANDIDATES = ("kernel.cpp", "kernel.cu")
 _ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
-_LOCATION = re.compile(r"(?P<file>.*):(?P<line>\d+|\?)(?: \(discriminator \d+\))?")
+_LOCATION = re.compile(r"(?P<file>.*):(?P<line>\d{1,9}|\?)(?: \(discriminator \d+\))?")
 _OWN_HEADER = re.compile(r".*/include/(pkb/\w+\.h)")
 
 

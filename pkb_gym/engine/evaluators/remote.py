@@ -36,8 +36,10 @@ from pkb_gym.engine.records.service import (
     PauseState,
     ServiceStatus,
 )
+from pkb_gym.engine.records.source import as_sent
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.source_digest import source_sha256
 
 Answer = TypeVar("Answer", bound=Record)
 
@@ -164,7 +166,9 @@ class RemoteEvaluator:
                 self._give_up(submitted)
             raise
         assert found.feedback is not None
-        return found.feedback
+        if request.source is source:
+            return found.feedback
+        return found.feedback.model_copy(update={"source_sha256": source_sha256(source)})
 
     def submit(self, problem: Problem, source: str, config: EvalConfig) -> str:
         """Has an evaluation begun, without waiting for it: a later `evaluate` of an equal request joins it.
@@ -221,7 +225,8 @@ class RemoteEvaluator:
             connected[1].close()
 
     def _request(self, problem: Problem, source: str, config: EvalConfig) -> EvaluationRequest:
-        return EvaluationRequest(problem=problem.name, source=source, config=config, replay_key=self._replay_key)
+        sent = as_sent(source)
+        return EvaluationRequest(problem=problem.name, source=sent, config=config, replay_key=self._replay_key)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._unreachable_s

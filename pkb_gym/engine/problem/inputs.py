@@ -6,7 +6,6 @@ sees any number of inputs can predict none of the next.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import random
@@ -51,7 +50,7 @@ class TrialKey:
     def derive_seed(self, *stream: str | int) -> int:
         """A seed in [0, 2**63) for one stream of numbers of this trial."""
         message = json.dumps([self.seed, self.problem, self.turn, self.trial, *stream]).encode()
-        return int.from_bytes(hmac.new(self.key, message, hashlib.sha256).digest()[:8], "big") >> 1
+        return int.from_bytes(hmac.digest(self.key, message, "sha256")[:8], "big") >> 1
 
 
 CALLS_OF_ROOT = 4

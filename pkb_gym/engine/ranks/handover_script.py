@@ -253,9 +253,8 @@ def _draw(
         list[Leaf](),
     )
     for leaf, size, count in zip(kept, sizes, counts, strict=True):
-        within = np.tile(np.arange(size), (len(offsets), 1))
-        if count < size:
-            within = rng.integers(0, size, (len(offsets), count))
+        shape = (len(offsets), int(count))  # of large tensors, all lines of all calls would fill memory
+        within = rng.integers(0, size, shape) if count < size else np.broadcast_to(np.arange(size), shape)
         lines.append(offsets[:, None] + (leaf.offset - base) // LINE_BYTES + within)
         inside.append(np.minimum(leaf.leaf.capacity_bytes - LINE_BYTES * within, LINE_BYTES))
         drawn += [leaf.leaf] * int(count)

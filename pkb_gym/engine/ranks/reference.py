@@ -5,10 +5,12 @@ See `reference_orders` for what it is ordered to do.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -243,12 +245,11 @@ class ReferenceRank:
         problem = self._workload.problem
         plan = self._workload.plan(order.trials, order.timed, self._scratch_bytes, self._segment_bytes)
         self._bound, self._expected = None, []
-        where = self._device.torch_device
         for planned in plan.sets:
             ax = planned.axes[self._rank]
             key = self._workload.trial_key(planned.trial, order.timed)
-            with torch.device(where):  # of tensors that a problem's inputs make without saying where
-                drawn = make_inputs(problem, ax, key, self._workload.protocol, where)
+            with tensors_made_on(self._device):
+                drawn = make_inputs(problem, ax, key, self._workload.protocol, self._device.torch_device)
             for arg, value in zip(problem.data_args, drawn, strict=True):
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     self._mine.tensor(planned.leaves[self._rank][leaf.name].slot).copy_(tensor)
@@ -369,7 +370,7 @@ class ReferenceRank:
         return Ready()
 
     def _compare_outputs(self, order: CompareOutputs) -> Compared:
-        with torch.device(self._device.torch_device):  # of tensors that a rule makes without saying where
+        with tensors_made_on(self._device):
             check = compare_all(self._rank, self._compared_calls(order.claims, order.dialect))
         return Compared(check.model_dump(mode="json"))
 
@@ -388,6 +389,14 @@ class ReferenceRank:
                 candidate_heap=self._candidate_heap(),
                 claims={leaf.name: claim for leaf, claim in zip(leaves, of_call, strict=False)},
             )
+
+
+def tensors_made_on(device: Device) -> AbstractContextManager[object]:
+    """Has tensors that inputs and rules make without saying where made on a device.
+
+    Nothing on the CPU, where they are made anyway: torch would look at each call, which takes as long as small ones do.
+    """
+    return contextlib.nullcontext() if device.name == "cpu" else torch.device(device.torch_device)
 
 
 def _private(arg: object, value: Any) -> Any:

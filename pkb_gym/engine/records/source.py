@@ -61,6 +61,11 @@ class Source:
         return source_sha256(self.text)
 
 
+def as_sent(text: str) -> str:
+    """The text, or of one that is too long as much as shows that: services refuse requests of any size."""
+    return text if len(text) <= MAX_SOURCE_BYTES else text[: MAX_SOURCE_BYTES + 1]
+
+
 def looks_like_source(text: str) -> bool:
     """Whether a text is more likely a source than prose about one."""
     return bool(_NATIVE_MARK.search(text) or _SOLUTION.search(text))

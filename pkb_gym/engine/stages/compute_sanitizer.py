@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"^=========( *)(.*)$", re.MULTILINE)
+MOST_LINE_CHARS = 2000
+"""A candidate writes such lines too; places are looked for again and again in each."""
+
 _INDENTATION = 2
 """Spaces in front of the lines of a report, at least; one stands in front of its headline."""
 
@@ -66,8 +69,8 @@ def _reports(output: str) -> Iterator[GpuFinding]:
         if len(spaces) < _INDENTATION:
             if current is not None:
                 yield current
-            current = GpuFinding(text.strip())
+            current = GpuFinding(text[:MOST_LINE_CHARS].strip())
         elif current is not None:
-            current.lines.append(text.strip())
+            current.lines.append(text[:MOST_LINE_CHARS].strip())
     if current is not None:
         yield current

@@ -19,7 +19,7 @@ MOST_OWN_LINES = 3
 _SUMMARIES = {
     "address": re.compile(r"^SUMMARY: AddressSanitizer: (.*)$", re.MULTILINE),
     "thread": re.compile(r"^SUMMARY: ThreadSanitizer: (.*)$", re.MULTILINE),
-    "undefined": re.compile(r"^(\S*?\d+:\d+: runtime error: .*)$", re.MULTILINE),
+    "undefined": re.compile(r"^(\S{0,1000}?\d{1,9}:\d{1,9}: runtime error: .*)$", re.MULTILINE),
 }
 
 

@@ -35,3 +35,13 @@ def printable(text: str, max_chars: int | None = None) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():  # most texts are
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def on_one_line(text: str) -> str:
+    r"""As `printable`, with escapes for line breaks and tabs too: a name of others that a line of ours quotes.
+
+    Example:
+        >>> print(on_one_line("kernel.cpp\n[2/2] other.cpp: passed"))
+        kernel.cpp\n[2/2] other.cpp: passed
+    """
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -12,7 +12,7 @@ from pkb_gym.report.figures.theme import VARIABLES
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 SHAPES = (f"{{{SVG}}}use", f"{{{SVG}}}path")
-DECIMALS = re.compile(r"(\d+\.\d\d)\d+")
+DECIMALS = re.compile(r"(\d{1,20}\.\d\d)\d+")
 
 
 def page_svg(drawing: Drawing, name: str, label: str) -> str:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import torch
 
 CLASSES = 1000
+"""At least; of large pools so many that a class has about k / 4 samples."""
+
 PAIRS_AT_ONCE = 2**26
 """How many similarities, or pairs of a result and a candidate, the check holds at a time."""
 
@@ -59,12 +61,17 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     }
 
 
+def number_of_classes(ax: Axes) -> int:
+    """How many: were the k nearest all of a query's own class, whoever finds it need not look at the other samples."""
+    return max(CLASSES, -(-4 * ax.W * ax.n // ax.k))
+
+
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     """Features are a centre per class and as much noise, of length 1; labels are uniform, centres common to all."""
-    ax = make.ax
-    centres = make.shared.randn(CLASSES, ax.F)
-    labels = make.randint(0, CLASSES, ax.n)
-    test = centres[make.randint(0, CLASSES, ax.Q)] + make.randn(ax.Q, ax.F)
+    ax, classes = make.ax, number_of_classes(make.ax)
+    centres = make.shared.randn(classes, ax.F)
+    labels = make.randint(0, classes, ax.n)
+    test = centres[make.randint(0, classes, ax.Q)] + make.randn(ax.Q, ax.F)
     train = centres[labels] + make.randn(ax.n, ax.F)
     return unit(test, make.dtype), unit(train, make.dtype).T.contiguous(), labels.view(1, -1)
 

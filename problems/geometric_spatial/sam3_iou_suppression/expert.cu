@@ -1,18 +1,19 @@
 // SAM3IoUSuppression: foreground bits travel first, then only the masks that stay. One launch.
 //
-// What moves: each rank packs its masks to one bit a pixel and stores the bits into every rank's scratch. A block packs
-// the same pixels of all objects: it has to meet only its counterparts on the other ranks before it counts all overlaps
-// in those pixels, by binary matrix products (and + popcount on tensor cores). Blocks add their counts up in scratch
-// and meet once; each decides for itself then. Masks that stay are read from where they lie, own and foreign ones in
-// turn, so that the link and the memory work side by side, and the others are filled. Masks that nobody can suppress,
-// however they overlap, are read while the bits travel. Masks and scores are read once their ranks have signalled that their
-// calls have begun, and equal blocks of all ranks meet when they have read them.
+// What moves: each rank packs its masks to one bit a pixel and stores the bits into every rank's scratch, in words
+// that signal their own arrival. A block packs the same pixels of all objects: it waits only for the words of its
+// counterparts on the other ranks before it counts all overlaps in those pixels, by binary matrix products (and +
+// popcount on tensor cores). Blocks add their counts up in scratch and meet; each decides about its share of the
+// pairs then, and they meet again. Where there are many objects, some warps of each block keep the link busy in the
+// meantime: once the bits are on their way they fetch foreign masks, first those that nobody can suppress, however
+// they overlap. The others write this rank's own masks in the end, and then fetch too. Masks and scores are read
+// once their ranks have signalled that their calls have begun, and equal blocks of all ranks meet when they have
+// read them.
 //
 // The bound is the link: the input bytes of the foreign masks that stay, and one bit a pixel of all foreign masks.
 #include <algorithm>
 #include <cstdint>
-#include <limits>
-#include <numeric>
+#include <type_traits>
 
 #include "pkb/common_bits_cuda.h"
 #include "pkb/launch_cuda.h"
@@ -25,33 +26,44 @@ using tvm::ffi::TensorView;
 namespace {
 
 constexpr float kBlank = -10.0f;
-constexpr int kThreads = 512, kWarps = kThreads / 32, kBlocksPerSm = 1;
+// A block has two teams of warps: deciders and, where there is much to fetch, movers.
+constexpr int kThreads = 512, kWarps = kThreads / 32;  // of deciders
+constexpr int kMoverWarps = 4, kMovers = kMoverWarps * 32;
+constexpr int kManyObjects = 8;  // from so many on there are movers
 
-// A unit of pixels, of all objects, is packed and counted by one block: each lane of a warp packs kOctets runs of eight
-// pixels of an object into one word. Which pixel has which bit does not matter, as long as all masks agree.
+// A unit of pixels, of all objects, is packed and counted by one block: each lane of a warp packs kOctets runs of
+// eight pixels of an object into one word. Which pixel has which bit does not matter, as long as all masks agree.
 constexpr int kOctet = 8, kOctets = 3;
 constexpr int kUnit = 32 * kOctet * kOctets;
-constexpr int kPackedTogether = 4;  // objects that a warp reads at once
+template <typename T>
+constexpr int kPackedTogether = sizeof(T) == 2 ? 4 : 2;  // objects that a warp reads at once
 constexpr int kWords = 32;          // of an object in a unit
+constexpr uint32_t kIsThere = 1u << 31;  // in each word in scratch: it has arrived
+static_assert(kOctets * kOctet < 31);
 constexpr int kPitch = kWords + 16;  // in shared memory: fragments meet all banks
 
 // Masks move in chunks; a lane has runs of four pixels, so that a warp's accesses lie in a row.
 constexpr int kRun = 4, kRuns = 8;
-constexpr int kChunk = 32 * kRun * kRuns;
 
 // Overlaps are counted in tiles of so many objects by so many, and kept as the fragments of the products lie.
 constexpr int kTileRows = 16, kTileColumns = 32, kProducts = kTileColumns / 8;
 constexpr int kTileCounts = kTileRows * kTileColumns;
 
-constexpr int kSkip = std::numeric_limits<int>::max();  // what is no entry of a list of objects
+// Where counts have more tiles, each block decides about a share of them.
+constexpr int kFewTiles = 2;
+constexpr int kMostObjects = 1024, kMostLoserWords = kMostObjects / 32;
 
-// At the beginning of scratch. Calls take turns: each sets to zero for the next one what the one before has used, the
-// first `tiles` tiles of its counts and the number of its blocks that have counted.
+// At the beginning of scratch. Calls take turns: each sets to zero for the next one what the one before has used,
+// the first `tiles` tiles of its counts, its bits, the numbers of its blocks that have counted and decided, and who
+// has lost, a bit an object.
 struct Turns {
-  unsigned counted[2];
+  unsigned counted[2], decided[2];
   int tiles[2];
+  int64_t vectors[2];  // of bits
+  uint32_t losers[2][kMostLoserWords];
 };
-constexpr uint64_t kTurnsBytes = 256, kMostCountsBytes = 3 << 20;
+constexpr uint64_t kTurnsBytes = 512, kMostCountsBytes = 3 << 20;
+static_assert(sizeof(Turns) <= kTurnsBytes);
 
 template <typename T>
 struct Globals {
@@ -64,22 +76,65 @@ struct Globals {
   Turns* turns;
   int turn;
   int *counts, *other_counts;  // of the tiles, of this call and of the one before
-  uint32_t* bits;              // (units, objects, kWords)
+  uint32_t *bits, *other_bits;  // (units, objects, kWords), of this call and of the one before
   int first[pkb::kMaxRanks + 1];  // object of each rank
-  int objects, chunks, units, tiles;
-  int stride;  // lists go through the objects in such steps
+  int objects, units, tiles;
+  bool has_movers;  // else deciders fetch foreign masks alone
   int64_t pixels, group;
   float threshold;
   bool reverse;
   bool in_octets;  // masks consist of whole octets, all aligned
 };
 
-// Dynamic shared memory: bits of a unit, or a list of objects, or their areas; then whether each object is suppressed.
+// Dynamic shared memory: bits of a unit; the last occlusions of all objects; a list of objects.
 __host__ __device__ int bits_bytes(int objects) {
   return (objects + kTileColumns - 1) / kTileColumns * kTileColumns * kPitch * int(sizeof(uint32_t));
 }
+__host__ __device__ int shared_bytes(int objects) {
+  return bits_bytes(objects) + objects * int(sizeof(int64_t) + sizeof(int));
+}
+
+// ---- Teams ----
+
+template <int kBarrier, int kTeamThreads, int kBefore>
+struct Team {
+  static constexpr int kThreads = kTeamThreads;
+  __device__ static int thread() { return int(threadIdx.x) - kBefore; }
+  __device__ static void sync() { asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kTeamThreads) : "memory"); }
+
+  // Calls f(rank) for the other ranks of the group, each in a thread of its own.
+  template <typename F>
+  __device__ static void for_each_peer(const pkb::Device& comm, int64_t group, F f) {
+    if (thread() < comm.group_size(group) && thread() != comm.group_rank(group)) f(comm.group_member(group, thread()));
+  }
+  __device__ static void wait_all_begun(int64_t group, const pkb::Device& comm) {
+    for_each_peer(comm, group, [&](int r) { comm.wait_begun(r); });
+    sync();
+  }
+};
+using Deciders = Team<1, kThreads, 0>;
+using Movers = Team<2, kMovers, kThreads>;
 
 // ---- Packing ----
+
+__device__ __forceinline__ void send_word(uint32_t* to, uint32_t word) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(word | kIsThere) : "memory");
+}
+__device__ __forceinline__ uint4 look_at_words(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ bool are_there(const uint4& v) { return (v.x & v.y & v.z & v.w & kIsThere) != 0; }
+__device__ __forceinline__ void wait_words(uint4& words, const uint4* from) {
+  while (!are_there(words)) words = look_at_words(from);
+}
+__device__ __forceinline__ uint4 bits_of(const uint4& v) {
+  return {v.x & ~kIsThere, v.y & ~kIsThere, v.z & ~kIsThere, v.w & ~kIsThere};
+}
 
 // This lane's word of a unit of an object: pixels beyond the end are background.
 template <typename T>
@@ -87,23 +142,13 @@ struct Packer {
   static constexpr int kVectors = kOctet * sizeof(T) / sizeof(uint4);
   uint4 raw[kOctets][kVectors];
 
-  __device__ void load(const Globals<T>& g, const T* mask, int unit) {
+  __device__ void load(const T* mask, int64_t begin, int64_t pixels) {
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
-      const int64_t at = int64_t(unit) * kUnit + (o * 32 + pkb::lane_id()) * kOctet;
+      const int64_t at = begin + o * 32 * kOctet;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (g.in_octets) {
-          raw[o][v] = at < g.pixels ? __ldg(reinterpret_cast<const uint4*>(mask + at) + v) : uint4{0, 0, 0, 0};
-        } else {
-          pkb::Pack<T> pack;
-#pragma unroll
-          for (int i = 0; i < pkb::kPerVector<T>; ++i) {
-            const int64_t pixel = at + v * pkb::kPerVector<T> + i;
-            pack.values[i] = pixel < g.pixels ? mask[pixel] : T(0.0f);
-          }
-          raw[o][v] = reinterpret_cast<const uint4&>(pack);
-        }
+        raw[o][v] = at < pixels ? __ldg(reinterpret_cast<const uint4*>(mask + at) + v) : uint4{0, 0, 0, 0};
       }
     }
   }
@@ -112,34 +157,81 @@ struct Packer {
     uint32_t made = 0;
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {
+      if constexpr (sizeof(T) == 2) {
 #pragma unroll
-      for (int i = 0; i < kOctet; ++i) {
-        const float value = pkb::element<T>(raw[o][i / pkb::kPerVector<T>], i % pkb::kPerVector<T>);
-        made |= uint32_t(value > 0) << (o * kOctet + i);
+        for (int pair = 0; pair < 4; ++pair) {
+          made |= positive(pkb::word_of(raw[o][0], pair)) & 0x00010001u << (o * 4 + pair);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kOctet; ++i) {
+          made |= uint32_t(pkb::element<T>(raw[o][i / 4], i % 4) > 0) << (o * kOctet + i);
+        }
       }
     }
     return made;
   }
+
+  // All bits of each of two numbers that is positive.
+  __device__ static uint32_t positive(uint32_t two) {
+    const uint32_t zeros = 0;
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      return __hgt2_mask(reinterpret_cast<const __nv_bfloat162&>(two), reinterpret_cast<const __nv_bfloat162&>(zeros));
+    } else {
+      return __hgt2_mask(reinterpret_cast<const __half2&>(two), reinterpret_cast<const __half2&>(zeros));
+    }
+  }
 };
+
+// The same for several masks that do not consist of octets.
+template <typename T, int kMost>
+__device__ void pack_by_pixels(uint32_t (&words)[kMost], int number, const T* masks, int64_t begin, int64_t pixels) {
+#pragma unroll 1
+  for (int k = number - 1; k >= 0; --k) {
+    uint32_t made = 0;
+#pragma unroll 1
+    for (int i = 0; i < kOctets * kOctet; ++i) {
+      const int64_t at = begin + i / kOctet * 32 * kOctet + i % kOctet;
+      made |= uint32_t(at < pixels && float(masks[k * pixels + at]) > 0) << i;
+    }
+#pragma unroll
+    for (int i = kMost - 1; i > 0; --i) words[i] = words[i - 1];  // so that indices are known
+    words[0] = made;
+  }
+}
 
 // Gives every rank the foreground bits of this block's units of this rank's masks.
 template <typename T>
 __device__ void pack_own(const Globals<T>& g, const pkb::Device& comm) {
+  constexpr int kTogether = kPackedTogether<T>;
   const int W = comm.group_size(g.group), own = comm.group_rank(g.group);
   const int first = g.first[own], objects = g.first[own + 1] - first;
+#pragma unroll 1
   for (int unit = int(blockIdx.x); unit < g.units; unit += int(gridDim.x)) {
-    for (int object = pkb::warp_id() * kPackedTogether; object < objects; object += kWarps * kPackedTogether) {
-      Packer<T> packers[kPackedTogether];
+    const int64_t begin = int64_t(unit) * kUnit + pkb::lane_id() * kOctet;
+    uint32_t* places = g.bits + (int64_t(unit) * g.objects + first) * kWords + pkb::lane_id();
+#pragma unroll 1
+    for (int object = pkb::warp_id() * kTogether; object < objects; object += kWarps * kTogether) {
+      uint32_t words[kTogether];
+      const T* masks = g.masks + object * g.pixels;
+      if (g.in_octets) {
+        Packer<T> packers[kTogether];
 #pragma unroll
-      for (int i = 0; i < kPackedTogether; ++i) {
-        if (object + i < objects) packers[i].load(g, g.masks + (object + i) * g.pixels, unit);
+        for (int i = 0; i < kTogether; ++i) {
+          if (object + i < objects) packers[i].load(masks + i * g.pixels, begin, g.pixels);
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) words[i] = packers[i].word();
+      } else {
+        pack_by_pixels(words, min(kTogether, objects - object), masks, begin, g.pixels);
       }
+#pragma unroll 1
+      for (int w = 0; w < W; ++w) {
+        uint32_t* theirs = comm.peer(places + object * kWords, comm.group_member(g.group, w));
 #pragma unroll
-      for (int i = 0; i < kPackedTogether; ++i) {
-        if (object + i >= objects) continue;
-        const uint32_t word = packers[i].word();
-        uint32_t* place = g.bits + (int64_t(unit) * g.objects + first + object + i) * kWords + pkb::lane_id();
-        for (int w = 0; w < W; ++w) *comm.peer(place, comm.group_member(g.group, w)) = word;
+        for (int i = 0; i < kTogether; ++i) {
+          if (object + i < objects) send_word(theirs + i * kWords, words[i]);
+        }
       }
     }
   }
@@ -157,9 +249,10 @@ __device__ int owner_of(const Globals<T>& g, int object) {
   return owner;
 }
 
-template <typename T>
+template <typename Team, typename T>
 __device__ void copy_scores(const Globals<T>& g, const pkb::Device& comm) {
-  for (int object = threadIdx.x; object < g.objects; object += kThreads) {
+#pragma unroll 1
+  for (int object = Team::thread(); object < g.objects; object += Team::kThreads) {
     const int owner = owner_of(g, object);
     g.out_scores[object] = float(of_owner(g.scores, owner, g, comm)[object - g.first[owner]]);
   }
@@ -200,14 +293,29 @@ __device__ int place_of_pair(int objects, int i, int j) {
 template <typename T>
 __device__ void count(const Globals<T>& g, uint32_t* bits) {
   constexpr int kVectors = kWords / 4;
+#pragma unroll 1
   for (int unit = int(blockIdx.x); unit < g.units; unit += int(gridDim.x)) {
-    __syncthreads();
+    Deciders::sync();
+    constexpr int kTogether = 2;
     const auto* from = reinterpret_cast<const uint4*>(g.bits + int64_t(unit) * g.objects * kWords);
-    for (int i = threadIdx.x; i < bits_bytes(g.objects) / (kPitch * 4) * kVectors; i += kThreads) {
-      const uint4 vector = i < g.objects * kVectors ? __ldcg(from + i) : uint4{0, 0, 0, 0};
-      *reinterpret_cast<uint4*>(bits + i / kVectors * kPitch + i % kVectors * 4) = vector;
+    const int there = g.objects * kVectors, all = bits_bytes(g.objects) / (kPitch * 4) * kVectors;
+#pragma unroll 1
+    for (int first = threadIdx.x; first < all; first += kTogether * kThreads) {
+      uint4 vectors[kTogether];
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int i = first + k * kThreads;
+        vectors[k] = i < there ? look_at_words(from + i) : uint4{kIsThere, kIsThere, kIsThere, kIsThere};
+      }
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int i = first + k * kThreads;
+        wait_words(vectors[k], from + i);
+        if (i < all) *reinterpret_cast<uint4*>(bits + i / kVectors * kPitch + i % kVectors * 4) = bits_of(vectors[k]);
+      }
     }
-    __syncthreads();
+    Deciders::sync();
+#pragma unroll 1
     for (int index = pkb::warp_id(); index < g.tiles; index += kWarps) {
       const Tile tile = tile_at(g.objects, index);
       const uint32_t* own = bits + pkb::lane_id() / 4 * kPitch + pkb::lane_id() % 4 * 4;
@@ -239,24 +347,19 @@ __device__ void count(const Globals<T>& g, uint32_t* bits) {
   }
 }
 
-// The blocks of this rank meet when they have counted, in two halves.
-template <typename T>
-__device__ void tell_counted(const Globals<T>& g) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(&g.turns->counted[g.turn]) : "memory");
-  }
+// The blocks of this rank meet, in two halves; `met` is how many have come.
+__device__ void tell(unsigned* met) {
+  Deciders::sync();
+  if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(met) : "memory");
 }
-
-template <typename T>
-__device__ void wait_counted(const Globals<T>& g, const pkb::Device& comm) {
+__device__ void wait_for_all(const unsigned* met, const pkb::Device& comm) {
   if (threadIdx.x == 0) {
-    unsigned arrived;
+    unsigned come;
     do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(&g.turns->counted[g.turn]) : "memory");
-    } while (arrived < gridDim.x);
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(come) : "l"(met) : "memory");
+    } while (come < gridDim.x);
   }
-  __syncthreads();
+  Deciders::sync();
   comm.hold();
 }
 
@@ -264,86 +367,128 @@ __device__ void wait_counted(const Globals<T>& g, const pkb::Device& comm) {
 template <typename T>
 __device__ void clear_other_turn(const Globals<T>& g) {
   const int other = 1 - g.turn, counts = g.turns->tiles[other] * kTileCounts;
+#pragma unroll 1
   for (int i = int(blockIdx.x) * kThreads + int(threadIdx.x); i < counts; i += int(gridDim.x) * kThreads) {
     g.other_counts[i] = 0;
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    g.turns->counted[other] = 0;
+  auto* words = reinterpret_cast<uint4*>(g.other_bits);
+  const int64_t vectors = g.turns->vectors[other];
+#pragma unroll 1
+  for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < vectors; i += int64_t(gridDim.x) * kThreads) {
+    words[i] = uint4{0, 0, 0, 0};
+  }
+  if (blockIdx.x != 0) return;
+  if (threadIdx.x < kMostLoserWords) g.turns->losers[other][threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
+    g.turns->counted[other] = g.turns->decided[other] = 0;
     g.turns->tiles[g.turn] = g.tiles;
+    g.turns->vectors[g.turn] = int64_t(g.objects) * g.units * (kWords / 4);
   }
 }
 
 // ---- Deciding ----
 
+// The last occlusion of an object, or what orders them alike if the video is tracked backward.
+template <typename T>
+__device__ int64_t order_of(const Globals<T>& g, int object) {
+  return g.reverse ? ~__ldg(g.last + object) : __ldg(g.last + object);
+}
+template <typename T>
+__device__ bool was_occluded(const Globals<T>& g, int64_t order) {
+  return (order >= 0) != g.reverse;
+}
 // Whether an object loses against another one that overlaps it.
-__device__ bool yields(int64_t own_last, int64_t other_last, bool reverse) {
-  return other_last > -1 && (reverse ? own_last < other_last : own_last > other_last);
+template <typename T>
+__device__ bool yields(const Globals<T>& g, int64_t own_order, int64_t other_order) {
+  return was_occluded(g, other_order) && own_order > other_order;
 }
 
-// Finds out who loses, from the counts of all blocks.
+// Finds out who loses in pairs, from the counts of all blocks: this block's share of them, or all.
 template <typename T>
-__device__ void decide(const Globals<T>& g, int* areas, int* suppressed) {
-  constexpr int kTogether = 8;
-  for (int i = threadIdx.x; i < g.objects; i += kThreads) {
-    suppressed[i] = 0;
-    areas[i] = __ldcg(g.counts + place_of_pair(g.objects, i, i));
+__device__ void compare_pairs(const Globals<T>& g, bool in_shares, uint32_t* losers) {
+  const int counts = g.tiles * kTileCounts, share = in_shares ? (counts + int(gridDim.x) - 1) / int(gridDim.x) : counts;
+  const int begin = in_shares ? int(blockIdx.x) * share : 0, end = min(begin + share, counts);
+#pragma unroll 1
+  for (int at = begin + int(threadIdx.x); at < end; at += kThreads) {
+    const Tile tile = tile_at(g.objects, at / kTileCounts);
+    const int lane = at % 32, part = at / 32 % 4, n = at / 128 % kProducts;
+    const int i = tile.row + lane / 4 + part / 2 * 8, j = tile.column + n * 8 + lane % 4 * 2 + part % 2;
+    if (i >= j || j >= g.objects) continue;
+    const int both = __ldcg(g.counts + at);
+    const int of_i = __ldcg(g.counts + place_of_pair(g.objects, i, i));
+    const int of_j = __ldcg(g.counts + place_of_pair(g.objects, j, j));
+    const int64_t order_i = order_of(g, i), order_j = order_of(g, j);
+    if (!(float(both) / fmaxf(float(of_i + of_j - both), 1.0f) >= g.threshold)) continue;
+    if (yields(g, order_i, order_j)) atomicOr(losers + i / 32, 1u << i % 32);
+    if (yields(g, order_j, order_i)) atomicOr(losers + j / 32, 1u << j % 32);
   }
-  __syncthreads();
-  const int pairs = g.tiles * kTileCounts;
-  for (int begin = threadIdx.x; begin < pairs; begin += kTogether * kThreads) {
-    int common[kTogether];
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const int at = begin + k * kThreads;
-      common[k] = at < pairs ? __ldcg(g.counts + at) : 0;
-    }
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const int at = begin + k * kThreads;
-      if (at >= pairs || (common[k] == 0 && g.threshold > 0)) continue;
-      const Tile tile = tile_at(g.objects, at / kTileCounts);
-      const int lane = at % 32, part = at / 32 % 4, n = at / 128 % kProducts;
-      const int i = tile.row + lane / 4 + part / 2 * 8, j = tile.column + n * 8 + lane % 4 * 2 + part % 2;
-      if (i >= j || j >= g.objects) continue;
-      const int64_t last_i = g.last[i], last_j = g.last[j];
-      const int either = areas[i] + areas[j] - common[k];
-      if (!(float(common[k]) / fmaxf(float(either), 1.0f) >= g.threshold)) continue;
-      if (yields(last_i, last_j, g.reverse)) atomicOr(suppressed + i, 1);
-      if (yields(last_j, last_i, g.reverse)) atomicOr(suppressed + j, 1);
-    }
+}
+
+// Whether an object has lost, of a bit an object.
+__device__ bool is_loser(const uint32_t* losers, int object) { return losers[object / 32] >> object % 32 & 1; }
+
+// Finds out who loses; `losers` are in shared memory, and zero before.
+template <typename T>
+__device__ void decide(const Globals<T>& g, const pkb::Device& comm, uint32_t* losers) {
+  const bool in_shares = g.tiles > kFewTiles;
+  uint32_t* of_all = g.turns->losers[g.turn];
+  compare_pairs(g, in_shares, in_shares ? of_all : losers);
+  if (in_shares) {
+    tell(&g.turns->decided[g.turn]);
+    wait_for_all(&g.turns->decided[g.turn], comm);
+    if (threadIdx.x < kMostLoserWords) losers[threadIdx.x] = __ldcg(of_all + threadIdx.x);
   }
-  __syncthreads();
+  Deciders::sync();
+}
+
+// Deciders tell the movers of their block.
+__device__ void tell_decided(int* decided) {
+  if (threadIdx.x == 0) {
+    const auto at = unsigned(__cvta_generic_to_shared(decided));
+    asm volatile("st.release.cta.shared.u32 [%0], 1;" ::"r"(at) : "memory");
+  }
+}
+__device__ bool is_decided(const int* decided) {
+  unsigned value;
+  const auto at = unsigned(__cvta_generic_to_shared(decided));
+  asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+  return __any_sync(pkb::kAllLanes, value != 0);
 }
 
 // ---- Gathering ----
 
-// An object that yields to nobody, overlap or not, has a last occlusion up to (reverse: from) this one on. All threads
-// of the block call it.
-template <typename T>
-__device__ int64_t safe_bound(const Globals<T>& g) {
-  const auto better = [&](int64_t a, int64_t b) { return (a < b) != g.reverse ? a : b; };
-  const int64_t none = g.reverse ? INT64_MIN : INT64_MAX;
-  int64_t bound = none;
-  for (int object = threadIdx.x; object < g.objects; object += kThreads) {
-    bound = better(bound, g.last[object] > -1 ? g.last[object] : none);
-  }
-  return pkb::reduce_block<kThreads>(bound, better);
-}
+// Objects whose masks are written, those first that yield to the fewest.
+struct List {
+  int length, safe;  // so many in all, and so many that yield to nobody, overlap or not
+};
 
-// Lists what `entry` makes of each object, unless it is kSkip. Neighbours in the list are far apart, so that work on
-// own and on foreign masks alternates; ranks begin with different peers. All threads of the block call it.
-template <typename T, typename Entry>
-__device__ int list_objects(const Globals<T>& g, int own, int* list, Entry entry) {
-  int length = 0;
-  for (int i = 0; i < g.objects; i += kThreads) {
-    const int place = i + int(threadIdx.x);
-    const int made = place < g.objects ? entry(int((int64_t(place) * g.stride + g.first[own + 1]) % g.objects)) : kSkip;
-    const pkb::Count listed = pkb::count_in_block<kThreads>(made != kSkip);
-    if (made != kSkip) list[length + listed.before] = made;
-    length += listed.all;
+// Lists `length` objects from `first` on, behind the last of which comes object 0. `order` has room for all objects.
+template <typename Team, typename T>
+__device__ List list_objects(const Globals<T>& g, int first, int length, int64_t* order, int* list) {
+  const auto object_at = [&](int i) { return first + i < g.objects ? first + i : first + i - g.objects; };
+#pragma unroll 1
+  for (int i = Team::thread(); i < g.objects; i += Team::kThreads) order[i] = order_of(g, object_at(i));
+  Team::sync();
+  int64_t bound = INT64_MAX;  // the first of those that others yield to: whoever is not behind it is safe
+#pragma unroll 1
+  for (int i = pkb::lane_id(); i < g.objects; i += 32) {
+    if (was_occluded(g, order[i])) bound = min(bound, order[i]);
   }
-  __syncthreads();
-  return length;
+  bound = pkb::reduce_warp(bound, [](int64_t a, int64_t b) { return a < b ? a : b; });
+  int safe = 0;
+#pragma unroll 1
+  for (int i = pkb::lane_id(); i < length; i += 32) safe += order[i] <= bound;
+  safe = __reduce_add_sync(pkb::kAllLanes, safe);
+#pragma unroll 1
+  for (int i = Team::thread(); i < length; i += Team::kThreads) {
+    const int64_t own = order[i];
+    int before = 0;
+#pragma unroll 4
+    for (int k = 0; k < length; ++k) before += order[k] < own || (order[k] == own && k < i);
+    list[before] = object_at(i);
+  }
+  Team::sync();
+  return {length, safe};
 }
 
 // Pixels of a lane that lie together.
@@ -352,82 +497,163 @@ struct alignas(4 * sizeof(T)) Run {
   T values[kRun];
 };
 
-// Writes the listed masks, as they are where their owners have them; those listed as ~object become blank.
+// What a warp moves at once of a mask.
 template <typename T>
-__device__ void gather_masks(const Globals<T>& g, const pkb::Device& comm, const int* list, int length) {
-  const int first = int(blockIdx.x) * kWarps + pkb::warp_id(), all = int(gridDim.x) * kWarps;
-  for (int item = first; item < length * g.chunks; item += all) {
-    const int entry = list[item / g.chunks], object = entry < 0 ? ~entry : entry, owner = owner_of(g, object);
-    const int64_t begin = int64_t(item % g.chunks) * kChunk + pkb::lane_id() * kRun;
-    const T* from = of_owner(g.masks, owner, g, comm) + (object - g.first[owner]) * g.pixels + begin;
-    float* to = g.out_masks + object * g.pixels + begin;
-    if (!g.in_octets) {
-      for (int i = 0; i < kRuns * kRun; ++i) {
-        const int64_t at = i / kRun * 32 * kRun + i % kRun;
-        if (begin + at < g.pixels) to[at] = entry < 0 ? kBlank : float(from[at]);
+struct Chunk {
+  static constexpr int kPixels = 32 * kRun * kRuns;
+  const T* from;  // of this lane
+  float* to;
+  int left;  // pixels
+
+  __host__ __device__ static int number(int64_t pixels) { return int((pixels + kPixels - 1) / kPixels); }
+
+  __device__ Chunk(const Globals<T>& g, const pkb::Device& comm, int object, int chunk) {
+    const int owner = owner_of(g, object);
+    const int64_t begin = int64_t(chunk) * kPixels + pkb::lane_id() * kRun;
+    from = of_owner(g.masks, owner, g, comm) + (object - g.first[owner]) * g.pixels + begin;
+    to = g.out_masks + object * g.pixels + begin;
+    left = int(min(g.pixels - begin, int64_t(kPixels)));
+  }
+
+  // Writes it, as it is or blank.
+  __device__ void move(bool blank, bool in_octets) const {
+    if (!in_octets) {
+#pragma unroll 1
+      for (int r = 0; r < kRuns; ++r) {
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) {
+          const int at = r * 32 * kRun + i;
+          if (at < left) to[at] = blank ? kBlank : float(from[at]);
+        }
       }
-    } else if (entry < 0) {
+      return;
+    }
+    Run<T> runs[kRuns];
+    if (!blank) {
 #pragma unroll
       for (int r = 0; r < kRuns; ++r) {
-        if (begin + r * 32 * kRun >= g.pixels) continue;
-        __stcs(reinterpret_cast<float4*>(to + r * 32 * kRun), float4{kBlank, kBlank, kBlank, kBlank});
-      }
-    } else {
-      Run<T> runs[kRuns];
-#pragma unroll
-      for (int r = 0; r < kRuns; ++r) {
-        if (begin + r * 32 * kRun < g.pixels) runs[r] = *reinterpret_cast<const Run<T>*>(from + r * 32 * kRun);
-      }
-#pragma unroll
-      for (int r = 0; r < kRuns; ++r) {
-        if (begin + r * 32 * kRun >= g.pixels) continue;
-        const T* v = runs[r].values;
-        __stcs(reinterpret_cast<float4*>(to + r * 32 * kRun),
-               float4{float(v[0]), float(v[1]), float(v[2]), float(v[3])});
+        if (r * 32 * kRun < left) runs[r] = *reinterpret_cast<const Run<T>*>(from + r * 32 * kRun);
       }
     }
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      if (r * 32 * kRun >= left) continue;
+      const T* v = runs[r].values;
+      float4 made{kBlank, kBlank, kBlank, kBlank};
+      if (!blank) made = float4{float(v[0]), float(v[1]), float(v[2]), float(v[3])};
+      __stcs(reinterpret_cast<float4*>(to + r * 32 * kRun), made);
+    }
+  }
+};
+
+// Deciders write chunks `item`, `item` + `step` ... below `end` of the masks of `object_at(0)` and so on; those of
+// losers become blank. Returns the first that is not below `end`.
+template <typename T, typename ObjectAt>
+__device__ int write_masks(const Globals<T>& g, const pkb::Device& comm, ObjectAt object_at, int item, int end,
+                           const uint32_t* losers) {
+  const int chunks = Chunk<T>::number(g.pixels), step = int(gridDim.x) * kWarps;
+#pragma unroll 1
+  for (; item < end; item += step) {
+    const int object = object_at(item / chunks);
+    Chunk<T>(g, comm, object, item % chunks).move(losers && is_loser(losers, object), g.in_octets);
+  }
+  return item;
+}
+
+// What the teams of a block share.
+struct Progress {
+  int decided;  // by deciders
+  int taken;    // chunks of foreign masks
+  uint32_t losers[kMostLoserWords];
+};
+
+// A warp fetches chunks of the listed foreign masks, until the block has none left: at a venture until it is decided
+// who loses, then those that stay.
+template <typename T>
+__device__ void fetch(const Globals<T>& g, const pkb::Device& comm, const int* list, int length, Progress& progress) {
+  const int chunks = Chunk<T>::number(g.pixels), items = length * chunks;
+  bool known = false;
+#pragma unroll 1
+  while (true) {
+    int taken = 0;
+    if (pkb::lane_id() == 0) taken = atomicAdd(&progress.taken, 1);
+    const int item = __shfl_sync(pkb::kAllLanes, taken, 0) * int(gridDim.x) + int(blockIdx.x);
+    if (item >= items) break;
+    const int object = list[item / chunks];
+    known = known || is_decided(&progress.decided);
+    if (known && is_loser(progress.losers, object)) continue;
+    Chunk<T>(g, comm, object, item % chunks).move(false, g.in_octets);
+  }
+}
+
+// All warps of the block blank the chunks of losers among those that it was to fetch.
+template <typename T>
+__device__ void blank(const Globals<T>& g, const pkb::Device& comm, const int* list, int length,
+                      const uint32_t* losers) {
+  const int chunks = Chunk<T>::number(g.pixels), step = int(gridDim.x) * (kWarps + kMoverWarps);
+#pragma unroll 1
+  for (int item = pkb::warp_id() * int(gridDim.x) + int(blockIdx.x); item < length * chunks; item += step) {
+    const int object = list[item / chunks];
+    if (is_loser(losers, object)) Chunk<T>(g, comm, object, item % chunks).move(true, g.in_octets);
   }
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) suppress(const __grid_constant__ Globals<T> g,
-                                                                   const __grid_constant__ pkb::Device comm) {
+__global__ void __launch_bounds__(kThreads + kMovers, 1) suppress(const __grid_constant__ Globals<T> g,
+                                                                  const __grid_constant__ pkb::Device comm) {
   extern __shared__ __align__(16) unsigned char memory[];
+  __shared__ Progress progress;
+  const int own = comm.group_rank(g.group), mine = g.first[own + 1] - g.first[own], foreign = g.objects - mine;
   auto* bits = reinterpret_cast<uint32_t*>(memory);
-  auto* list = reinterpret_cast<int*>(memory);
-  auto* suppressed = reinterpret_cast<int*>(memory + bits_bytes(g.objects));
-  const int own = comm.group_rank(g.group);
+  auto* order = reinterpret_cast<int64_t*>(memory + bits_bytes(g.objects));
+  auto* list = reinterpret_cast<int*>(order + g.objects);
+  const bool is_last = blockIdx.x == gridDim.x - 1, is_mover = int(threadIdx.x) >= kThreads;
 
   comm.signal_begun(g.group);
-  pack_own(g, comm);
-  comm.arrive_blocks(0, g.group);
-  clear_other_turn(g);
-
-  comm.wait_all_begun(0, g.group);
-  const bool is_last = blockIdx.x == gridDim.x - 1;
-
-  const int64_t bound = safe_bound(g);
-  const auto is_safe = [&](int object) { return g.reverse ? g.last[object] >= bound : g.last[object] <= bound; };
-  const int safe = list_objects(g, own, list, [&](int object) { return is_safe(object) ? object : kSkip; });
-  gather_masks(g, comm, list, safe);
-
-  comm.wait_blocks(0, g.group);  // the bits are here
-  count(g, bits);
-  tell_counted(g);
-  if (is_last) copy_scores(g, comm);
-  wait_counted(g, comm);
-  decide(g, list, suppressed);
-  const int others = list_objects(g, own, list, [&](int object) {
-    return is_safe(object) ? kSkip : suppressed[object] ? ~object : object;
-  });
-  gather_masks(g, comm, list, others);
-  for (int object = threadIdx.x; is_last && object < g.objects; object += kThreads) {
-    g.suppressed[object] = suppressed[object] != 0;
+  if (threadIdx.x == 0) progress.decided = progress.taken = 0;
+  if (threadIdx.x < kMostLoserWords) progress.losers[threadIdx.x] = 0;
+  if (is_mover) {
+    list_objects<Movers>(g, g.first[own + 1], foreign, order, list);
+    Movers::wait_all_begun(g.group, comm);
+  } else {
+    pack_own(g, comm);
   }
-  comm.barrier_blocks(1, g.group);
+  if (g.has_movers) __syncthreads();  // the bits go first; foreign masks are there, and their list
+
+  if (is_mover) {
+    if (is_last) copy_scores<Movers>(g, comm);
+  } else {
+    const int chunks = Chunk<T>::number(g.pixels), number = g.has_movers ? mine : g.objects;
+    const auto object_at = [&](int i) { return g.has_movers ? g.first[own] + i : list[i]; };
+    int item = int(blockIdx.x) * kWarps + pkb::warp_id();
+    clear_other_turn(g);
+    if (!g.has_movers) {
+      const List all = list_objects<Deciders>(g, g.first[own + 1], g.objects, order, list);
+      Deciders::wait_all_begun(g.group, comm);
+      item = write_masks(g, comm, object_at, item, all.safe * chunks, nullptr);
+    }
+
+    comm.hold();
+    count(g, bits);
+    tell(&g.turns->counted[g.turn]);
+    if (!g.has_movers && is_last) copy_scores<Deciders>(g, comm);
+    wait_for_all(&g.turns->counted[g.turn], comm);
+    decide(g, comm, progress.losers);
+
+    tell_decided(&progress.decided);
+    write_masks(g, comm, object_at, item, number * chunks, progress.losers);
+#pragma unroll 1
+    for (int object = threadIdx.x; is_last && object < g.objects; object += kThreads) {
+      g.suppressed[object] = is_loser(progress.losers, object);
+    }
+  }
+  if (g.has_movers) fetch(g, comm, list, foreign, progress);
+  comm.arrive_blocks(1, g.group);
+  if (g.has_movers) blank(g, comm, list, foreign, progress.losers);
+  comm.wait_blocks(1, g.group);
 }
 
-constexpr int kMostSharedBytes = 200 << 10;  // of 1000 objects
+constexpr int kMostSharedBytes = 220 << 10;
 
 struct Arguments {
   TensorView masks, scores;
@@ -455,11 +681,9 @@ void launch(const Arguments& a, const pkb::Comm& comm) {
                               << a.last_occluded.numel() << " objects";
   }
   g.pixels = a.masks.shape()[1] * a.masks.shape()[2];
-  g.chunks = int((g.pixels + kChunk - 1) / kChunk);
   g.units = int((g.pixels + kUnit - 1) / kUnit);
   g.tiles = tiles_in_all(g.objects);
-  g.stride = std::max(1, g.objects * 5 / 8);
-  while (std::gcd(g.stride, g.objects) > 1) ++g.stride;
+  g.has_movers = comm.group(a.group).size > 1 && g.objects >= kManyObjects;
   g.group = a.group;
   g.threshold = a.threshold;
   g.reverse = a.reverse;
@@ -470,8 +694,8 @@ void launch(const Arguments& a, const pkb::Comm& comm) {
   const uint64_t before = kTurnsBytes + 2 * kMostCountsBytes;
   const uint64_t half = (comm.scratch_bytes - before) / 2 / 256 * 256;
   const uint64_t bytes = uint64_t(g.objects) * g.units * kWords * sizeof(uint32_t);
-  const int shared_bytes = bits_bytes(g.objects) + g.objects * int(sizeof(int));
-  if (counts_bytes > kMostCountsBytes || shared_bytes > kMostSharedBytes) {
+  const int shared = shared_bytes(g.objects);
+  if (counts_bytes > kMostCountsBytes || shared > kMostSharedBytes || g.objects > kMostObjects) {
     TVM_FFI_THROW(ValueError) << "expected at most 1000 objects, got " << g.objects;
   }
   if (bytes > half) TVM_FFI_THROW(ValueError) << bytes << " bytes of foreground bits do not fit into scratch";
@@ -480,13 +704,15 @@ void launch(const Arguments& a, const pkb::Comm& comm) {
   g.counts = comm.scratch<int>(kTurnsBytes + g.turn * kMostCountsBytes);
   g.other_counts = comm.scratch<int>(kTurnsBytes + (1 - g.turn) * kMostCountsBytes);
   g.bits = comm.scratch<uint32_t>(before + g.turn * half);
+  g.other_bits = comm.scratch<uint32_t>(before + (1 - g.turn) * half);
 
-  pkb::allow_shared_memory<suppress<T>>(shared_bytes);
-  // All blocks are resident together, since they wait for each other.
-  const int64_t useful = std::max<int64_t>((int64_t(g.objects) * g.chunks + kWarps - 1) / kWarps, g.units);
-  const int fit = pkb::multiprocessors() * (2 * shared_bytes < kMostSharedBytes ? kBlocksPerSm : 1);
-  const int blocks = int(std::clamp<int64_t>(useful, 1, fit));
-  suppress<T><<<blocks, kThreads, shared_bytes, comm.cuda_stream()>>>(g, comm.device());
+  pkb::allow_shared_memory<suppress<T>>(shared);
+  // All blocks are resident together, one on a multiprocessor, since they wait for each other.
+  const int64_t chunks = int64_t(g.objects) * Chunk<T>::number(g.pixels);
+  const int64_t useful = std::max<int64_t>((chunks + kWarps - 1) / kWarps, g.units);
+  const int blocks = int(std::clamp<int64_t>(useful, 1, pkb::multiprocessors()));
+  const int threads = kThreads + (g.has_movers ? kMovers : 0);
+  suppress<T><<<blocks, threads, shared, comm.cuda_stream()>>>(g, comm.device());
   PKB_CUDA_LAUNCHED();
 }
 

@@ -251,3 +251,18 @@ def test_the_architecture_of_other_machines_is_for_machines_without_a_gpu(monkey
     assert default_architecture() == expected
     monkeypatch.delenv("PKB_CUDA_ARCHITECTURE")
     assert default_architecture() == "sm_90a"
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", ["nvcc fatal", "nvcc fatal   : Unsupported gpu architecture"])
+def test_a_source_that_calls_itself_as_nvcc_fails_has_a_verdict(name: str, tmp_path: Path) -> None:
+    """Its errors counted as the machine's: not judged, so that its author chose to have no reward."""
+    text = f'#line 1 "{name}"\n#error of its own\nvoid solution() {{}}\n'
+    artifact = compile_cuda(text, CompileCache(tmp_path), TIMEOUT_S)
+    assert not artifact.ok and "#error of its own" in artifact.log
+
+
+@needs_nvcc
+def test_options_that_nvcc_does_not_take_are_no_fault_of_a_source(tmp_path: Path) -> None:
+    with pytest.raises(InfrastructureError, match="nvcc does not take its options: nvcc fatal"):
+        compile_cuda("void solution() {}\n", CompileCache(tmp_path), TIMEOUT_S, flags=["--no-such-option"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ INCLUDES = {
     "incbin": 'asm(".section .rodata\\n.incbin \\"{file}\\"\\n.text");',
     "incbin in pieces": 'asm(".section .rodata\\n.inc" "bin \\"{file}\\"\\n.text");',
     "assembler include": 'asm(".inc" "lude \\"{file}\\"");',
+    "a long way": '#include "/usr/include/{long}../..{file}"',
+    "a long way in the assembler": 'asm(".incbin \\"/usr/include/{long}../..{file}\\"");',
     "assembler macro": 'asm(".macro m a\\n.inc\\\\a \\"{file}\\"\\n.endm\\nm bin");',
 }
 ESCAPED = "\\056in\\143bin"  # as the compiler reads it, ".incbin"
@@ -45,7 +48,10 @@ def secret(tmp_path: Path) -> Path:
 
 
 def source(text: str, file: Path) -> str:
-    directive = text.replace("{file}", str(file)).replace("{folder}", str(file.parent)).replace("{name}", file.name)
+    parts = {"long": "./" * 1400, "file": str(file), "folder": str(file.parent), "name": file.name}
+    directive = text
+    for part, content in parts.items():
+        directive = directive.replace(f"{{{part}}}", content)
     return f"{directive}\nvoid solution() {{}}\n"
 
 
@@ -68,14 +74,20 @@ def test_no_file_of_the_machine_is_opened(mode: str, text: str, secret: Path, tm
         assert "no header of the compiler" in artifact.log, "nothing else hides it"
 
 
-@pytest.mark.parametrize("directive", ['#line 1 "', '# 1 "', '%:/**/li\\\nne 1 "', '#line 1 "../../../../../..'])
+@pytest.mark.parametrize(
+    "directive",
+    [
+        *('#line 1 "', '# 1 "', '%:/**/li\\\nne 1 "', '#line 1 "../../../../../..'),
+        '#line 1 "/usr/include/' + "./" * 1400 + "../..",
+    ],
+)
 def test_nothing_is_quoted_of_a_file_whose_name_the_source_takes(
     mode: str, directive: str, secret: Path, tmp_path: Path
 ) -> None:
     """The compiler opened `#line 1 "/etc/passwd"` to show the line of an error."""
     text = f'{directive}{secret}"\nint wrong() {{ return not_there; }}\n'
     artifact = compile_cpp(text, CompileCache(tmp_path / "cache"), 60)
-    assert not artifact.ok and "not_there" in artifact.log
+    assert not artifact.ok and ("not_there" in artifact.log or len(directive) > opened_files.MAX_LINE_CHARS)
     assert SECRET not in artifact.log
 
 
@@ -156,8 +168,16 @@ def test_folders_of_the_compiler_are_its_own() -> None:
     assert opened_files.header_folders() is header_folders()
 
 
-def test_long_lines_are_cut_before_anything_looks_at_them(tmp_path: Path) -> None:
+def test_long_lines_are_cut(tmp_path: Path) -> None:
     name = "f" + "1" * 20_000
     artifact = compile_cpp(f"int {name}() {{ return {name}x; }}\nvoid solution() {{}}\n", CompileCache(tmp_path), 60)
     assert not artifact.ok and "error" in artifact.log
     assert max(map(len, artifact.log.splitlines())) <= opened_files.MAX_LINE_CHARS + 4
+
+
+@pytest.mark.parametrize("name", ["/a" * 500_000, "/usr/include/" + "a/" * 500_000, ":1" * 500_000, "cc/" * 300_000])
+def test_the_longest_names_are_looked_at_in_no_time(name: str) -> None:
+    began = time.monotonic()
+    for output in (f". {name}\n", f"{name}:1:2: error: x\n excerpt\n", f"x\n-- assembled --\nkernel.o: {name}\n"):
+        checked(Run(status=1, output=output, result=b"", duration_s=0.1), header_folders())
+    assert time.monotonic() - began < 2

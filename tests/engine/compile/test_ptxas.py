@@ -32,3 +32,16 @@ def test_reports_of_ptxas_become_records_and_the_rest_stays() -> None:
     lines = rest.splitlines()
     assert len(lines) == 3, "the functions' properties are gone, those of what was not inlined too"
     assert all(any(word in line for line in lines) for word in ("#177-D", "C7510", "statically determined"))
+
+
+def test_a_source_that_writes_such_lines_gets_no_numbers_that_cannot_be_shown() -> None:
+    """By `#line`, whose names hold line breaks: numbers of 900 digits became an OverflowError of the environment."""
+    number = "9" * 900
+    forged = f"""\
+ptxas info    : Compiling entry function 'k' for 'sm_90a'
+    {number} bytes stack frame, {number} bytes spill stores, {number} bytes spill loads
+ptxas info    : Used 8 registers, used {number} barriers, {number} bytes cumulative stack size, {number} bytes smem
+ptxas info    : Used {number} registers
+"""
+    kernels, rest = read_ptxas(forged)
+    assert kernels == [KernelUsage("k", 8)] and f"    {number} bytes stack frame" in f"\n    {rest}"

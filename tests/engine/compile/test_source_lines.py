@@ -78,3 +78,14 @@ def test_lines_cost_nothing_at_run_time(binary: bytes, tmp_path: Path):
     plain = build(tmp_path, *(flag for flag in FLAGS_ALONE if flag not in DEBUG_INFORMATION))
     assert section(plain, ".text") == section(binary, ".text")
     assert ELFFile(BytesIO(plain)).get_section_by_name(".debug_line") is None
+
+
+def test_a_name_that_ends_in_a_number_of_any_length_is_no_line(tmp_path: Path) -> None:
+    """`#line 1 "kernel.cpp:999...\\n"`: a crash there was a ValueError of the evaluator."""
+    source = f'#line 7 "kernel.cpp:{"9" * 6000}\\nx"\nextern "C" int first(int x) {{ return 3 / x; }}\n'
+    (tmp_path / "kernel.cpp").write_text(source)
+    subprocess.run(["g++", *FLAGS, "kernel.cpp", "-o", "kernel.so"], cwd=tmp_path, check=True, capture_output=True)
+    binary = (tmp_path / "kernel.so").read_bytes()
+    file = ELFFile(BytesIO(binary))
+    (symbol,) = file.get_section_by_name(".dynsym").get_symbol_by_name("first")
+    assert source_lines(binary, [[symbol["st_value"]]]) == [[]]

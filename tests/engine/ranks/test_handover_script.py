@@ -1,5 +1,7 @@
 """Which lines are withheld, poisoned and sampled at the handovers of a block."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,24 @@ def test_every_argument_of_every_call_is_withheld_in_part_and_every_result_sampl
         assert len(seen) == min(len(results), RECEIPTS)
         poisoned = lines_of_call(found.poisons, call)
         assert all(line * LINE_BYTES >= planned.outputs_offset for line in poisoned), "an argument is poisoned"
+
+
+def test_a_script_needs_no_room_for_the_lines_that_it_leaves_out():
+    """Drawing a few of a large tensor's lines took a number for each line of each call: 30 ms a block on GPUs."""
+    problem, calls = find_problem("AllReduce"), 64
+    tensor_lines = 1 << 14
+    elements = tensor_lines * LINE_BYTES // 2
+    workload = Workload(problem, {"M": elements // 1024, "N": 1024}, WORLD_SIZE, "bfloat16", "robust", b"key", 0, 0)
+    plan = workload.plan(range(calls), True, 0)
+    end = -(-plan.end // PAGE_BYTES) * PAGE_BYTES
+    heap = Heap(sealed_memory("test", WORLD_SIZE * end), end, WORLD_SIZE, RANK)
+    tracemalloc.start()
+    try:
+        write_script(problem, plan, RANK, heap, 0)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < tensor_lines * calls
 
 
 def test_no_call_has_more_lines_than_a_message_holds():

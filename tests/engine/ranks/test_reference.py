@@ -15,7 +15,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.handover import build_handovers
 from pkb_gym.engine.ranks import reference
 from pkb_gym.engine.ranks.heaps import sealed_memory
-from pkb_gym.engine.ranks.reference import ReferenceRank
+from pkb_gym.engine.ranks.reference import ReferenceRank, tensors_made_on
 from pkb_gym.engine.ranks.reference_orders import (
     BlockEnded,
     BlockFinished,
@@ -137,3 +137,14 @@ def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine:
     assert len(seen) == 3 and not torch.equal(seen[0], seen[1]), "each call has inputs of its own"
     assert rank.carry_out(EndBlock(), []) == (BlockEnded(complete=True, late=()), ())
     assert rank.carry_out(Release(), []) == (Ready(), ())
+
+
+@pytest.mark.parametrize(("name", "torch_device", "looks"), [("cpu", "cpu", 0), ("cuda", "meta", 1)])
+def test_tensors_are_made_on_the_device_and_the_cpu_needs_no_look_at_each(
+    name: str, torch_device: str, looks: int
+) -> None:
+    machine = Machine()
+    machine.name, machine.torch_device = name, torch_device
+    with tensors_made_on(machine):
+        assert torch.zeros(1).device.type == torch_device
+        assert len(torch.overrides._get_current_function_mode_stack()) == looks

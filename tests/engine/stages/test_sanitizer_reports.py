@@ -66,3 +66,15 @@ def test_no_output_takes_long(piece: str):
     began = time.process_time()
     reports_in("address", piece * ((1 << 20) // len(piece)), 86)
     assert time.process_time() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("sanitizer", "piece"),
+    [("undefined", "1"), ("undefined", "1:"), ("memcheck", "0x0 in "), ("memcheck", " [1 hazards]")],
+)
+def test_a_line_of_any_length_takes_no_time(sanitizer, piece):
+    """A candidate writes it, and everybody waits for the interpreter: a minute for 120,000 digits."""
+    began = time.process_time()
+    reports_in(sanitizer, "========= Invalid " + piece * ((1 << 20) // len(piece)), 86)
+    reports_in(sanitizer, piece * ((1 << 20) // len(piece)), 86)
+    assert time.process_time() - began < 10

@@ -1,0 +1,165 @@
+"""The stages of a learning run: which recipe each one calls, and with which options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.learning_prompts import PRACTICE, RINGS
+from benchmarks.learning_weights import BEGIN, judged_weights
+from pkb_gym.training.learner.weight_difference import WEIGHTS
+
+STUDY_RING = "sizes"
+"""Ring on which policies and controls are compared at equal evaluations."""
+RINGS_OF_VERDICTS = ("sizes", "left_out")
+"""Rings on which the text of the feedback is left out."""
+OF_SFT_ALONE = ("rings_sft", "rings_base", "verdict_sft", "samples")
+"""Stages that need no more than SFT."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One recipe.
+
+    Attributes:
+        name: of the stage and of its folder.
+        arguments: module, and its options.
+        limit_s: longest time of one call.
+        total_s: time of all calls together, after which the stage counts as finished; None where one call is enough.
+        made: a file in the stage's folder without which it is not finished.
+    """
+
+    name: str
+    arguments: Sequence[str]
+    limit_s: float
+    total_s: float | None = None
+    made: str = ""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers that the options of stages depend on.
+
+    Attributes:
+        study_prompts: prompts of `STUDY_RING`, which are the first ones.
+        verdict_prompts: prompts of `RINGS_OF_VERDICTS`, likewise.
+        search_evaluations: evaluations of a prompt that `evolve` has.
+    """
+
+    study_prompts: int
+    verdict_prompts: int
+    search_evaluations: int
+
+
+def stages_of(args: argparse.Namespace, counts: Counts) -> list[Stage]:
+    """The stages in order.
+
+    Args:
+        args: of `learning_run`.
+        counts: see there.
+    """
+    runs = Path(args.runs)
+    model, sft, rft = (str(runs / name) for name in ("model", "sft", "rft"))
+    trained = str(judged_weights(runs / "grpo"))
+    verdicts = ["--feedback", "verdict", "--limit", str(counts.verdict_prompts)]
+    best_of = ["--limit", str(counts.study_prompts), "--temperature", "0.9"]
+    convert = ["pkb_gym.training.pretrained_model", "--gguf", str(args.gguf), "--output", model]
+
+    def rings(name: str, policy: str, samples: int, limit_s: float, *more: str) -> Stage:
+        return Stage(name, [*_evaluation(args, name, policy, samples), *more], limit_s, made="summary.json")
+
+    stages = [
+        Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
+        Stage("sft", _sft(args), 240, made="trainer_state.json"),
+        Stage("grpo", _grpo(args), 600, total_s=args.grpo_s),
+        rings("rings_sft", sft, args.samples, 450),
+        rings("rings_grpo", trained, args.samples, 450),
+        rings("rings_base", model, 1, 90, "--max_completion_length", str(args.completion // 2)),
+        rings("verdict_sft", sft, args.samples, 300, *verdicts),
+        rings("verdict_grpo", trained, args.samples, 300, *verdicts),
+        Stage("rft", _rft(args), 120, made="trainer_state.json"),
+        rings("rings_rft", rft, args.samples, 450),
+        rings("samples", sft, args.best_of, 500, *best_of),
+    ]
+    if not args.evaluation_gpus:  # the search has a lane's GPU, which is the trainer's
+        stages.append(Stage("evolve", _search(args, counts.search_evaluations), 400, made="results.jsonl"))
+    return stages
+
+
+def _learner(args: argparse.Namespace) -> list[str]:
+    """Options of everything that trains."""
+    device = ["--use_cpu", "true", "--bf16", "false"] if args.cpu else ["--bf16", "true"]
+    learn = [*device, "--seed", str(args.seed), "--gradient_checkpointing", "false", "--report_to", "none"]
+    return [*learn, "--logging_steps", "1", "--disable_tqdm", "true"]
+
+
+def _judge(args: argparse.Namespace) -> list[str]:
+    """Options of everything that has submissions evaluated."""
+    judge = ["--evaluation", "dedicated", "--timing_budget_s", "0.1"]
+    judge += ["--evaluation_deadline_s", f"{args.evaluation_deadline_s:g}"]
+    judge += ["--kernel_timeout_s", f"{args.kernel_timeout_s:g}", "--decoding", args.decoding, "--until", args.until]
+    if args.evaluation_gpus:
+        judge += ["--evaluation_gpus", *args.evaluation_gpus]
+    else:
+        judge += ["--evaluation_services", str(args.services)]
+    return [*judge, "--evaluation_compilers", str(args.evaluation_compilers)] if args.evaluation_compilers else judge
+
+
+def _evaluation(args: argparse.Namespace, name: str, policy: str, samples: int) -> list[str]:
+    runs = Path(args.runs)
+    evaluate = ["pkb_gym.training.evaluate_policy", "--prompts", str(runs / RINGS), "--model_name_or_path", policy]
+    evaluate += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
+    evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
+    evaluate += [*_judge(args), "--max_turns", str(args.turns), "--max_completion_length", str(args.completion)]
+    return evaluate
+
+
+def _sft(args: argparse.Namespace) -> list[str]:
+    runs = Path(args.runs)
+    tune = ["pkb_gym.training.sft", "--rings", str(args.prompts), "--max_length", "3072", *_learner(args)]
+    tune += ["--lr_scheduler_type", "cosine", "--warmup_steps", "10", "--save_strategy", "no"]
+    tune += ["--per_device_train_batch_size", str(args.sft_batch), "--gradient_accumulation_steps", "2"]
+    tune += ["--corpus", str(args.corpus), "--model_name_or_path", str(runs / "model")]
+    tune += ["--output_dir", str(runs / "sft")]
+    return [*tune, "--learning_rate", "3e-4", "--max_steps", str(args.sft_steps), "--reward_temperature", "0.5"]
+
+
+def _grpo(args: argparse.Namespace) -> list[str]:
+    runs = Path(args.runs)
+    sft = str(runs / "sft")
+    begin = sft if not (runs / BEGIN / WEIGHTS).exists() else str(runs / BEGIN)
+    practise = ["pkb_gym.training.grpo", "--prompts", str(runs / PRACTICE), "--model_name_or_path", begin]
+    practise += ["--shuffle_dataset", "false"]
+    practise += ["--max_turns", str(args.grpo_turns), "--max_completion_length", str(args.grpo_completion)]
+    practise += ["--output_dir", str(runs / "grpo"), *_learner(args), *_judge(args)]
+    practise += ["--max_steps", str(args.grpo_steps)]
+    practise += ["--max_submissions", str(args.grpo_submissions)] if args.grpo_submissions else []
+    practise += ["--beta", str(args.beta), "--negative_weight", str(args.negative_weight)]
+    practise += ["--reference_model", sft] if args.beta else []
+    practise += ["--generate_ahead", str(args.generate_ahead).lower()]
+    practise += ["--best_window", str(args.best_window)]
+    practise += ["--drop_uniform_groups", str(args.drop_uniform_groups).lower()]
+    practise += ["--per_device_train_batch_size", str(args.micro_batch), "--num_generations", str(args.group)]
+    practise += ["--gradient_accumulation_steps", str(args.batch // args.micro_batch), "--temperature", "1.0"]
+    practise += ["--learning_rate", str(args.learning_rate), "--lr_scheduler_type", "constant_with_warmup"]
+    practise += ["--warmup_steps", "2", "--loss_type", "dapo", "--max_grad_norm", "0.5", "--save_steps", "2"]
+    return [*practise, "--save_total_limit", "1", "--resume_from_checkpoint", "last"]
+
+
+def _rft(args: argparse.Namespace) -> list[str]:
+    runs = Path(args.runs)
+    again = ["pkb_gym.training.rft", "--results", str(runs / "grpo" / "rollouts.jsonl"), "--prompts", str(args.prompts)]
+    again += [*_learner(args), "--model_name_or_path", str(runs / "sft"), "--output_dir", str(runs / "rft")]
+    again += ["--keep", "4", "--min_reward", "1.0"]
+    again += ["--max_length", "2560", "--per_device_train_batch_size", str(args.sft_batch)]
+    again += ["--gradient_accumulation_steps", "2"]
+    return [*again, "--learning_rate", "5e-5", "--max_steps", str(args.rft_steps), "--save_strategy", "no"]
+
+
+def _search(args: argparse.Namespace, evaluations: int) -> list[str]:
+    runs = Path(args.runs)
+    search = ["benchmarks.learning_search", "--prompts", str(runs / RINGS), "--ring", STUDY_RING, "--per-problem", "1"]
+    search += ["--evaluations", str(evaluations), "--services", str(args.services)]
+    return [*search, "--kernel-timeout", f"{args.kernel_timeout_s:g}", "--output", str(runs / "evolve")]
