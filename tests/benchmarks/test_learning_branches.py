@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tarfile
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from benchmarks import learning_branches, learning_run
 from benchmarks.learning_run import Run
 from benchmarks.learning_stages import Stage
 from pkb_gym.training.inputs.option_names import check_options, option_names
-from tests.benchmarks.test_learning_run import SLEEPS, WRITES, command_line
+from tests.benchmarks.test_learning_run import command_line, stages_of_two_lanes
 
 TWO_TURNS = ["--arm", "two_turns", "grpo-turns=2", "grpo-completion=640"]
 
@@ -125,18 +124,7 @@ def test_evaluations_may_have_gpus_and_compilers_of_their_own(
 
 def test_controls_go_on_beside_practice_in_a_lane_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Of the first seed, GRPO and the controls wait for each other; their times come into one file."""
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs two processors")
-    (tmp_path / "stage_that_works.py").write_text(WRITES)
-    (tmp_path / "stage_that_sleeps.py").write_text(SLEEPS)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
-    measured: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        learning_run, "measure_share", lambda lane, count: measured.append((len(lane.processors), count))
-    )
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
+    stages_of_two_lanes(tmp_path, monkeypatch)
     runs = tmp_path / "runs"
     works = [Stage(name, ["stage_that_works", str(runs / name)], 60, made="made") for name in ("model", "sft")]
     meets = [

@@ -320,8 +320,8 @@ while not other.exists() and time.monotonic() < until:
 """
 
 
-def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each seed's stage waits until that of the other has begun, which no order one after another fulfils."""
+def stages_of_two_lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Writes the modules of stages; returns, once they have run, each measurement: processors of the lane, services."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
     (tmp_path / "stage_that_works.py").write_text(WRITES)
@@ -334,6 +334,12 @@ def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Pat
     )
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
+    return measured
+
+
+def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each seed's stage waits until that of the other has begun, which no order one after another fulfils."""
+    measured = stages_of_two_lanes(tmp_path, monkeypatch)
     runs = tmp_path / "runs"
 
     def made(run: Run) -> list[Stage]:

@@ -25,11 +25,11 @@ def work_beside_others(report: Progress, doing: str = "") -> Iterator[None]:
         report: called with `WAITING` where it has to wait.
         doing: reported after such a wait, if it was what had been reported before.
     """
-    said = _Said(report)
+    wait = _WaitReport(report)
     with contextlib.ExitStack() as stack:
-        with _locked(_queue(), fcntl.LOCK_EX, said):
-            stack.enter_context(_locked(Path(tempfile.gettempdir()), fcntl.LOCK_SH, said))
-        if said.waits and doing:
+        with _locked(_queue(), fcntl.LOCK_EX, wait):
+            stack.enter_context(_locked(Path(tempfile.gettempdir()), fcntl.LOCK_SH, wait))
+        if wait.was_sent and doing:
             report(doing)
         yield
 
@@ -41,22 +41,22 @@ def ahead_of_work(report: Progress) -> Iterator[None]:
     Args:
         report: called with `WAITING` where either has to wait.
     """
-    said = _Said(report)
-    with _locked(_queue(), fcntl.LOCK_EX, said):
+    wait = _WaitReport(report)
+    with _locked(_queue(), fcntl.LOCK_EX, wait):
         if not _is_free(Path(tempfile.gettempdir())):
-            said.once()
+            wait.send_once()
         yield
 
 
-class _Said:
+class _WaitReport:
     """Reports a wait, once."""
 
     def __init__(self, report: Progress) -> None:
-        self._report, self.waits = report, False
+        self._report, self.was_sent = report, False
 
-    def once(self) -> None:
-        if not self.waits:
-            self.waits = True
+    def send_once(self) -> None:
+        if not self.was_sent:
+            self.was_sent = True
             self._report(WAITING)
 
 
@@ -77,10 +77,10 @@ def _queue() -> Path:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, kind: int, said: _Said) -> Iterator[None]:
+def _locked(folder: Path, kind: int, wait: _WaitReport) -> Iterator[None]:
     with _opened(folder) as fd:
         if not _locks_at_once(fd, kind):
-            said.once()
+            wait.send_once()
             fcntl.flock(fd, kind)
         yield
 

@@ -77,7 +77,7 @@ def test_every_argument_of_every_call_is_withheld_in_part_and_every_result_sampl
 
 
 def test_a_script_needs_no_room_for_the_lines_that_it_leaves_out():
-    """Drawing a few of a large tensor's lines took a number for each line of each call: 30 ms a block on GPUs."""
+    """Drawing a few of a large tensor's lines took a number for each line of each call."""
     problem, calls = find_problem("AllReduce"), 64
     tensor_lines = 1 << 14
     elements = tensor_lines * LINE_BYTES // 2

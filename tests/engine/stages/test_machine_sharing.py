@@ -50,6 +50,16 @@ def temporary_folder(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
 
 
+def assert_that_work_waits_for_a_measurement() -> None:
+    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
+    assert measures.has_it.wait(10)
+    works = Somebody(work_beside_others(unheard))
+    assert works.waits()
+    measures.leave()
+    assert works.has_it.wait(10)
+    works.leave()
+
+
 def test_work_goes_on_side_by_side() -> None:
     first, second = Somebody(work_beside_others(unheard)), Somebody(work_beside_others(unheard))
     assert first.has_it.wait(10) and second.has_it.wait(10)
@@ -59,13 +69,7 @@ def test_work_goes_on_side_by_side() -> None:
 
 def test_nobody_works_while_somebody_measures() -> None:
     """Compilers and checks of another evaluator ran beside timed blocks."""
-    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
-    assert measures.has_it.wait(10)
-    works = Somebody(work_beside_others(unheard))
-    assert works.waits()
-    measures.leave()
-    assert works.has_it.wait(10)
-    works.leave()
+    assert_that_work_waits_for_a_measurement()
 
 
 def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
@@ -96,13 +100,7 @@ def test_the_folder_of_all_users_folders_may_be_closed_to_them(tmp_path, monkeyp
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(closed / "1000"))
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != closed)
     monkeypatch.setattr(os, "open", opened)
-    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
-    assert measures.has_it.wait(10)
-    works = Somebody(work_beside_others(unheard))
-    assert works.waits()
-    measures.leave()
-    assert works.has_it.wait(10)
-    works.leave()
+    assert_that_work_waits_for_a_measurement()
 
 
 def test_a_wait_for_another_evaluator_is_reported() -> None:
