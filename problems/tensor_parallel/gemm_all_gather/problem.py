@@ -17,6 +17,8 @@ from pkb_gym.engine.problem import (
     product_numbers,
     with_link,
 )
+from pkb_gym.engine.problem.block_rules import blocks_close
+from pkb_gym.engine.problem.rules import all_of
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +80,8 @@ PROBLEM = Problem(
         Output(
             "C",
             ("M", "N"),
-            check=close(rtol=1e-2, atol_rms=1e-2),
+            # Products are rounded once, and moved: the norm leaves room for two more roundings, and none for 8 bits.
+            check=all_of((close(rtol=1e-2, atol_rms=1e-2), blocks_close(3.5e-3, dim=1))),
             about="columns j*n .. (j+1)*n-1 are A_j B_j; the same on every rank",
         ),
     ),
