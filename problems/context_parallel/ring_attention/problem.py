@@ -105,9 +105,9 @@ PROBLEM = Problem(
         Scalar("causal", "bool", about="mask future positions"),
         Group("group", about="None means all ranks"),
     ),
-    # Correct bfloat16 variants differ by 0.003 in norm. An absolute tolerance would see nothing of long sequences,
-    # whose outputs are averages of many values.
-    outputs=(Output("out", ("B", "S", "h", "d"), check=all_of((norm_close(rel=1e-2), rows_close(rel=2e-2)))),),
+    # Correct bfloat16 variants differ by 0.003 in norm, keys and values of 8 bits by 0.006. An absolute tolerance would
+    # see nothing of long sequences, whose outputs are averages of many values.
+    outputs=(Output("out", ("B", "S", "h", "d"), check=all_of((norm_close(rel=5e-3), rows_close(rel=2e-2)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),

@@ -170,7 +170,7 @@ def least_work(ax: Axes) -> Cost:
 DEFAULTS: dict[str, AxisValue] = {"G": None, "averaged": True, "causal": False, "softmax_scale": None}
 GRADIENT = all_of(
     (
-        norm_close(rel=1e-2),
+        norm_close(rel=6.5e-3),
         rule(mark_rows, description="rows: ||error|| <= 2e-2 max(||row||, rms of all / 2), for bfloat16"),
     )
 )
@@ -206,7 +206,8 @@ PROBLEM = Problem(
         Group("cp_group", about="ranks of one replica, consecutive"),
         Group("dp_group", about="ranks at one place of every replica, C apart; None means no averaging"),
     ),
-    # Correct variants with bfloat16 p and ds differ by 0.003 in norm; gradients shrink with the number of keys.
+    # Correct variants with bfloat16 p and ds differ by 0.003 to 0.0045 in norm, with 8 bits on the link of a ring by
+    # 0.009 and more; gradients shrink with the number of keys.
     outputs=tuple(Output(name, BLOCK, check=GRADIENT) for name in ("dq", "dk", "dv")),
     returns="tuple",
     derive=derive,
