@@ -99,6 +99,17 @@ def test_a_rank_may_see_nothing() -> None:
     assert torch.equal(got.outputs[0]["means2d"], run.outputs[0]["means2d"])
 
 
+@pytest.mark.parametrize(
+    ("leaf", "steps"),
+    [("means2d", 2.0**7), ("depths", 2.0**13), ("conics", 2.0**13)],  # in 16 bits, of hundreds of pixels and of 4
+)
+def test_numbers_of_16_bits_are_too_coarse(leaf: str, steps: float) -> None:
+    run = run_reference(NAME, timed=True)
+    run.assert_passes_own_checks()
+    for rank, outputs in enumerate(run.outputs):
+        assert run.wrong(rank, leaf, (outputs[leaf] * steps).round() / steps).any()
+
+
 def test_cost_trials_and_sizes() -> None:
     problem = find_problem(NAME)
     ax = make_axes(problem, size="published", protocol="published")[0]

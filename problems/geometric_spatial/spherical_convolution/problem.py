@@ -250,7 +250,8 @@ PROBLEM = Problem(
         Output(
             "out",
             ("B", "Cout", "Hq", "Wa"),
-            check=close(atol_rms=0.1),  # 1e-4 of the root mean square in float32
+            # 1e-5 of the root mean square in float32; other orders of sums come to 1e-6, 16 bits on the link to 2e-5.
+            check=close(atol_rms=0.01),
             about="this rank's block of the output field",
         ),
     ),

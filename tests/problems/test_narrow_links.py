@@ -1,0 +1,49 @@
+"""Half of the bits of what crosses the link are too few, in timed calls too, where results are moved or averaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.problems import narrow_links as links
+from tests.problems.counterfeit_runs import refused
+from tests.problems.support import Job, run_jobs
+
+EIGHT, SIXTEEN = links.EIGHT_BITS, links.SIXTEEN_BITS
+
+CASES: list[tuple[str, links.Code, tuple[int, ...]]] = [
+    ("GemmAllGather", EIGHT, (2, 8)),
+    ("GemmAllGather", links.companded, (2, 8)),
+    ("GemvDecode", EIGHT, (2, 8)),
+    ("FusedAdamAllGather", EIGHT, (2, 8)),
+    ("FSDPTensorParallel", EIGHT, (2, 8)),
+    ("RingAttention", EIGHT, (2, 8)),
+    ("RingAttentionTP", EIGHT, (8,)),
+    ("RingAttentionPP", EIGHT, (8,)),
+    ("RingAttentionBackwardDP", EIGHT, (8,)),
+    ("FusedMoE", EIGHT, (8,)),
+    ("MoEBalanced", EIGHT, (8,)),
+    ("DistributedRFFT", SIXTEEN, (2, 8)),
+    ("DistributedIRFFT", SIXTEEN, (2, 8)),
+    ("SphericalConvolution", SIXTEEN, (2, 8)),
+    ("TPMuon", links.bfloat16, (2, 8)),
+    ("KalmanFilterOptimizer", links.THIRTY_TWO_BITS, (2, 8)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "world_size"),
+    [
+        pytest.param(name, code, size, id=f"{name}-{getattr(code, '__name__', code)}-{size}")
+        for name, code, sizes in CASES
+        for size in sizes
+    ],
+)
+def test_half_of_the_bits_on_the_link_are_too_few(name: str, code: links.Code, world_size: int) -> None:
+    trials = range(2)
+    whole = [Job(name, world_size=world_size, trial=trial, timed=True) for trial in trials]
+    solution = links.with_narrow_links(name, code)
+    truths = run_jobs(whole)
+    runs = run_jobs([Job(name, world_size=world_size, trial=t, timed=True, solution=solution) for t in trials])
+    for truth, got in zip(truths, runs, strict=True):
+        truth.assert_passes_own_checks()
+        assert refused(truth, got)
