@@ -13,7 +13,6 @@ EIGHT, SIXTEEN = links.EIGHT_BITS, links.SIXTEEN_BITS
 CASES: list[tuple[str, links.Code, tuple[int, ...]]] = [
     ("GemmAllGather", EIGHT, (2, 8)),
     ("GemmAllGather", links.companded, (2, 8)),
-    ("GemvDecode", EIGHT, (2, 8)),
     ("FusedAdamAllGather", EIGHT, (2, 8)),
     ("FSDPTensorParallel", EIGHT, (2, 8)),
     ("RingAttention", EIGHT, (2, 8)),

@@ -125,7 +125,7 @@ PROBLEM = Problem(
                 (
                     allclose(rtol=1e-2, atol=3e-3),
                     rule(wrong_change, f"||error|| <= {CHANGE} ||change||"),
-                    blocks_close(3.8e-3, dim=0),
+                    blocks_close(4.65e-3, dim=0),
                 )
             ),
             about="updated parameters in rank order",

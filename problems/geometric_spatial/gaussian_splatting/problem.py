@@ -276,15 +276,15 @@ PROBLEM = Problem(
     ),
     # Rows are ordered by source rank, camera, Gaussian. Inputs keep a distance from all decisions, so that ids and
     # radii are exact; coordinates differ by rounding, amplified by up to the reciprocal of the least depth: by 1e-6 of
-    # their size, where 16 bits on the link leave 2e-5 and, of pixels, 4e-3.
+    # their size, where 16 bits on the link leave 2e-5 of conics and, of pixels, 4e-3.
     outputs=(
         Output("camera_ids", ("?",), dtype="int64", capacity="pairs", about="index among this rank's cameras"),
         Output(
             "gaussian_ids", ("?",), dtype="int64", capacity="pairs", about="index at the source + receiver's offset"
         ),
         Output("radii", ("?", 2), dtype="int32", capacity="pairs2", about="in pixels, along x and y"),
-        Output("means2d", ("?", 2), capacity="pairs2", check=allclose(rtol=1e-5, atol=2e-3), about="in pixels"),
-        Output("depths", ("?",), capacity="pairs", check=allclose(rtol=1e-5, atol=0), about="z in the camera's frame"),
+        Output("means2d", ("?", 2), capacity="pairs2", check=allclose(rtol=5e-5, atol=2e-3), about="in pixels"),
+        Output("depths", ("?",), capacity="pairs", check=allclose(rtol=1e-4, atol=0), about="z in the camera's frame"),
         Output("conics", ("?", 3), capacity="pairs3", check=rows_close(rel=1e-2), about="inverse 2-D covariances"),
         Output("opacities_out", ("?",), capacity="pairs", about="as given"),
         Output("colors_out", ("?", "D"), capacity="pairsD", about="as given"),

@@ -22,6 +22,7 @@ from pkb_gym.engine.problem import (
     Trials,
     close,
 )
+from pkb_gym.engine.problem.rules import all_of, norm_close
 
 if TYPE_CHECKING:
     import torch
@@ -250,8 +251,9 @@ PROBLEM = Problem(
         Output(
             "out",
             ("B", "Cout", "Hq", "Wa"),
-            # 1e-5 of the root mean square in float32; other orders of sums come to 1e-6, 16 bits on the link to 2e-5.
-            check=close(atol_rms=0.01),
+            # In float32 1e-4 of the root mean square, and 5e-6 of the norm, where other orders of sums come to 1e-7 and
+            # 16 bits on the link to 9e-6 and more.
+            check=all_of((close(atol_rms=0.1), norm_close(5e-3))),
             about="this rank's block of the output field",
         ),
     ),
