@@ -101,7 +101,7 @@ def test_a_rank_may_see_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("leaf", "steps"),
-    [("means2d", 2.0**7), ("conics", 2.0**13)],  # in 16 bits, of hundreds of pixels and of 4
+    [("means2d", 2.0**7), ("depths", 2.0**13), ("conics", 2.0**13)],  # in 16 bits, of hundreds of pixels and of 4
 )
 def test_numbers_of_16_bits_are_too_coarse(leaf: str, steps: float) -> None:
     run = run_reference(NAME, timed=True)
