@@ -296,8 +296,8 @@ PROBLEM = Problem(
         Scalar("camera_model", "str", about='always "pinhole"'),
     ),
     # Rows are ordered by source rank, camera, Gaussian. Inputs keep a distance from all decisions, so that ids and
-    # radii are exact; coordinates differ by rounding, amplified by up to the reciprocal of the least depth. Right conics
-    # are off by 1e-6 of their size, and those that cross the link in 16 bits by 1e-5 and more.
+    # radii are exact; coordinates differ by rounding, amplified by up to the reciprocal of the least depth. Conics that
+    # are right are off by 1e-6 of their size, and those that cross the link in 16 bits by 1e-5 and more.
     outputs=(
         Output("camera_ids", ("?",), dtype="int64", capacity="pairs", about="index among this rank's cameras"),
         Output(
