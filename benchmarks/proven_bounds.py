@@ -123,6 +123,14 @@ PROVEN: Sequence[ProvenBound] = (
         kinds=("rows",),
     ),
     ProvenBound(
+        ("GaussianSplatting",),
+        ("means2d", "depths"),
+        "Four float32 roundings move a place in a camera's frame by 7e-7 at most, a depth of 0.25 and more by 3e-6 of "
+        "itself, and a centre by 435 / depth times as much at size published: by 1e-3 only where the depth is below 0.3 "
+        "and all of them pull in one direction. Of 60,000 centres none was off by more than 1.1e-4, and 2 % may be.",
+        kinds=("count",),
+    ),
+    ProvenBound(
         ("GNNFeatureExchangeBackward",),
         (),
         "A float32 sum of k rows is off by (k - 1) u sum |x|, u = 2^-24, at most, which is below 1e-5 sqrt(k) up to "
