@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.timing import Block, Timing
 from pkb_gym.engine.stages.overhead import Overhead
 
@@ -31,7 +30,7 @@ SLOW_SPEEDUP = 0.5
 """Timing ends too when the whole interval lies below: rewards hardly differ there, and others wait for the machine."""
 
 MIN_BLOCKS = 5
-MAX_BLOCKS: dict[Device, int] = {"cpu": 60, "cuda": 16}
+MAX_BLOCKS = {"cpu": 60, "cuda": 16}
 """Of each side. Fewer than the least let one slow block ruin the interval: more than one resample in forty would have a
 slow lower quartile. More of them make the interval narrower, while others wait for the GPUs."""
 
@@ -42,9 +41,7 @@ LONGEST_BLOCK_US = 30_000.0
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
-MAX_CALLS: dict[Device, int] = {"cpu": 256, "cuda": 64}
-"""Of a block. On GPUs a short kernel takes a tenth of the time that its inputs and its comparison take."""
-
+MAX_CALLS = 256
 GRAPHS, GRAPH_BLOCKS = 4, 9
 """Calls of the baseline that are captured, and blocks of replays of them."""
 
@@ -65,7 +62,7 @@ class Interval:
         return (self.high - self.low) / 2 / self.middle
 
 
-def calls_per_block(device: Device, baseline_us: float, candidate_us: float, most: int) -> int:
+def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
     """How many calls a block gets.
 
     Enough that the faster side's block reaches `TARGET_BLOCK_US`, unless that made the slower side's longer than
@@ -73,7 +70,7 @@ def calls_per_block(device: Device, baseline_us: float, candidate_us: float, mos
     """
     fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
     wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
-    return max(1, min(wanted, most, MAX_CALLS[device]))
+    return max(1, min(wanted, most, MAX_CALLS))
 
 
 def marginal_call_us(few: int, few_us: float, many: int, many_us: float) -> float:
