@@ -81,7 +81,12 @@ FAMILIES = (
         "do less while it is timed, or less exactly",
         ("approximates_*", "half_of_it_*", "rounds_to_8_bits", "estimates_*"),
         "outputs of timed calls are compared as those of checked ones; inputs that no estimator knows",
-        ("problems/test_counterfeits.py", "problems/test_narrow_addends.py", "problems/test_lasting_state.py"),
+        (
+            "problems/test_counterfeits.py",
+            "problems/test_narrow_addends.py",
+            "problems/test_narrow_links.py",
+            "problems/test_lasting_state.py",
+        ),
     ),
     Family(
         "read the reference or an expert",
