@@ -71,7 +71,7 @@ def test_blocks_differ_by_rank_in_checks_only() -> None:
     axes = make_axes(problem, trial=0)
     assert len({ax["blocks"] for ax in axes}) > 1
     assert {sum(ax["blocks"]) for ax in axes} == {36}
-    assert {make_axes(problem, trial=trial)[0]["skew"] for trial in range(2)} == {0.0, 0.1}
+    assert {make_axes(problem, trial=trial)[0]["skew"] for trial in range(3)} == {0.0, 0.1}
     assert {make_axes(problem, trial=trial, timed=True)[0]["skew"] for trial in range(2)} == {0.1}
     assert {ax["blocks"] for ax in make_axes(problem, trial=1, timed=True)} == {(16, 12, 8)}
 

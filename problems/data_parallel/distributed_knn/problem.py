@@ -48,12 +48,21 @@ def derive(ax: Axes) -> dict[str, int]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing: ragged queries, a rank without any on odd trials, another k, the world as an explicit group."""
-    if draw.timed or draw.trial == 0:
+    """Outside timing: ragged queries, a rank without any on odd trials, another k, the world as an explicit group.
+
+    About half of the ranks keep the size's number of queries, and on one trial in four all else is as in timing: so no
+    rank can infer the others' numbers from its own.
+    """
+    if draw.timed:
         return {}
-    queries = [draw.randint(1, ax.Q) for _ in range(ax.W)]
+    queries = [ax.Q] * ax.W
+    changed = draw.sample(range(ax.W), (ax.W + 1) // 2)
+    for rank in changed:
+        queries[rank] = draw.randint(1, ax.Q)
     if draw.trial % 2 and ax.W > 1:
-        queries[draw.randrange(ax.W)] = 0
+        queries[changed[0]] = 0
+    if draw.trial % 4 == 0:
+        return {"queries": tuple(queries)}
     return {
         "queries": tuple(queries),
         "k": draw.randint(max(1, ax.k // 2), ax.k),

@@ -40,12 +40,21 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """P need not be symmetric. In checks ranks hold blocks of different number and size, of equal total."""
+    """P need not be symmetric. In checks ranks hold blocks of different number and size, of equal total.
+
+    About half of the ranks keep the size's blocks, and on one trial in four all else is as in timing: so no rank can
+    infer the others' blocks from its own.
+    """
+    as_timed: dict[str, AxisValue] = {"skew": 0.1}  # else half of P would be enough
     if draw.timed:
-        return {"skew": 0.1}  # else half of P would be enough
+        return as_timed
     blocks = ax.ints("blocks")
+    changed = draw.sample(range(ax.W), (ax.W + 1) // 2)
+    by_rank = tuple(rearranged(blocks, draw) if rank in changed else blocks for rank in range(ax.W))
+    if draw.trial % 4 == 0:
+        return as_timed | {"blocks_by_rank": by_rank}
     return {
-        "blocks_by_rank": tuple(rearranged(blocks, draw) for _ in range(ax.W)),
+        "blocks_by_rank": by_rank,
         "skew": 0.1 * (draw.trial % 2),
         "kalman_lambda": draw.uniform(0.9, 0.99),
         "kalman_nue": draw.uniform(0.98, 0.999),

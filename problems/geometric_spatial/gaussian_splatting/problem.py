@@ -58,13 +58,21 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing: several cameras a rank, numbers of Gaussians that differ by rank, other planes and channels."""
+    """Outside timing: several cameras a rank, numbers of Gaussians that differ by rank, other planes and channels.
+
+    About half of the ranks keep the size's number, and on one trial in four all else is as in timing: so no rank can
+    infer the others' numbers from its own.
+    """
     if draw.timed:
         return {}
+    changed = draw.sample(range(ax.W), (ax.W + 1) // 2)
+    counts = tuple(draw.randint(-(-3 * ax.N // 4), ax.N) if rank in changed else ax.N for rank in range(ax.W))
+    if draw.trial % 4 == 0:
+        return {"counts": counts}
     return {
         "C": max(2, ax.C) + draw.trial % 2,
         "D": ax.D + 2 * (draw.trial % 2),
-        "counts": tuple(draw.randint(-(-3 * ax.N // 4), ax.N) for _ in range(ax.W)),
+        "counts": counts,
         "height": ax.height if draw.trial % 2 else max(1, 3 * ax.height // 4),
         "eps2d": draw.uniform(0.1, 0.6),
         "near_plane": draw.uniform(0.3, 0.8),
