@@ -16,7 +16,7 @@ from pkb_gym.authoring import wrong_collectives
 def test_a_mean_is_taken_whatever_number_the_root_has(options: dict[str, Any], expected: float) -> None:
     """The numbers of ranks 3 and 4 are equal to operations that are no sums."""
     tensor = torch.full((2,), 8.0)
-    with mock.patch.object(dist, "reduce"), mock.patch.object(dist, "get_world_size", return_value=4):
-        with wrong_collectives.means():
-            dist.reduce(tensor, **options)
+    size = mock.patch.object(dist, "get_world_size", return_value=4)
+    with mock.patch.object(dist, "reduce"), size, wrong_collectives.means():
+        dist.reduce(tensor, **options)
     assert tensor.tolist() == [expected, expected]

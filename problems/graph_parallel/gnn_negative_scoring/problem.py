@@ -41,12 +41,18 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Checks have any number of positives, none on one rank on odd trials, and none anywhere on the last of eight."""
+    """Checks have any number of positives, none on one rank on odd trials, and none anywhere on the last of eight.
+
+    About half of the ranks keep the number of the size, so that no rank can infer the others' numbers from its own.
+    """
     if draw.timed:
         return {}
-    counts = [draw.randint(1, count) for count in counts_of(ax)]
+    counts = list(counts_of(ax))
+    changed = draw.sample(range(len(counts)), (len(counts) + 1) // 2)
+    for rank in changed:
+        counts[rank] = draw.randint(1, counts[rank])
     if draw.trial % 2 and len(counts) > 1:
-        counts[draw.randrange(len(counts))] = 0
+        counts[changed[0]] = 0
     if draw.trial % 8 == 7:
         counts = [0] * len(counts)
     group = (tuple(range(len(counts))),) if draw.trial % 2 else None

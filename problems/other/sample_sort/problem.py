@@ -52,7 +52,8 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: every pattern in turn, and uneven shards, one of them empty on odd trials.
 
-    Trial 0 keeps the pattern of the size; on one of eight there are hardly more values than ranks.
+    Trial 0 keeps the pattern of the size; on one of eight there are hardly more values than ranks. On one trial in four
+    about half of the ranks keep the size's number of values, so that no rank can infer the others' from its own.
     """
     if draw.timed:
         return {}
@@ -63,7 +64,12 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     if draw.trial % 2 and W > 1:
         weights[draw.randrange(W)] = 0
     pattern = PATTERNS[draw.trial % len(PATTERNS)] if draw.trial else ax.text("pattern")
-    return {"counts": tuple(int(total * w / sum(weights)) for w in weights), "pattern": pattern}
+    uneven = tuple(int(total * w / sum(weights)) for w in weights)
+    if draw.trial % 4 == 0:
+        some = [rank for rank, n in enumerate(counts) if n > 1]
+        changed = draw.sample(some, (len(some) + 1) // 2)
+        uneven = tuple(draw.randint(n // 2, n - 1) if rank in changed else n for rank, n in enumerate(counts))
+    return {"counts": uneven, "pattern": pattern}
 
 
 def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
