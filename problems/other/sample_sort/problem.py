@@ -66,9 +66,11 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     pattern = PATTERNS[draw.trial % len(PATTERNS)] if draw.trial else ax.text("pattern")
     uneven = tuple(int(total * w / sum(weights)) for w in weights)
     if draw.trial % 4 == 0:
-        some = [rank for rank, n in enumerate(counts) if n > 1]
-        changed = draw.sample(some, (len(some) + 1) // 2)
-        uneven = tuple(draw.randint(n // 2, n - 1) if rank in changed else n for rank, n in enumerate(counts))
+        changed = sorted(draw.sample(range(W), W), key=counts.__getitem__)[: (W + 1) // 2]  # the emptiest
+        uneven = tuple(
+            n if rank not in changed else draw.randint(n // 2, n - 1) if n > 1 else draw.randint(2, max(2, *counts))
+            for rank, n in enumerate(counts)
+        )
     return {"counts": uneven, "pattern": pattern}
 
 
