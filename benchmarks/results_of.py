@@ -382,7 +382,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Rows of this kernel name the commit that they are of.
     **{
         (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
-        for result in ("emulated_experts", "emulated_mutants")
+        for result in ("emulated_experts", "emulated_mutants", "mutants_2_gpus")
     },
     # Its kernels are C++.
     ("honest_evaluations", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
