@@ -94,6 +94,14 @@ def compiled_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands_share_caches(compiled_before: Path) -> Iterator[None]:
+    """Programs that tests start find what the tests have compiled, and leave the user's caches alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PKB_CACHE_DIR", str(compiled_before))
+        yield
+
+
 @pytest.fixture(scope="session")
 def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEvaluator]:
     """The evaluator of all tests that really compile and run: its processes take seconds to start."""
