@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 PR_SET_CHILD_SUBREAPER = 36
+COLLECTED_AT = (100_000, 50, 100)
+"""As for `gc.set_threshold`: at Python's own, a tenth of the processor time of quick tests are collections."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,6 +86,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECTED_AT)
 
 
 @pytest.fixture(scope="session")
