@@ -222,7 +222,10 @@ class ServiceTarget:
                 env=self._environment,
             )
             assert self._process.stdout is not None
-            url = json.loads(self._process.stdout.readline())["url"]
+            first = self._process.stdout.readline()
+            if not first:
+                raise RuntimeError(f"`pkb serve` ended with status {self._process.wait()} before it had an address")
+            url = json.loads(first)["url"]
             if self._client is None:
                 self._port = int(url.rpartition(":")[2])
                 token = self._token_file.read_text(encoding="utf-8").strip()

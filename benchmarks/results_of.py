@@ -400,15 +400,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("ray_bytes", "pkb_gym/engine/records/source.py"): "66fb103f9c42",
     # Titles of columns are escaped as cells are, and numbers of a picture have few digits before the point.
     **{("report_size", f"pkb_gym/report/{name}.py"): "66fb103f9c42" for name in ("markdown", "figures/svg")},
-    # Measured with the kernel's text before one of its loops became a function, the mutant of which is not judged yet.
-    **{
-        (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
-        for result in ("gpu_experts_2_ranks", "mutants_2_gpus")
-    },
+    # Measured with the kernel's text before one of its loops became a function.
+    ("gpu_experts_2_ranks", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
     # Rows of this kernel name the commit that they are of.
     **{
         (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
-        for result in ("emulated_experts", "emulated_mutants")
+        for result in ("emulated_experts", "emulated_mutants", "mutants_2_gpus")
     },
     # Its kernels are C++.
     ("honest_evaluations", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 PR_SET_CHILD_SUBREAPER = 36
+COLLECTED_AT = (100_000, 50, 100)
+"""As for `gc.set_threshold`: at Python's own, a tenth of the processor time of quick tests are collections."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,12 +52,27 @@ def _use_temporary_folder(folder: Path) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A file goes to one test process as a whole: with the long ones first, all processes end at about the same time.
     slow = Counter(item.path for item in items if "slow" in item.keywords)
-    items.sort(key=lambda item: -slow[item.path])
+    items.sort(key=lambda item: (-slow[item.path], item.path.parts))
     if shutil.which("nvidia-smi") is None:
         no_gpu = pytest.mark.skip(reason="needs a CUDA GPU, and nvidia-smi is not on this machine")
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(no_gpu)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    # Test processes side by side begin with different folders: most files are compiled, and their assertions rewritten,
+    # by one of them, and read by the others. The order of tests is none of this.
+    report = yield
+    if collector.path == Path(__file__).parent and report.passed:
+        number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        of = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        first = number * len(report.result) // of
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,6 +86,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECTED_AT)
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +110,14 @@ def compiled_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "compiled"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_share_caches(compiled_before: Path) -> Iterator[None]:
+    """Programs that tests start find what the tests have compiled, and leave the user's caches alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PKB_CACHE_DIR", str(compiled_before))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from benchmarks.fault_rows import Row, is_sound
 from benchmarks.fault_shares import merged
 from benchmarks.fault_standby import FallenStandby
 from benchmarks.fault_submissions import draw_submission
-from benchmarks.fault_targets import Submission, Verdict
+from benchmarks.fault_targets import ServiceTarget, Submission, Verdict
 from benchmarks.side_by_side import shares
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig
@@ -68,6 +68,14 @@ def test_verdicts_are_counted(drill: Drill) -> None:
     assert row.wrong[0].startswith("good: out_of_memory in place of None: killed (at first infrastructure")
     assert row.wrong[1].startswith("crashes: None in place of runtime_error")
     assert not is_sound(drill.rows, []) and not is_sound([], ["process 7"]) and is_sound([Row("a", "service")], [])
+
+
+def test_a_service_that_does_not_start_is_named(tmp_path: Path) -> None:
+    """As where its packages are missing; the empty first line was taken for JSON."""
+    target = ServiceTarget(tmp_path / "token", {"PYTHONHOME": str(tmp_path)})
+    with pytest.raises(RuntimeError, match="`pkb serve` ended with status 1 before it had an address"):
+        target.start()
+    target.close()
 
 
 def test_an_evaluation_that_is_never_judged_is_wrong(drill: Drill) -> None:

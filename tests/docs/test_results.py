@@ -46,6 +46,7 @@ def is_figure(cell: str) -> bool:
     return bool(FIGURE.search(cell)) and not REST.sub("", cell)
 
 
+@cache
 def git(*arguments: str) -> str:
     ran = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
     return ran.stdout.strip() if ran.returncode == 0 else ""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source
-from tests.engine.compiling import compile_ahead
+from tests.engine.compiling import compile_ahead, cpp_errors
+from tests.engine.joined_libraries import can_join, compile_together
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem) is not None]
 
@@ -16,10 +20,13 @@ LARGER = {name: {"M": 520, "K": 264, "N": 512} for name in ("AllGatherGemm", "Ge
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(local_evaluator: LocalEvaluator) -> None:
-    """All of them, two at a time; the tests find them in the cache."""
+def compiled(local_evaluator: LocalEvaluator, compiled_before: Path) -> None:
+    """All of them; the tests find them in the cache."""
+    sources = {problem: expert_source(problem) or "" for problem in EXPERTS}
+    compile_together(sources.values(), CompileCache.in_folder(compiled_before))
     config = EvalConfig(device="cpu", size="tiny")
-    compile_ahead(local_evaluator, [(problem, expert_source(problem) or "", config) for problem in EXPERTS])
+    alone = [(problem, source, config) for problem, source in sources.items() if not can_join(source)]
+    compile_ahead(local_evaluator, alone)
 
 
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
@@ -33,6 +40,15 @@ def test_expert_is_right(problem, local_evaluator: LocalEvaluator):
         )
         feedback = local_evaluator.evaluate(problem, source, config)
         assert feedback.passed, f"{size} on {world_size}: {feedback.failure}\n{feedback.message}"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [problem for problem in EXPERTS if can_join(expert_source(problem) or "")],
+    ids=lambda problem: problem.name,
+)
+def test_expert_compiles_by_itself(problem):
+    assert cpp_errors(expert_source(problem) or "") == ""
 
 
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
