@@ -196,8 +196,8 @@ def means() -> Iterator[list[str]]:
             tensor: torch.Tensor, *args: Any, async_op: bool = False, group: Group = None, **kwargs: Any
         ) -> object:
             original(tensor, *args, group=group, **kwargs)
-            given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, dist.ReduceOp)]  # no rank: 3 == MAX
-            others = [op for op in given if op in (dist.ReduceOp.MAX, dist.ReduceOp.MIN)]
+            given = [arg for arg in (*args, *kwargs.values()) if not isinstance(arg, int)]  # no rank: 3 == MAX
+            others = [arg for arg in given if arg in (dist.ReduceOp.MAX, dist.ReduceOp.MIN)]
             if not others:
                 summed.append(name)
                 size = dist.get_world_size(group)
