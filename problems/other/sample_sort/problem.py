@@ -67,11 +67,14 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     uneven = tuple(int(total * w / sum(weights)) for w in weights)
     if draw.trial % 4 == 0:
         changed = sorted(draw.sample(range(W), W), key=counts.__getitem__)[: (W + 1) // 2]  # the emptiest
-        uneven = tuple(
-            n if rank not in changed else draw.randint(n // 2, n - 1) if n > 1 else draw.randint(2, max(2, *counts))
-            for rank, n in enumerate(counts)
-        )
+        most = max(counts)
+        uneven = tuple(another(n, most, draw) if rank in changed else n for rank, n in enumerate(counts))
     return {"counts": uneven, "pattern": pattern}
+
+
+def another(n: int, most: int, draw: Draw) -> int:
+    """A number of values other than n, where there is one up to `most`."""
+    return draw.randint(n // 2, n - 1) if n > 1 else draw.randint(min(2, most), most)
 
 
 def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
