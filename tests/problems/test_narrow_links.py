@@ -14,17 +14,11 @@ CASES: list[tuple[str, links.Code, tuple[int, ...]]] = [
     ("GemmAllGather", EIGHT, (2, 8)),
     ("GemmAllGather", links.companded, (2, 8)),
     ("FusedAdamAllGather", EIGHT, (2, 8)),
-    ("FSDPTensorParallel", EIGHT, (2, 8)),
     ("RingAttention", EIGHT, (2, 8)),
-    ("RingAttentionTP", EIGHT, (8,)),
-    ("RingAttentionPP", EIGHT, (8,)),
     ("RingAttentionBackwardDP", EIGHT, (8,)),
-    ("FusedMoE", EIGHT, (8,)),
-    ("MoEBalanced", EIGHT, (8,)),
     ("DistributedRFFT", SIXTEEN, (2, 8)),
     ("DistributedIRFFT", SIXTEEN, (2, 8)),
     ("SphericalConvolution", SIXTEEN, (2, 8)),
-    ("TPMuon", links.bfloat16, (2, 8)),
     ("KalmanFilterOptimizer", links.THIRTY_TWO_BITS, (2, 8)),
 ]
 

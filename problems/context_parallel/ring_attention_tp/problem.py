@@ -182,9 +182,8 @@ PROBLEM = Problem(
         Group("tp_group", about="ranks that share positions, consecutive"),
         Group("cp_group", about="ranks that share heads, Tn apart"),
     ),
-    # Correct bfloat16 variants differ by 0.005 in norm, with 8 bits on the link of a ring by 0.008; the norm counts,
-    # since late positions have small outputs.
-    outputs=(Output("out", ("B", "S", "D_out"), check=all_of((norm_close(rel=6.5e-3), close(rtol=2e-2, atol=0.1)))),),
+    # Correct bfloat16 variants differ by 0.003 in norm; the norm counts, since late positions have small outputs.
+    outputs=(Output("out", ("B", "S", "D_out"), check=all_of((norm_close(rel=1e-2), close(rtol=2e-2, atol=0.1)))),),
     derive=derive,
     robust=Trials(robust_inputs, vary),
     published=Trials(published_inputs),
