@@ -49,11 +49,6 @@ def companded(values: torch.Tensor) -> torch.Tensor:
     return (wide.sign() * torch.expm1((torch.log1p(wide.abs() / unit) / step).round() * step) * unit).to(values.dtype)
 
 
-def bfloat16(values: torch.Tensor) -> torch.Tensor:
-    """bfloat16."""
-    return values.to(torch.bfloat16).to(values.dtype)
-
-
 EIGHT_BITS = whole_numbers(8, 32)
 SIXTEEN_BITS = whole_numbers(16, 64)
 THIRTY_TWO_BITS = whole_numbers(32, 64)
