@@ -1,4 +1,4 @@
-// expect: runtime_error|race|output_mismatch
+// expect: runtime_error|race|output_mismatch rank
 // Rank 0 fills every rank's segment with ones, signals, scratch and arguments among it.
 #include <cuda_bf16.h>
 
