@@ -127,7 +127,7 @@ PROVEN: Sequence[ProvenBound] = (
         ("means2d", "depths"),
         "Four float32 roundings move a place in a camera's frame by 7e-7 at most, a depth of 0.25 and more by 3e-6 of "
         "itself, and a centre by 435 / depth times as much at size published: by 1e-3 only where the depth is below "
-        "0.3 and all of them pull in one direction. Of 60,000 centres none was off by more than 1.1e-4; 2 % may be.",
+        "0.3 and all of them pull in one direction. 2 % of the centres may be off by more.",
         kinds=("count",),
     ),
     ProvenBound(

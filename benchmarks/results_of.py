@@ -368,8 +368,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         )
     },
     # Norms are held to what right kernels come to, transforms and coordinates to less than 16 bits on the link leave,
-    # and in checks some ranks hold as much as in timing. With that 460 further evaluations, some of others, were
-    # right; `false_alarms` finds 3e-12 at most.
+    # and in checks some ranks hold as much as in timing. With that 460 further evaluations were right, some of
+    # them of other problems; `false_alarms` finds 3e-12 at most.
     **{
         ("honest_evaluations", path): "7aea9d39"
         for path in (
