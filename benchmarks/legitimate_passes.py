@@ -55,7 +55,7 @@ PASSES: Sequence[Pass] = (
         ("RingAttentionBackwardDP",),
         "inputs: bfloat16",
         "Of the inputs only the logarithms of the softmax's sums are float32, one for each row and head. Rounding them "
-        "moves results by about as much as is allowed, on 4 ranks by more, where it is refused; it saves next to nothing.",
+        "moves results by about as much as is allowed, on 4 ranks by more, and saves next to nothing.",
         world_sizes=(2,),
     ),
     Pass(
