@@ -2,7 +2,7 @@
 
 The first lines of a file are comments of the form `key: value`:
 
-    expect: <a Failure, or passed> [words that the message must contain, separated by ;]
+    expect: <a Failure, or passed> [words that the message, a finding's code or the race's kind must contain, between ;]
             (one of several where it is the driver's to decide: runtime_error|passed)
     race: <a kind of `Race`>       the only one that is right, where it is a race
     edge: <departure, scope ...>   that the detector misses (`detector_races.h`), in races/, which are run emulated as
@@ -77,7 +77,7 @@ class Candidate:
 
     def assert_as_expected(self, feedback: Feedback) -> None:
         outcome = "passed" if feedback.passed else feedback.failure
-        integrity = "; ".join(finding.code for finding in feedback.integrity)
+        codes = [finding.code for finding in feedback.integrity] + ([feedback.race.kind] if feedback.race else [])
         assert outcome in self.outcome.split("|"), f"{self.name}: {outcome}\n{feedback.message}\n{feedback.output}"
         assert Feedback.model_validate_json(feedback.model_dump_json()) == feedback, (
             f"{self.name}: does not survive JSON"
@@ -87,7 +87,8 @@ class Candidate:
                 f"{self.name}: {feedback.race}"
             )
         for word in self.words if outcome != "passed" else ():
-            assert word in f"{integrity}\n{feedback.message}", f"{self.name}: {word!r} is not in\n{feedback.message}"
+            evidence = "\n".join([*codes, feedback.message])
+            assert word in evidence, f"{self.name}: {word!r} is not in\n{evidence}"
 
 
 def read(path: Path) -> Candidate:

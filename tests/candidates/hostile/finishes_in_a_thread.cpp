@@ -1,4 +1,4 @@
-// expect: integrity late_output; came later
+// expect: race|integrity late_output
 // Returns at once and works on in a detached thread.
 #include <chrono>
 #include <thread>

@@ -1,4 +1,4 @@
-// expect: integrity late_output; came later
+// expect: race|integrity late_output
 // A detached thread has the kernel copy the result from a file: one long call, which no signal interrupts, behind 64 MiB
 // of something else.
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// expect: integrity late_output; came later
+// expect: race|integrity late_output
 // A detached thread has the kernel copy the result from /proc/self/mem to its end, behind 64 MiB of something else.
 #include <cstring>
 #include <fcntl.h>

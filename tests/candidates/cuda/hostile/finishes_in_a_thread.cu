@@ -1,4 +1,4 @@
-// expect: integrity late_output; came later
+// expect: race|integrity late_output
 // Returns at once; a thread launches the kernel a moment later.
 #include <cuda_bf16.h>
 
