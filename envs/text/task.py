@@ -29,8 +29,7 @@ MAX_LISTED = 6
 """Elements of a list, or ranks, that are listed one by one."""
 
 CLOSE = """\
-"close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank; tolerances
-declared "for bfloat16" shrink with finer dtypes."""
+"close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank."""
 
 NO_GPU = """\
 This machine has no GPU. CUDA sources are compiled all the same, and the compiler's report on each kernel (registers,
@@ -168,7 +167,7 @@ def _rules_section(problem: Problem, config: ResolvedConfig) -> str:
     lines = ["## What counts as right\n", "Every result of every rank is compared with the reference's:"]
     for out in problem.outputs:
         rule = out.check if config.protocol == "robust" else out.published
-        lines.append(f"- `{out.name}`: {'not compared' if rule is None else rule.describe()}")
+        lines.append(f"- `{out.name}`: {'not compared' if rule is None else rule.describe(config.dtype)}")
     if any("close(" in line for line in lines):
         lines.append(CLOSE)
     kept = [arg.name for arg in problem.data_args if not _is_mutable(arg)]

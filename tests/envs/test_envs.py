@@ -260,7 +260,7 @@ def test_the_task_text_holds_all_that_an_author_needs(problem):
     for named in (*problem.args, *problem.outputs):
         assert f"- `{named.name}`" in task
     for out in problem.outputs:
-        assert f"- `{out.name}`: {out.check.describe()}" in task
+        assert f"- `{out.name}`: {out.check.describe(problem.dtypes[0])}" in task
     assert "2 ranks" in task and "Peaks" in task
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pkb_gym.engine.compare.call_words import call_words
 from pkb_gym.engine.compare.calls import Call, arguments, immutable_leaves, rule_of
 from pkb_gym.engine.compare.layout import PlacedLeaf, placed_results
 from pkb_gym.engine.compare.mismatches import modified_argument, wrong_shape, wrong_values
@@ -213,9 +214,19 @@ class Comparison:
                 got, expected = (tensors[ruled.name][index] for tensors in (self._got, self._expected))
                 marks = self._marks(ruled, index)
                 before = None if ruled.argument is None else self._read_inputs(ruled.argument, call.rank)[index]
-                mismatches.append(wrong_values(call, ruled.name, ruled.rule.describe(), got, expected, marks, before))
+                rule = ruled.rule.describe(call.plan.axes[call.rank].dtype)
+                mismatches.append(wrong_values(call, ruled.name, rule, got, expected, marks, before))
                 right -= mismatches[-1].wrong_elements
-        return CallVerdict(len(self._placed), elements, right, tuple(mismatches))
+        return CallVerdict(len(self._placed), elements, right, tuple(self._with_words(mismatches, index)))
+
+    def _with_words(self, mismatches: Sequence[Mismatch], index: int) -> Sequence[Mismatch]:
+        """The mismatches of a call, each with what tells that call from others."""
+        if not mismatches:
+            return mismatches
+        first = self._first
+        args = _entry(self._arguments, index)
+        words = call_words(first.problem, first.plan.axes[first.rank], first.rank, args)
+        return [mismatch.model_copy(update={"called_with": words}) for mismatch in mismatches]
 
 
 def _first_dims(value: Any) -> Any:  # noqa: ANN401  # tensors in tuples, lists and dicts of any depth

@@ -34,9 +34,10 @@ class blocks_close:  # noqa: N801  # reads as a function where rules are declare
     rel: float
     dim: int
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:
         """See `Check`."""
-        return f"blocks_close(rel={self.rel:.3g} (1 + 2 / sqrt(elements)), for bfloat16)"
+        rel = self.rel * DTYPE_SCALE[dtype]
+        return f"blocks_close(rel={rel:.3g} (1 + 2 / sqrt(elements)), for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""

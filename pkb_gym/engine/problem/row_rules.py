@@ -24,9 +24,10 @@ class close_by_rows:  # noqa: N801  # reads as a function where rules are declar
     rtol: float
     atol_rms: float
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:
         """See `Check`."""
-        return f"close_by_rows(rtol={self.rtol:.3g}, atol_rms={self.atol_rms:.3g}, for bfloat16)"
+        scale = DTYPE_SCALE[dtype]
+        return f"close_by_rows(rtol={self.rtol * scale:.3g}, atol_rms={self.atol_rms * scale:.3g}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""

@@ -86,8 +86,8 @@ class Check(Protocol):
     def batched(self) -> bool:
         """Whether `wrong` can be vectorised by `torch.vmap`: it asks for no value and makes no shape out of values."""
 
-    def describe(self) -> str:
-        """The rule in a few words, for the agent."""
+    def describe(self, dtype: str = "bfloat16") -> str:
+        """The rule in a few words, for the agent, with the tolerances of problems in this dtype."""
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """Marks the wrong elements.
@@ -107,7 +107,7 @@ class exact:  # noqa: N801  # reads as a function where rules are declared
 
     batched: ClassVar[bool] = True
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
         """See `Check`."""
         return "exact"
 
@@ -122,7 +122,7 @@ class same_bits:  # noqa: N801
 
     batched: ClassVar[bool] = True
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
         """See `Check`."""
         return "same bits"
 
@@ -144,10 +144,11 @@ class close:  # noqa: N801
     atol: float = 0.0
     atol_rms: float = 0.0
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:
         """See `Check`."""
         parts = [("rtol", self.rtol), ("atol", self.atol), ("atol_rms", self.atol_rms)]
-        return "close(" + ", ".join(f"{name}={value:.3g}" for name, value in parts if value) + ", for bfloat16)"
+        given = ", ".join(f"{name}={value * DTYPE_SCALE[dtype]:.3g}" for name, value in parts if value)
+        return f"close({given}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""
@@ -169,7 +170,7 @@ class allclose:  # noqa: N801
     rtol: float = 1e-2
     atol: float = 1e-2
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
         """See `Check`."""
         return f"allclose(rtol={self.rtol:g}, atol={self.atol:g})"
 
@@ -187,9 +188,9 @@ class rows_close:  # noqa: N801
 
     rel: float
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:
         """See `Check`."""
-        return f"rows_close(rel={self.rel:.3g}, for bfloat16)"
+        return f"rows_close(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""
@@ -209,9 +210,9 @@ class norm_close:  # noqa: N801
 
     rel: float
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:
         """See `Check`."""
-        return f"norm_close(rel={self.rel:.3g}, for bfloat16)"
+        return f"norm_close(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""
@@ -234,7 +235,7 @@ class within:  # noqa: N801
     description: str
     batched: bool = True
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
         """See `Check`."""
         return self.description
 
@@ -252,7 +253,7 @@ class rule:  # noqa: N801
     description: str
     batched: bool = True
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
         """See `Check`."""
         return self.description
 
@@ -272,9 +273,9 @@ class all_of:  # noqa: N801
         """See `Check`."""
         return all(rule.batched for rule in self.rules)
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:
         """See `Check`."""
-        return " and ".join(rule.describe() for rule in self.rules)
+        return " and ".join(rule.describe(dtype) for rule in self.rules)
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """See `Check`."""

@@ -66,7 +66,7 @@ class rounded_sum:  # noqa: N801  # reads as a function where rules are declared
     description: str
     batched: bool = True
 
-    def describe(self) -> str:
+    def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
         """See `Check`."""
         return f"{self.description} and {SUM_NORM}"
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.pidfds import pid_of
+from pkb_gym.engine.ranks.pidfds import pid_of, send
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.support.proc_files import read_proc
 
@@ -22,6 +23,13 @@ WATCH_S = 0.2
 LOOKS_AT_ONCE, LOOK_S = 8, 0.0003
 """The number of looks at threads that are to stop without a pause between them, and the pause from then on: looks
 without pauses take the processor from threads that need it in order to stop."""
+
+
+STOP_AGAIN_S = 1.0
+"""After this SIGSTOP is sent once more: whoever continues processes of this user, as job control does, cancels it."""
+
+STATES = {"R": "runs or waits for a processor", "S": "sleeps", "D": "is in an uninterruptible call of the kernel"}
+"""State letter -> what the thread does."""
 
 
 def thread_states(pidfd: int) -> str:
@@ -54,6 +62,7 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
         GangFailed: a thread does not stop.
     """
     began_ns, at_work_ns, asleep_in_kernel = time.perf_counter_ns(), 0, False
+    stop_again = time.monotonic() + STOP_AGAIN_S
     before_ns = [_processor_ns(pidfd) for pidfd in pidfds]
     looks = 0
     for rank, pidfd in enumerate(pidfds):
@@ -61,8 +70,14 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
             asleep_in_kernel |= "D" in left
             if left & AT_WORK:
                 at_work_ns = time.perf_counter_ns() - began_ns
-            if time.monotonic() > deadline:
-                raise GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} could not be stopped")
+            now = time.monotonic()
+            if now > deadline:
+                what = " and one that ".join(STATES.get(letter, f"is in state {letter}") for letter in sorted(left))
+                text = f"rank {rank} could not be stopped: it has a thread that {what}"
+                raise GangFailed(Failure.RUNTIME_ERROR, rank, text)
+            if now > stop_again:
+                stop_again = now + STOP_AGAIN_S
+                send(pidfd, signal.SIGSTOP)
             looks += 1
             if looks < LOOKS_AT_ONCE:
                 os.sched_yield()  # it may need this processor in order to stop

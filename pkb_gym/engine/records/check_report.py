@@ -30,12 +30,15 @@ class Mismatch(Record):
     unwritten_elements: int = 0
     """Wrong elements that hold the bytes which lay there before the call. Where ranks begin and end a call at times of
     their own, such bytes may also be a peer's arguments out of turn."""
+    called_with: str = ""
+    """The rank's arguments other than tensors in this call, and which tensors are None, have no elements, or hold NaN
+    or infinities; empty where there are none."""
 
     def __str__(self) -> str:
         """One line for the agent."""
         where = f"rank {self.rank}, {self.output} {self.shape} {self.dtype}, trial {self.trial}"
         if self.reason == "shape_or_dtype":
-            return f"{where}: expected {self.expected}, got {self.got}"
+            return f"{where}: expected {self.expected}, got {self.got}{self._call()}"
         share = 100 * self.wrong_elements / max(1, self.elements)
         what = "were modified" if self.reason == "input_modified" else "differ"
         line = f"{where}: {self.wrong_elements} of {self.elements} elements {what} ({share:.3g} %)"
@@ -43,7 +46,10 @@ class Mismatch(Record):
             line += ", indices [" + ", ".join(f"{low}..{high}" for low, high in self.bounding_box) + "]"
         if self.worst_index is not None:
             line += f"; worst {list(self.worst_index)}: got {self.got}, expected {self.expected}"
-        return f"{line}; rule: {self.rule}"
+        return f"{line}; rule: {self.rule}{self._call()}"
+
+    def _call(self) -> str:
+        return f"; called with {self.called_with}" if self.called_with else ""
 
 
 class Race(Record):

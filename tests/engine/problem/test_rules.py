@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from pkb_gym.engine.problem import Axes, rules
+from pkb_gym.engine.problem.block_rules import blocks_close
+from pkb_gym.engine.problem.row_rules import close_by_rows
 from pkb_gym.engine.problem.rules import CheckContext
 
 NAN, INF = float("nan"), float("inf")
@@ -116,6 +118,22 @@ def test_all_of_and_own_rules() -> None:
     both = rules.all_of((rules.close(atol=1.0), negative))
     assert wrong(both, [0.5, -0.5, 3.0], [0.0, 0.0, 0.0]) == [False, True, True]
     assert both.describe() == "close(atol=1, for bfloat16) and never negative"
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (rules.close(rtol=1.0, atol_rms=0.5), "close(rtol=0.000977, atol_rms=0.000488, for float32)"),
+        (rules.rows_close(0.5), "rows_close(rel=0.000488, for float32)"),
+        (rules.norm_close(0.5), "norm_close(rel=0.000488, for float32)"),
+        (close_by_rows(1.0, 0.5), "close_by_rows(rtol=0.000977, atol_rms=0.000488, for float32)"),
+        (blocks_close(0.5, 0), "blocks_close(rel=0.000488 (1 + 2 / sqrt(elements)), for float32)"),
+        (rules.all_of((rules.close(atol=1.0), rules.exact())), "close(atol=0.000977, for float32) and exact"),
+    ],
+)
+def test_rules_name_the_tolerances_of_the_dtype(rule: rules.Check, words: str) -> None:
+    """A float32 result was said to be held to a thousand times what it is."""
+    assert rule.describe("float32") == words
 
 
 def test_empty_outputs_are_right() -> None:

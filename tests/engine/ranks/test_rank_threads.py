@@ -55,6 +55,15 @@ def test_who_waits_leaves_the_processor_to_threads_that_need_it(pidfd: int, monk
     assert len(pauses) == 21 and min(pauses) > 0
 
 
+def test_a_process_that_somebody_continued_is_stopped_again(pidfd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel was refused, since its rank had lost SIGSTOP to a SIGCONT of somebody else."""
+    monkeypatch.setattr(rank_threads, "STOP_AGAIN_S", 0.01)
+    signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+    signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+    wait_until_stopped([pidfd], time.monotonic() + 60)
+    assert set(thread_states(pidfd)) <= STOPPED
+
+
 def test_a_thread_that_does_not_stop_is_named(pidfd: int) -> None:
-    with pytest.raises(GangFailed, match="rank 0 could not be stopped"):
+    with pytest.raises(GangFailed, match=r"rank 0 could not be stopped: it has a thread that (sleeps|runs)"):
         wait_until_stopped([pidfd], time.monotonic() - 1)
