@@ -98,7 +98,7 @@ def kernel_command(language: str, build: Build, source: str) -> list[str]:
         libraries = options(included_libraries(source, toolkit), nvcc.default_architecture(), toolkit)
         compiler, flags = str(toolkit / "bin" / "nvcc"), (*libraries, *nvcc_flags(build))
     else:
-        compiler, flags = "g++", gxx_flags(build)
+        compiler, flags = "g++", (*gxx_flags(build), *gxx.openmp_flags(source))
     return [compiler, *(flag for flag in flags if flag not in listing), *ending, *library_arguments()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Sequence
 
 from pkb_gym.engine.compile.cache import CompileCache
@@ -40,6 +41,17 @@ COMPILER_FLAGS = (
 LINKER_FLAGS = ("-shared", "-Wl,-z,defs")  # an undefined symbol is an error now, not when a rank loads it
 FLAGS = (*COMPILER_FLAGS, *LINKER_FLAGS)
 
+_OPENMP = re.compile(r"<omp\.h>|\bomp\s+(?:parallel|target|teams)\b")
+"""What needs OpenMP's threads; `omp simd` needs none."""
+
+
+def openmp_flags(source: str) -> tuple[str, ...]:
+    """For sources with parallel regions of OpenMP: without it their pragmas are passed over, and its functions missing.
+
+    Not for all, since each rank that loads OpenMP's library pays for it.
+    """
+    return ("-fopenmp",) if _OPENMP.search(source) else ()
+
 
 def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flags: Sequence[str] = FLAGS) -> Artifact:
     """Compiles a C++ source, or takes the result from the cache.
@@ -53,9 +65,10 @@ def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flag
     Raises:
         InfrastructureError: there is no compiler.
     """
+    flags = (*flags, *openmp_flags(source))
     key = CompileCache.key(
         source=source,
-        flags=tuple(flags),
+        flags=flags,
         compiler=compiler_version(),
         headers=header_digest(),
         ffi=importlib.metadata.version("apache-tvm-ffi"),

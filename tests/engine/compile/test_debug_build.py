@@ -11,7 +11,7 @@ import pytest
 
 from pkb_gym.engine.compile import debug_build, nvcc
 from pkb_gym.engine.compile.debug_build import BUILDS, build_script, gxx_flags, kernel_command, nvcc_flags
-from pkb_gym.engine.compile.gxx import FLAGS
+from pkb_gym.engine.compile.gxx import FLAGS, openmp_flags
 from pkb_gym.engine.records.config import SANITIZERS
 from pkb_gym.engine.stages.kept_run import run_script
 
@@ -31,6 +31,24 @@ def test_a_sanitizer_is_asked_of_kernel_and_harness(sanitizer: str):
 
 def test_a_kept_source_is_compiled_without_what_is_for_the_evaluator():
     assert "-H" not in kernel_command("cpp", "release", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "threads"),
+    [
+        ("#include <omp.h>\n", True),
+        ("#pragma omp parallel for\n", True),
+        ("#  pragma  omp  parallel\n", True),
+        ('_Pragma("omp parallel")\n', True),
+        ("#pragma omp simd\n", False),
+        ("#pragma omp declare simd\n", False),
+        ("int omp; int parallel;\n", False),
+    ],
+)
+def test_parallel_regions_of_openmp_have_its_threads(source: str, threads: bool):
+    """Pragmas were passed over, and functions of OpenMP undefined."""
+    assert bool(openmp_flags(source)) is threads
+    assert ("-fopenmp" in kernel_command("cpp", "release", source)) is threads
 
 
 def test_gpu_builds_have_lines_of_device_code(monkeypatch: pytest.MonkeyPatch):
