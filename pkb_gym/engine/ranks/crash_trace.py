@@ -38,7 +38,10 @@ def traces_of(output: str, library: int) -> str:
     return "\n".join(trace[0] for trace in _TRACE.finditer(output) if int(trace["library"] or 0) == library)
 
 
-_PYTHON = re.compile(rf'^  File "(?:[^"\n]*/)?{re.escape(FILE_NAME)}", line (\d{{1,6}}) in (\w+)$', re.MULTILINE)
+_PYTHON = re.compile(
+    rf'^  File "(?:[^"\n]*/)?(?<!rankside/){re.escape(FILE_NAME)}", line (\d{{1,6}}) in (\w+)$', re.MULTILINE
+)
+"""Not of the rank's own program, which has the same name."""
 _DUMP = re.compile(r"^(?:Fatal Python error: |Current thread |Thread )", re.MULTILINE)
 
 

@@ -1,7 +1,8 @@
-"""The lines of a candidate's source where its ranks stood when they were ended."""
+"""What ranks leave when they are ended: the lines of the source where they stood, and exceptions that nobody caught."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pkb_gym.engine.compile.source_lines import SourceLine, source_lines
@@ -10,6 +11,21 @@ from pkb_gym.engine.ranks.crash_trace import places_in, python_lines_in
 
 MOST_CALLS = 6
 """The most lines of one rank that are reported, innermost first."""
+
+_UNCAUGHT = re.compile(r"terminate called after throwing an instance of '(.{1,200})'\n  what\(\):  (.{1,500})")
+"""As the C++ library writes it."""
+
+
+def uncaught_exception(outputs: Sequence[str]) -> str:
+    """A line for the first rank that an exception of C++ ended; empty where none did.
+
+    Args:
+        outputs: what each rank wrote.
+    """
+    for rank, output in enumerate(outputs):
+        if found := _UNCAUGHT.search(output):
+            return f"rank {rank} did not catch {found[1]}: {found[2]}"
+    return ""
 
 
 def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:

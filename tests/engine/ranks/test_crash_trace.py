@@ -45,4 +45,6 @@ Current thread 0x00007f (most recent call first):
 Extension modules: numpy, torch (total: 2)
 """
     assert python_lines_in(output) == ["candidate.py:9 (solution)"]
+    beneath = '  File "/pkb/rankside/candidate.py", line 98 in main\n'
+    assert python_lines_in(output + beneath) == ["candidate.py:9 (solution)"], "the rank's own program"
     assert python_lines_in('  File "candidate.py", line 9 in solution\n') == [], "an exception's traceback, not a crash"

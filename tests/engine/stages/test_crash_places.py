@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.engine.compile.source_lines import SourceLine
 from pkb_gym.engine.stages import crash_places as module
-from pkb_gym.engine.stages.crash_places import MOST_CALLS, crash_places
+from pkb_gym.engine.stages.crash_places import MOST_CALLS, crash_places, uncaught_exception
 
 WAIT = (
     SourceLine("pkb/symm_cpu.h", 109, "pkb::Comm::wait_slowly"),
@@ -46,3 +46,12 @@ def test_ranks_without_a_trace_are_left_out(monkeypatch: pytest.MonkeyPatch):
     assert reported[0] == "rank 1 stood at kernel.cpp:7"
     assert reported[1].count("kernel.cpp") == MOST_CALLS and len(reported) == 2
     assert crash_places(None, outputs) == "", "a Python source"
+
+
+def test_an_exception_that_nobody_caught_is_named():
+    """Tensors of unequal sizes in a collective were no more than a call of abort()."""
+    written = (
+        "before\nterminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  96 vs 3072\nTrace\n"
+    )
+    assert uncaught_exception(["", written, written]) == "rank 1 did not catch gloo::EnforceNotMet: 96 vs 3072"
+    assert uncaught_exception(["what():  nothing", ""]) == ""
