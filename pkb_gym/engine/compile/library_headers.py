@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pkb_gym.engine.support.header_libraries import (
     CCCL,
-    CUTLASS,
     KNOWN,
     THUNDERKITTENS,
     FoundLibrary,
@@ -18,8 +17,6 @@ from pkb_gym.engine.support.header_libraries import (
 )
 
 STANDARD = "-std=c++17"
-TEMPLATE_OPTIONS = ("--expt-relaxed-constexpr", "--expt-extended-lambda")
-"""That CUTLASS and ThunderKittens ask for in their build instructions."""
 
 KITTENS_MACROS = {
     "sm_80": "KITTENS_AMPERE",
@@ -63,8 +60,6 @@ def options(libraries: Sequence[FoundLibrary], architecture: str, toolkit: Path)
     """
     used = [found.library for found in libraries]
     added = [f"-I{folder}" for found in libraries for folder in found.folders]
-    if CUTLASS in used or THUNDERKITTENS in used:
-        added += TEMPLATE_OPTIONS
     if THUNDERKITTENS not in used:
         return STANDARD, *added
     macro = KITTENS_MACROS.get(architecture.rstrip("a"))

@@ -40,6 +40,8 @@ from pkb_gym.engine.support.printable import printable
 
 FLAGS = (
     "-O3",
+    "--expt-relaxed-constexpr",  # std::numeric_limits and the like in kernels, as in PyTorch's extensions
+    "--expt-extended-lambda",
     "-shared",
     "--no-device-link",  # for separately compiled device code, of which one translation unit has none
     f"-Xcompiler=-fPIC,{','.join(DEBUG_INFORMATION)},-fmax-errors=20,-fdiagnostics-color=never",

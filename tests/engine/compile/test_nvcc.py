@@ -29,15 +29,18 @@ needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the
 needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")
 
 KERNELS = """
+#include <limits>
+
 #include "pkb/symm.h"
 
 template <int kThreads>
 __global__ void reads_peers(const float* x, float* out, int n, pkb::Device comm) {
+  const auto element = [=] __device__(int r, int i) { return comm.peer(x, r)[i]; };
   comm.barrier_blocks();
   for (int i = threadIdx.x; i < n; i += kThreads) {
     float sum = 0;
-    for (int r = 0; r < comm.world_size; ++r) sum += comm.peer(x, r)[i];
-    out[i] = sum;
+    for (int r = 0; r < comm.world_size; ++r) sum += element(r, i);
+    out[i] = n < 0 ? std::numeric_limits<float>::infinity() : sum;
   }
 }
 
