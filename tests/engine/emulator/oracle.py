@@ -42,6 +42,8 @@ class Published:
     full: Clock
     fenced: dict[str, Clock]
     sequential: dict[str, Clock]
+    led: Clock
+    led_fenced: dict[str, Clock]
 
 
 @dataclass
@@ -59,6 +61,16 @@ class State:
     """The same of all threads, as far as barriers lead on from them."""
     observed: dict[str, Clock] = field(default_factory=dict)
     """By the distance of the writer: `before` of the stores that it, or who met it at a barrier, has seen."""
+    led_fenced: dict[str, Clock] = field(default_factory=dict)
+    """By scope: what came before fences.sc of system scope, as of its last fence of at least this scope."""
+    led_read: dict[str, Clock] = field(default_factory=dict)
+    """By the distance of the writer: the same of what relaxed loads have seen."""
+
+    def led(self) -> Clock:
+        """What came before fences.sc of system scope that happen before."""
+        clock = dict(self.before.get("sys", {}))
+        join(clock, self.sequential.get("sys", {}))
+        return clock
 
 
 def join(into: Clock, other: Clock) -> None:
@@ -129,6 +141,7 @@ class Oracle:
         state = self.states[thread]
         for each in SCOPES[: SCOPES.index(scope) + 1]:
             join(state.clock, state.read.pop(each, {}))
+            join(state.before.setdefault("sys", {}), state.led_read.pop(each, {}))
         if order == "sc":
             for each in SCOPES[: SCOPES.index(scope) + 1]:
                 join(state.clock, state.observed.pop(each, {}))
@@ -136,6 +149,7 @@ class Oracle:
                 state.sequential[each] = dict(state.clock)
         for each in SCOPES[: SCOPES.index(scope) + 1]:
             state.fenced[each] = dict(state.clock)
+            state.led_fenced[each] = state.led()
         self.tick(thread)
 
     def happened_before(self, thread: Thread, access: Access) -> bool:
@@ -189,10 +203,13 @@ class Oracle:
             if SCOPES.index(published.scope) < index or SCOPES.index(scope) < index:
                 continue
             part = published.full if published.is_release else published.fenced[needed]
+            led = published.led if published.is_release else published.led_fenced.get(needed, {})
             if order in ("acquire", "acq_rel"):
                 join(state.clock, part)
+                join(state.before.setdefault("sys", {}), led)
             else:
                 join(state.read.setdefault(needed, {}), part)
+                join(state.led_read.setdefault(needed, {}), led)
             join(state.observed.setdefault(needed, {}), published.sequential.get(needed, {}))
 
     def _store(self, thread: Thread, word: int, is_atomic: bool, order: str | None, scope: str | None) -> None:
@@ -201,7 +218,8 @@ class Oracle:
             self.words.pop(word, None)
             return
         is_release = order in ("release", "acq_rel")
-        published = Published(thread, is_release, str(scope), dict(state.clock), dict(state.fenced), {})
+        led = state.led(), dict(state.led_fenced)
+        published = Published(thread, is_release, str(scope), dict(state.clock), dict(state.fenced), {}, *led)
         for each in SCOPES:
             join(published.sequential.setdefault(each, {}), state.before.get(each, {}))
             join(published.sequential[each], state.sequential.get(each, {}))

@@ -55,6 +55,23 @@ def fences_of_others(
 """
 
 
+def fence_beyond_a_flag(
+    fence: str = "fence.sc.sys", after: str = "fence.sc.sys", flag: str = "st.release.gpu.u64", middle: str = ""
+) -> str:
+    """A thread writes data and tells another block, which sets a flag for another rank, as behind a grid's barrier."""
+    return f"""{TWO_KERNELS}
+1 0 0 st.u32 0x202000 :1
+1 0 0 {fence} :2
+1 0 0 {flag} 0x104000 :3
+1 1 0 ld.acquire.gpu.u64 0x104000 :4
+{middle}
+1 1 0 st.relaxed.sys.u64 0x204000 :5
+2 0 0 ld.relaxed.sys.u64 0x204000 :6
+2 0 0 {after} :7
+2 0 0 ld.u32 0x202000 :8
+"""
+
+
 def block(middle: str, second: str = "1 0 32 ld.shared.u32 0x900000 :9") -> str:
     """A store to shared memory by thread 0, something, and a load by thread 32."""
     return f"{TWO_KERNELS}\n1 0 0 st.shared.u32 0x900000 :1\n{middle}\n{second}\n"
@@ -108,6 +125,16 @@ ORDERED = {
     "fence.sc of all threads, an acquire": fences_of_others(load="ld.acquire.sys.u64"),
     "fence.sc of all threads, led on by an atomic": fences_of_others().replace(
         "2 0 0 ld.relaxed", "2 1 0 atom.relaxed.sys.u64 0x204000 :30\n2 0 0 ld.relaxed"
+    ),
+    "fence.sc beyond a flag": fence_beyond_a_flag(),
+    "fence.sc beyond a flag that a fence precedes": fence_beyond_a_flag(
+        flag="fence.acq_rel.gpu :9\n1 0 0 st.relaxed.gpu.u64"
+    ),
+    "fence.sc beyond a flag that a fence follows": fence_beyond_a_flag().replace(
+        "ld.acquire.gpu.u64 0x104000 :4", "ld.relaxed.gpu.u64 0x104000 :4\n1 1 0 fence.acq_rel.gpu :9"
+    ),
+    "fence.sc beyond a flag and a barrier": fence_beyond_a_flag(middle="1 1 * bar.sync 0 :9").replace(
+        "1 1 0 st.relaxed", "1 1 32 st.relaxed"
     ),
     "block barrier": block("1 0 * bar.sync 0 :2"),
     "named barrier of two warps": block("1 0 * bar.sync 3 :2"),
@@ -225,6 +252,13 @@ MISSING = {
 """,
         "no_synchronisation",
         (1, 6),
+    ),
+    "fence.acq_rel beyond a flag": (fence_beyond_a_flag("fence.acq_rel.sys"), "release", (1, 8)),
+    "fence.sc of gpu scope beyond a flag": (fence_beyond_a_flag("fence.sc.gpu"), "release", (1, 8)),
+    "fence.sc beyond a flag, and fence.acq_rel of the reader": (
+        fence_beyond_a_flag(after="fence.acq_rel.sys"),
+        "release",
+        (1, 8),
     ),
     "fence.acq_rel of all threads before a barrier": (
         fences_of_others("1 0 * fence.acq_rel.sys :2"),

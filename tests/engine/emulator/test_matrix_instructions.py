@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import product
 
@@ -180,3 +181,95 @@ def test_matrices_of_8_by_8_to_registers_and_back(emulator: EmulatorLibrary, cou
         np.testing.assert_array_equal(ended.segments[0][4096 + 128 * m :][:128].view(np.uint32), expected)
     back = ended.segments[0][8192:][: 128 * count].view(np.uint16).reshape(count, 8, 8)
     np.testing.assert_array_equal(back, matrices)
+
+
+WMMA = [
+    # shape, operands' type, sums' type, layouts of a, b and the sums
+    ("m16n16k16", "f16", "f32", "row", "col", "row"),
+    ("m16n16k16", "f16", "f16", "col", "row", "col"),
+    ("m16n16k16", "bf16", "f32", "row", "row", "row"),
+    ("m32n8k16", "bf16", "f32", "col", "col", "col"),
+    ("m8n32k16", "f16", "f32", "row", "row", "row"),
+    ("m16n16k8", "tf32", "f32", "row", "col", "row"),
+    ("m16n16k16", "s8", "s32", "row", "col", "row"),
+    ("m8n8k4", "f64", "f64", "row", "col", "row"),
+]
+NUMPY = {"f16": np.float16, "f32": np.float32, "tf32": np.float32, "s8": np.int8, "s32": np.int32, "f64": np.float64}
+
+
+def encoded(matrix: np.ndarray, dtype: str) -> np.ndarray:
+    """The bits of whole numbers in a dtype of PTX."""
+    if dtype == "bf16":
+        return (matrix.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return matrix.astype(NUMPY[dtype])
+
+
+@pytest.mark.parametrize(("shape", "operands", "sums", "a_layout", "b_layout", "layout"), WMMA)
+def test_products_of_fragments(
+    emulator: EmulatorLibrary, shape: str, operands: str, sums: str, a_layout: str, b_layout: str, layout: str
+):
+    """Matrices lie in larger ones, with a stride of their own; nothing else there is touched."""
+    m, n, k = (int(part) for part in re.findall(r"\d+", shape))
+    rng = np.random.default_rng(m + n)
+    a, b, c = (rng.integers(-5, 6, size) for size in ((m, k), (k, n), (m, n)))
+    placed = []
+    for matrix, by in ((a, a_layout), (b, b_layout), (c, layout)):
+        of_rows = matrix if by == "row" else matrix.T
+        wider = np.zeros((of_rows.shape[0], of_rows.shape[1] + 8), matrix.dtype)
+        wider[:, : of_rows.shape[1]] = of_rows
+        placed.append(wider)
+    content = np.zeros(16384, np.uint8)
+    for i, (wider, dtype) in enumerate(zip(placed, (operands, operands, sums), strict=True)):
+        data = encoded(wider, dtype).reshape(-1).view(np.uint8)
+        content[4096 * i : 4096 * i + data.size] = data
+    of_a, of_b, of_sums = FRAGMENTS[shape, operands, sums]
+    kind, of_operands = {"f64": "fd", "f32": "f"}.get(sums, "r"), "fd" if operands == "f64" else "r"
+    firsts = (10, 11, 12, 14) if operands == "f64" else (10, 30, 50, 60)
+    counts = zip("abcd", (of_operands, of_operands, kind, kind), firsts, (of_a, of_b, of_sums, of_sums), strict=True)
+    names = {which: [f"%{r}{i}" for i in range(first, first + count)] for which, r, first, count in counts}
+    listed = {name: "{" + ", ".join(registers) + "}" for name, registers in names.items()}
+    types = f"{sums}.{sums}" if operands == "f16" else f"{sums}.{operands}.{operands}.{sums}"
+    body = "".join(
+        f"wmma.load.{which}.sync.aligned.{by}.{shape}.global.{dtype} {listed[which]}, [%rd0+{4096 * i}], {stride};\n"
+        for i, (which, by, dtype, stride) in enumerate(
+            [
+                ("a", a_layout, operands, placed[0].shape[1]),
+                ("b", b_layout, operands, placed[1].shape[1]),
+                ("c", layout, sums, placed[2].shape[1]),
+            ]
+        )
+    )
+    body += f"wmma.mma.sync.aligned.{a_layout}.{b_layout}.{shape}.{types} {listed['d']}, {listed['a']}, {listed['b']}, "
+    body += f"{listed['c']};\n"
+    body += f"mov.u32 %r5, {placed[2].shape[1]};\n"
+    body += f"wmma.store.d.sync.aligned.{layout}.{shape}.global.{sums} [%rd0+{OUT_AT}], {listed['d']}, %r5;\n"
+    ended = emulator.run(entry(body), fill=lambda _: content)
+    assert ended.outcome == Outcome.OK, ended.message
+    wider = np.zeros_like(placed[2])
+    product = a @ b + c
+    wider[:, : wider.shape[1] - 8] = product if layout == "row" else product.T
+    expected = encoded(wider, sums).reshape(-1)
+    got = ended.segments[0][OUT_AT:].view(expected.dtype)[: expected.size]
+    ends = wider.size - 8  # behind the last element nothing is stored
+    np.testing.assert_array_equal(got[:ends], expected[:ends])
+
+
+FRAGMENTS = {
+    ("m16n16k16", "f16", "f32"): (8, 8, 8),
+    ("m16n16k16", "f16", "f16"): (8, 8, 4),
+    ("m16n16k16", "bf16", "f32"): (4, 4, 8),
+    ("m32n8k16", "bf16", "f32"): (8, 2, 8),
+    ("m8n32k16", "f16", "f32"): (8, 8, 8),
+    ("m16n16k8", "tf32", "f32"): (4, 4, 8),
+    ("m16n16k16", "s8", "s32"): (2, 2, 8),
+    ("m8n8k4", "f64", "f64"): (1, 1, 2),
+}
+"""Shape and types -> registers of a, b, and the sums, by the manual."""
+
+
+def test_a_fragment_must_lie_in_memory(emulator: EmulatorLibrary):
+    """Its last row ends behind the heap."""
+    names = ", ".join(f"%f{i}" for i in range(8))
+    body = f"wmma.load.c.sync.aligned.row.m16n16k16.global.f32 {{{names}}}, [%rd0], 1000000;\n"
+    ended = emulator.run(entry(body))
+    assert ended.outcome == Outcome.ILLEGAL_ADDRESS

@@ -50,7 +50,7 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
       *release = Release{warp.key,          lanes,           time,
                          site_number,       is_release,      effective_scope(site.order, site.scope),
                          warp.past.at(lane), fences.released, fences.proxied_global,
-                         fences.proxied_shared, fences.sequential};
+                         fences.proxied_shared, fences.sequential, fences.sequential_released};
       shared = std::move(release);
     }
     all[size_t(lane)] = shared;
@@ -164,6 +164,7 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
       });
       warp.fences.unite(warp.all_lanes);
     }
+    lead_on(warp, news, published, part, distance, acquires(site.order));
     observe_sequential(warp, news, published, distance);
     if (part.past != &release.past) {
       const bool has_narrower = release.fences[0].time > part.time;
@@ -193,24 +194,34 @@ void Flags::fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uin
       }
       if (group == lanes) break;
     }
+    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+      for (int d = 0; d <= highest; ++d) {
+        ClockRef& before = fences.sequential.before[size_t(index_of(Scope::kSys))];
+        before = clocks_.join(before, fences.sequential_read[size_t(d)]);
+        fences.sequential_read[size_t(d)] = ClockRef();
+      }
+    });
   }
   if (order == Order::kSequential) acquire_sequential(warp, lanes, highest);
   const Time time = clocks_.tick();
   warp.epoch = clocks_.now();
   const bool is_uniform = warp.past.is_uniform();
-  const auto change = [&](Fences& fences, const Past& past) {
+  const auto change = [&](uint32_t group, Fences& fences, const Past& past) {
     for (int d = 0; d <= highest; ++d) {
       if (acquires(order)) fences.read[size_t(d)] = ClockRef();
       if (releases(order)) fences.released[size_t(d)] = FencePoint{past, time, site_number};
       if (order == Order::kSequential) fences.sequential.own[size_t(d)] = FencePoint{past, time, site_number};
     }
+    if (!releases(order)) return;
+    const ClockRef before = before_system_fences(warp, group, fences.sequential);
+    for (int d = 0; d <= highest; ++d) fences.sequential_released[size_t(d)] = before;
   };
   if (is_uniform) {
-    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) { change(fences, warp.past.at(0)); });
+    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) { change(lanes, fences, warp.past.at(0)); });
   } else {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      warp.fences.change(1u << lane, warp.all_lanes, [&](Fences& fences) { change(fences, warp.past.at(lane)); });
+      warp.fences.change(1u << lane, warp.all_lanes, [&](Fences& fences) { change(1u << lane, fences, warp.past.at(lane)); });
     }
   }
 }

@@ -48,6 +48,31 @@ void Flags::take_fences(WarpState& warp, uint32_t lanes, const Meeting& meeting)
   warp.fences.unite(warp.all_lanes);
 }
 
+ClockRef Flags::before_system_fences(const WarpState& warp, uint32_t lanes, const SequentialFences& fences) {
+  const FencePoint& own = fences.own[size_t(index_of(Scope::kSys))];
+  const ClockRef& before = fences.before[size_t(index_of(Scope::kSys))];
+  return own.time ? clocks_.join(before, clock_before(warp, lanes, own)) : before;
+}
+
+// An edge from a store to a load leads on from the fences before it, as a barrier does.
+void Flags::lead_on(WarpState& warp, uint32_t lanes, const Published& published, const Part& part, Scope distance,
+                    bool acquired) {
+  const Release& release = *published.release;
+  const auto system = size_t(index_of(Scope::kSys));
+  ClockRef before = release.sequential_released[size_t(index_of(distance))];
+  if (part.past == &release.past) {
+    before = release.sequential.before[system];
+    const FencePoint& own = release.sequential.own[system];
+    if (own.time) before = clocks_.join(before, clock_of(release, {&own.past, own.time}, published.lane));
+  }
+  if (!before) return;
+  warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+    ClockRef& led = acquired ? fences.sequential.before[system] : fences.sequential_read[size_t(index_of(distance))];
+    led = clocks_.join(led, before);
+  });
+  warp.fences.unite(warp.all_lanes);
+}
+
 void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance) {
   const auto d = size_t(index_of(distance));
   const SequentialFences& of_store = published.release->sequential;

@@ -62,7 +62,8 @@ struct FencePoint {
 using ScopedClocks = std::array<ClockRef, kScopes>;
 
 // Fences of sequential consistency, around a strong store and a load that observes it, as far as barriers of the warp or
-// block lead to the store and away from the load. Other threads may execute them.
+// block, and for system scope flags too, lead to the store, and barriers away from the load. Other threads may execute
+// them.
 struct SequentialFences {
   std::array<FencePoint, kScopes> own;  // by scope: the lane's last one of at least this scope, until it leaves a barrier
   ScopedClocks before;                  // by scope: what came before fences that barriers lead on from
@@ -79,10 +80,13 @@ struct Fences {
   std::array<ClockRef, kScopes> read;        // by distance of the writer: what strong loads have seen and no fence has acquired
   ClockRef proxied_global, proxied_shared;   // what proxy fences lead from
   SequentialFences sequential;
+  // What came before fences.sc of system scope: as of `released`, and what `read` brings of it.
+  ScopedClocks sequential_released, sequential_read;
 
   bool operator==(const Fences& other) const {
     return released == other.released && read == other.read && proxied_global == other.proxied_global &&
-           proxied_shared == other.proxied_shared && sequential == other.sequential;
+           proxied_shared == other.proxied_shared && sequential == other.sequential &&
+           sequential_released == other.sequential_released && sequential_read == other.sequential_read;
   }
 };
 
@@ -98,6 +102,7 @@ struct Release {
   std::array<FencePoint, kScopes> fences;
   ClockRef proxied_global, proxied_shared;
   SequentialFences sequential;
+  ScopedClocks sequential_released;
 };
 
 struct WarpState {

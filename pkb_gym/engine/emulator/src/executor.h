@@ -86,6 +86,7 @@ Handler find_copy_handler(const Instruction& instruction, Detail& detail);
 Handler find_bulk_handler(const Instruction& instruction, Detail& detail);
 Handler find_matrix_handler(const Instruction& instruction, Detail& detail);
 Handler find_wgmma_handler(const Instruction& instruction, Detail& detail);
+Handler find_wmma_handler(const Instruction& instruction, Detail& detail);
 Handler find_control_handler(const Instruction& instruction, Detail& detail);
 Handler find_misc_handler(const Instruction& instruction, Detail& detail);
 
