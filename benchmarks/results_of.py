@@ -127,6 +127,21 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
 """Paths by the name of a result, which may hold wildcards."""
 
 FIGURES_KEPT: dict[tuple[str, str], str] = {
+    # Flags lead on from fences.sc of system scope, which no expert, header or text of a family has; one more candidate
+    # that has them is right. wmma, which none of them has either.
+    **{
+        (result, f"pkb_gym/engine/emulator/src/{name}"): "e2b970a5"
+        for result in ("emulated_experts", "emulated_mutants")
+        for name in ("detector_flags.cpp", "detector_flags.h", "detector_sequential.cpp", "detector_state.h")
+    },
+    **{
+        ("emulated_experts", f"pkb_gym/engine/emulator/src/{name}"): "e2b970a5"
+        for name in ("executor.h", "executor_wmma.cpp", "prepare_function.cpp")
+    },
+    # An option of g++ for sources with parallel regions of OpenMP, which none of these figures' has.
+    **{(result, "pkb_gym/engine/compile/gxx.py"): "0e77265b" for result in ("command_times", "fault_drill")},
+    # Words of what a wrong call was called with.
+    ("honest_evaluations", "pkb_gym/engine/compare/call_words.py"): "7ac97ece",
     # Precompiled headers of other users, of which the measured machines had none.
     **{(result, "pkb_gym/engine/compile/precompiled.py"): "d6fc786e" for result in ("command_times", "fault_drill")},
     # Deadlines allow for the delays of their own calls alone, and keep 10 s beside them. Longer delays where a GPU is
@@ -161,10 +176,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("emulated_experts", f"pkb_gym/engine/emulator/src/{name}"): "e24bc9386a1e"
         for name in (
             "detector_barriers.cpp",
-            "detector_flags.cpp",
-            "detector_flags.h",
-            "detector_sequential.cpp",
-            "detector_state.h",
             "engine_blocks.cpp",
             "prepare_operands.cpp",
             "program.h",
@@ -225,7 +236,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         ("emulated_experts", f"pkb_gym/engine/emulator/src/{name}"): "cbde9154"
         for name in (
-            *("driver.cpp", "driver.h", "executor.h", "executor_control.cpp", "executor_print.cpp"),
+            *("driver.cpp", "driver.h", "executor_control.cpp", "executor_print.cpp"),
             *("memory.cpp", "printing.cpp", "printing.h", "runtime_world.cpp"),
         )
     },
@@ -313,12 +324,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         ("honest_evaluations", f"pkb_gym/engine/{name}.py"): as_of
         for name, as_of in (
-            *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "65c38cda"), ("compare/poison", "0f7b1b0e")),
+            *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "7ac97ece"), ("compare/poison", "0f7b1b0e")),
             *(("compare/layout", "9e217076"), ("stages/mismatch", "9ba5bb4f")),
         )
     },
-    # A count in each mismatch, of which right kernels have none.
-    ("ray_bytes", "pkb_gym/engine/records/check_report.py"): "0f7b1b0e",
+    # A count and words in each mismatch, of which right kernels have none.
+    ("ray_bytes", "pkb_gym/engine/records/check_report.py"): "7ac97ece",
     # A path is taken out of what a compiler says.
     **{
         (result, "pkb_gym/engine/compile/sandboxed_compiler.py"): "84ee49b6"
@@ -338,14 +349,18 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for result in results
         for name in names
     },
-    # A tolerance of float16 is wider next to 0; no false alarm was looked for in float16, and what passed passes.
-    **{(result, "pkb_gym/engine/problem/rules.py"): "82faab12" for result in ("false_alarms", "honest_evaluations")},
+    # A tolerance of float16 is wider next to 0; no false alarm was looked for in float16, and what passed passes. Rules
+    # have words for the dtype at hand, and mark the same elements.
+    **{
+        (result, f"pkb_gym/engine/problem/{name}.py"): "7ac97ece"
+        for result in ("false_alarms", "honest_evaluations")
+        for name in ("block_rules", "row_rules", "rules", "sum_rules")
+    },
     # Sums are held to the norm of their errors too, their elements differ in size, and some heads keep their state for
     # longer. With all that, 64 further evaluations of these problems were right; `false_alarms` finds 5e-13 at most.
     **{
         ("honest_evaluations", path): "5e97c508f247"
         for path in (
-            "pkb_gym/engine/problem/sum_rules.py",
             *(
                 f"problems/collective_primitive/{name}/problem.py"
                 for name in ("all_reduce", "reduce", "reduce_scatter")
@@ -373,7 +388,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         ("honest_evaluations", path): "7aea9d39"
         for path in (
-            "pkb_gym/engine/problem/block_rules.py",
             *(
                 f"problems/context_parallel/{name}/problem.py"
                 for name in ("ring_attention", "ring_attention_backward_dp")
@@ -411,8 +425,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Rows of mutants that the kernel has no more were taken out.
     ("emulated_mutants_1_gpus_of_2_ranks", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
     # The drill compiles C++ alone, and makes no debug builds.
-    ("fault_drill", "pkb_gym/engine/compile/nvcc.py"): "66fb103f9c42",
-    ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "c588bb48f024",
+    **{("fault_drill", f"pkb_gym/engine/compile/{name}.py"): "32ffb903" for name in ("library_headers", "nvcc")},
+    ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "0e77265b",
 }
 """(Result, file) -> a commit whose version of the file gives the same figures as today's, for a reason beside it."""
 
