@@ -55,7 +55,7 @@ def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote:
     )
     if not artifact.ok:
         what = "it does not compile" if feedback.config.dialect == "native" else "it cannot be imported"
-        raise feedback.stop(Failure.COMPILE_ERROR, f"{what}: {_first_error(artifact.log)}")
+        raise feedback.stop(Failure.COMPILE_ERROR, f"{what}: {_first_error(artifact.log)}{_fences(text)}")
     return artifact
 
 
@@ -69,6 +69,13 @@ def check_loadable(feedback: FeedbackBuilder, artifact: Artifact) -> None:
         expected = cpp_signature(feedback.problem)
         text = f"the library exports no `solution`. Expected this signature and export:\n{expected}"
         raise feedback.stop(Failure.LOAD_ERROR, text)
+
+
+def _fences(source: str) -> str:
+    """A note on Markdown around the code, for which compilers have other words; empty where there is none."""
+    if any(line.startswith("```") for line in source.splitlines()):
+        return " (the source holds lines of Markdown, ```: hand in the code between them alone)"
+    return ""
 
 
 def _first_error(log: str) -> str:

@@ -88,6 +88,17 @@ def test_the_line_that_matters_is_reported(
     assert found.compile is not None and found.compile.log == log, "all of it is in the report"
 
 
+@pytest.mark.parametrize("source", ["```cpp\n{}\n```\n", "The kernel:\n```\n{}```"])
+def test_code_within_markdown_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """A compiler's word on it was of stray characters in the program."""
+    monkeypatch.setattr(stage, "compile_cpp", lambda *_: Artifact(ok=False, log="error: stray", duration_s=0.1))
+    for text, noted in ((source, True), (source.replace("```", ""), False)):
+        feedback = builder(language="cpp", source=text)
+        with pytest.raises(Stopped):
+            compile_source(feedback, CACHE, lambda: None)  # type: ignore[arg-type,return-value]
+        assert ("Markdown" in feedback.build().message) is noted
+
+
 @pytest.mark.parametrize(
     ("exports", "binary", "loadable"), [(True, b"1", True), (False, b"1", False), (False, None, True)]
 )
