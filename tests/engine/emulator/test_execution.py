@@ -73,6 +73,15 @@ MEET:
     assert set(ended.words(32)) == {7}
 
 
+def test_registers_are_declared_without_blanks(emulator: EmulatorLibrary) -> None:
+    """As in h2exp of cuda_fp16.h, whose kernels were refused."""
+    swap = "mov.b32 {low, high}, %r1;\nmov.b32 both, {high, low};\nmov.b32 %r2, both;"
+    body = f"{{{{.reg.b16 low, high;\n.reg.b32 both;\n{swap}}}}}\n"
+    ended = emulator.run(entry(body + store_each("%r2")))
+    assert ended.outcome == Outcome.OK, ended.message
+    np.testing.assert_array_equal(ended.segments[0].view(np.uint32)[:32], np.arange(32) << 16)
+
+
 def test_a_call_has_registers_of_its_own(emulator: EmulatorLibrary) -> None:
     function = """
 .func (.param .b32 result) square(.param .b32 value) {

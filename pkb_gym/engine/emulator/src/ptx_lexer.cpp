@@ -61,7 +61,9 @@ void Lexer::advance() {
     return;
   }
   if (in_word(c)) {
-    while (at_ < text_.size() && (in_word(text_[at_]) || text_.compare(at_, 2, "::") == 0)) {
+    // Directives may follow each other without a blank: .reg.b16.
+    const auto ends = [&] { return c == '.' && text_[at_] == '.' && at_ > begin; };
+    while (at_ < text_.size() && (in_word(text_[at_]) || text_.compare(at_, 2, "::") == 0) && !ends()) {
       at_ += in_word(text_[at_]) ? 1 : 2;
     }
     const bool number = std::isdigit(static_cast<unsigned char>(c)) != 0;
