@@ -79,7 +79,8 @@ def serve(libraries: dict[str, str]) -> None:
         found = by_digest.get(_digest(name, args, kwargs), named[0] if named else None)
         if found is None:
             where = "at module level, or in a function of the module that needs no argument"
-            raise RuntimeError(f"extension {name!r} was not built when the source was compiled; build it {where}")
+            what = f"extension {name!r} was not built when the source was compiled"
+            raise RuntimeError(f"{what}; if that was tried, the compiler's log says why not; else build it {where}")
         module_name, path = found
         if path not in loaded:
             as_module = kwargs.get("is_python_module", True)

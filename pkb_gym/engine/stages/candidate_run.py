@@ -31,7 +31,7 @@ from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, Pace, plain
-from pkb_gym.engine.stages.crash_places import crash_places, uncaught_exception
+from pkb_gym.engine.stages.crash_places import crash_places, note_on, uncaught_exception
 from pkb_gym.engine.stages.debug_tools import DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
@@ -337,7 +337,7 @@ class CandidateRun:
             self.feedback.suspect(integrity.tampering(str(failed)))
         written = [self._gang.output_of(rank) for rank in range(self.config.world_size)]
         places = crash_places(self.artifact.binary, written)
-        message = "\n".join(filter(None, [str(failed), uncaught_exception(written), places]))
+        message = "\n".join(filter(None, [str(failed), note_on(str(failed)), uncaught_exception(written), places]))
         return self.feedback.stop(failed.failure, f"{message}{tail}", failed.rank, killed=failed.killed)
 
 

@@ -28,6 +28,17 @@ def uncaught_exception(outputs: Sequence[str]) -> str:
     return ""
 
 
+def note_on(failure: str) -> str:
+    """What to do about an error whose own words do not say it; empty where there is nothing to say.
+
+    Args:
+        failure: the error that a rank reported.
+    """
+    if "torch._inductor" in failure and "Operation not permitted" in failure:
+        return "note: torch.compile starts a compiler, and ranks may start no programs: call operations without it"
+    return ""
+
+
 def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
     """A line for each rank that left a stack trace; empty where none did.
 

@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.engine.compile.source_lines import SourceLine
 from pkb_gym.engine.stages import crash_places as module
-from pkb_gym.engine.stages.crash_places import MOST_CALLS, crash_places, uncaught_exception
+from pkb_gym.engine.stages.crash_places import MOST_CALLS, crash_places, note_on, uncaught_exception
 
 WAIT = (
     SourceLine("pkb/symm_cpu.h", 109, "pkb::Comm::wait_slowly"),
@@ -55,3 +55,9 @@ def test_an_exception_that_nobody_caught_is_named():
     )
     assert uncaught_exception(["", written, written]) == "rank 1 did not catch gloo::EnforceNotMet: 96 vs 3072"
     assert uncaught_exception(["what():  nothing", ""]) == ""
+
+
+def test_a_compiler_that_torch_may_not_start_is_named():
+    inductor = "torch._inductor.exc.InductorError: PermissionError: [Errno 1] Operation not permitted"
+    assert "torch.compile" in note_on(f"rank 0: Traceback\n{inductor}")
+    assert note_on("PermissionError: [Errno 1] Operation not permitted") == ""
