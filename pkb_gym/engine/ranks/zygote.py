@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pkb_gym.engine.errors import InfrastructureError
@@ -65,7 +65,7 @@ class Zygote:
                 fd = theirs.fileno()
                 self._process = subprocess.Popen(
                     self._command(fd),
-                    pass_fds=(fd, *library),
+                    pass_fds=(fd,) if library is None else (fd, library),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
@@ -91,14 +91,14 @@ class Zygote:
             return False
         return is_below(real, [os.path.realpath(outside) for outside, _ in self._policy.read_only])
 
-    def _environment(self, library: Sequence[int]) -> dict[str, str]:
+    def _environment(self, library: int | None) -> dict[str, str]:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         here = str(Path(__file__).resolve().parents[3])
         # Folders that candidates import from are theirs alone; declarations may import from those of this process.
         own = (inside if self.sandboxed else here, *package_folders())
         folders = (here, *python_path()) if self.trusted else own
         base = with_changes if self.trusted else for_candidates
-        preloaded = {"LD_PRELOAD": ":".join([f"{PRELOADED}{fd}", *preloads()]) for fd in library}
+        preloaded = {"LD_PRELOAD": ":".join([f"{PRELOADED}{library}", *preloads()])} if library is not None else {}
         # The user's name stands in for a list of users, which no candidate needs to read.
         return base(
             PYTHONPATH=os.pathsep.join(folders),
@@ -210,13 +210,13 @@ class Zygote:
 
 
 @contextlib.contextmanager
-def _as_file(library: bytes | None) -> Iterator[tuple[int, ...]]:
+def _as_file(library: bytes | None) -> Iterator[int | None]:
     """The descriptor of a library, if there is one; closed here at the end."""
     if library is None:
-        yield ()
+        yield None
         return
     fd = memory_file("pkb-preloaded", library)
     try:
-        yield (fd,)
+        yield fd
     finally:
         os.close(fd)

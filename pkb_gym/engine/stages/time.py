@@ -140,9 +140,7 @@ class _BlockLength:
 
     def _follow(self, candidate_us: float) -> None:
         run = self._run
-        fitting = statistics.calls_per_block(
-            run.config.device, self._baseline_us, candidate_us, run.layout.most_calls
-        )
+        fitting = statistics.calls_per_block(run.config.device, self._baseline_us, candidate_us, run.layout.most_calls)
         if fitting > self.calls:
             self.calls = fitting
             run.allow(self._warm.baseline_us * 1e3 * fitting)
