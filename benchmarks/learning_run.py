@@ -350,6 +350,7 @@ def write_about(run: Run, began: float) -> None:
         "seed": run.args.seed,
         "arm": run.args.arm,
         "evaluation_gpus": run.args.evaluation_gpus,
+        "takes_turns": run.args.take_turns,
         "options": {name: getattr(run.args, name.replace("-", "_")) for name in learning_branches.ARM_OPTIONS},
         "wall_s": round(time.monotonic() - began, 1),
         "spent_s": run.spent,

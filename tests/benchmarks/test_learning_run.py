@@ -294,6 +294,7 @@ def test_evaluations_take_turns_with_the_policy_in_every_stage(tmp_path: Path, m
         assert words[words.index("--evaluation") + 1] == "colocated"
         at = words.index("--evaluation_gpus")
         assert words[at : at + 5] == ["--evaluation_gpus", "0", "1", "--evaluation_compilers", "20"]
+    assert json.loads((tmp_path / "runs" / "about.json").read_text())["takes_turns"] is True
 
 
 @pytest.mark.parametrize(
