@@ -11,10 +11,11 @@ on in another place, without the state of the optimizer. The call that is to fin
 (`--keep-s`). Each step of GRPO has the problems in turn, so that none is missing where it has as many prompts.
 
 Evaluations run on the CPU, in `--services` services with processors of their own, or on `--evaluation-gpus`, where
-`--evaluation-compilers` processors compile. The stages `verdict_...` judge a policy that reads of a failure no more
-than that it was one: what the feedback's text is good for. `samples` (best of n) and `evolve` (a search without a
-model, on one prompt of each problem, on the CPU alone) are controls; `evolve` has as many evaluations of a prompt as
-GRPO had, its training included.
+`--evaluation-compilers` processors compile. With `--take-turns` the policy's GPU may be one of these: nothing is
+evaluated while it generates or learns, and it rests while kernels are timed. The stages `verdict_...` judge a policy
+that reads of a failure no more than that it was one: what the feedback's text is good for. `samples` (best of n) and
+`evolve` (a search without a model, on one prompt of each problem, on the CPU alone) are controls; `evolve` has as many
+evaluations of a prompt as GRPO had, its training included.
 
 With `--seed 0 1 2`, the second and third seed have stages of GRPO and `rft` of their own, in folders `seed-1` and
 `seed-2` of both `--runs` and `--out`. An arm has so likewise, with other options of GRPO and the first seed:
@@ -246,6 +247,7 @@ def make_options() -> argparse.ArgumentParser:
     parser.add_argument("--services", type=int, default=7, help="evaluation services (default: %(default)s)")
     parser.add_argument("--evaluation-gpus", nargs="+", default=[], metavar="GPU", help="of one service instead")
     parser.add_argument("--evaluation-compilers", type=int, default=0, metavar="N", help="processors that compile CUDA")
+    parser.add_argument("--take-turns", action="store_true", help="evaluate while the policy rests; see above")
     parser.add_argument(
         "--skip", nargs="+", default=[], metavar="STAGE", help="to leave out; SEED:STAGE or ARM:STAGE in one alone"
     )
@@ -294,6 +296,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     if args.controls_apart and not args.side_by_side:
         parser.error("--controls-apart is for lanes: give --side-by-side too")
+    if args.take_turns and not args.evaluation_gpus and args.services != 1:
+        parser.error("--take-turns is for one service: give --evaluation-gpus or --services 1")
+    if args.take_turns and args.generate_ahead:
+        parser.error("--generate-ahead evaluates while the policy is at work, which --take-turns rules out")
     began = time.monotonic()
     deadline = began + 60 * args.minutes
     try:
@@ -344,6 +350,7 @@ def write_about(run: Run, began: float) -> None:
         "seed": run.args.seed,
         "arm": run.args.arm,
         "evaluation_gpus": run.args.evaluation_gpus,
+        "takes_turns": run.args.take_turns,
         "options": {name: getattr(run.args, name.replace("-", "_")) for name in learning_branches.ARM_OPTIONS},
         "wall_s": round(time.monotonic() - began, 1),
         "spent_s": run.spent,

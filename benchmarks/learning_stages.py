@@ -97,7 +97,7 @@ def _learner(args: argparse.Namespace) -> list[str]:
 
 def _judge(args: argparse.Namespace) -> list[str]:
     """Options of everything that has submissions evaluated."""
-    judge = ["--evaluation", "dedicated", "--timing_budget_s", "0.1"]
+    judge = ["--evaluation", "colocated" if args.take_turns else "dedicated", "--timing_budget_s", "0.1"]
     judge += ["--evaluation_deadline_s", f"{args.evaluation_deadline_s:g}"]
     judge += ["--kernel_timeout_s", f"{args.kernel_timeout_s:g}", "--decoding", args.decoding, "--until", args.until]
     if args.evaluation_gpus:

@@ -169,5 +169,6 @@ def _cuda(found: Found | None) -> str:
     body = "\n\n".join(text.strip() for text in (*texts, *more) if text)
     body = body.replace(f"`benchmarks/results/{tables.RESULT.name}`", f"`benchmarks/results/{CUDA}`", 1)
     count = len(found.get("evaluation_gpus") or ())
-    where = f"Submissions were evaluated on {count} GPUs, and the policy learnt on another.\n\n" if count else ""
+    learnt = "on one of them, in turns with evaluation" if found.get("takes_turns") else "on another"
+    where = f"Submissions were evaluated on {count} GPUs, and the policy learnt {learnt}.\n\n" if count else ""
     return f"#### Kernels in CUDA, timed on GPUs\n\n{where}{picture}\n\n{body}"

@@ -97,7 +97,9 @@ class EvaluationArguments:
         default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}
     )
     evaluation: OwnerMode = field(default="inline", metadata={"help": "Who judges: see evaluation/owner.py."})
-    evaluation_gpus: list[str] | None = field(default=None, metadata={"help": "`dedicated`: GPUs of the service."})
+    evaluation_gpus: list[str] | None = field(
+        default=None, metadata={"help": "`dedicated`, `colocated`: GPUs of the service."}
+    )
     evaluation_url: str | None = field(default=None, metadata={"help": "A service (`dedicated`) or cluster (`ray`)."})
     decoding: DecodingWay = field(
         default="auto",
@@ -109,7 +111,7 @@ class EvaluationArguments:
     )
     evaluation_compilers: int = field(
         default=0,
-        metadata={"help": "`dedicated`: processors that compile CUDA sources alone, apart from the ranks' processors."},
+        metadata={"help": "dedicated, colocated: processors that compile CUDA sources alone, apart from the ranks'."},
     )
     max_evaluations: int | None = field(
         default=None, metadata={"help": "Stop after so many submissions, earlier calls included."}

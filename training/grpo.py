@@ -101,7 +101,7 @@ class GrpoArguments:
         },
     )
     evaluation_gpus: list[str] | None = field(
-        default=None, metadata={"help": "dedicated: entries of CUDA_VISIBLE_DEVICES for the evaluation service."}
+        default=None, metadata={"help": "dedicated, colocated: entries of CUDA_VISIBLE_DEVICES for the service."}
     )
     evaluation_url: str | None = field(
         default=None,
@@ -116,7 +116,7 @@ class GrpoArguments:
     )
     evaluation_compilers: int = field(
         default=0,
-        metadata={"help": "`dedicated`: processors that compile CUDA sources alone, apart from the ranks' processors."},
+        metadata={"help": "dedicated, colocated: processors that compile CUDA sources alone, apart from the ranks'."},
     )
     evaluation_deadline_s: float = field(
         default=600.0, metadata={"help": "Longest wait for an evaluation; then it counts for nothing."}

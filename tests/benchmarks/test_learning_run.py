@@ -282,6 +282,34 @@ def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.
     assert Path(seen[1][seen[1].index("--reference_model") + 1]) == tmp_path / "runs" / "sft"
 
 
+def test_evaluations_take_turns_with_the_policy_in_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[Stage] = []
+    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
+    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.extend(run.stages()))
+    farm = ["--evaluation-gpus", "0", "1", "--evaluation-compilers", "20"]
+    learning_run.main(command_line(tmp_path, "--take-turns", *farm))
+    judged = [list(stage.arguments) for stage in seen if "--evaluation" in stage.arguments]
+    assert len(judged) == 8
+    for words in judged:
+        assert words[words.index("--evaluation") + 1] == "colocated"
+        at = words.index("--evaluation_gpus")
+        assert words[at : at + 5] == ["--evaluation_gpus", "0", "1", "--evaluation_compilers", "20"]
+    assert json.loads((tmp_path / "runs" / "about.json").read_text())["takes_turns"] is True
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--services", "7"], "--take-turns is for one service"),
+        (["--services", "1", "--generate-ahead"], "which --take-turns rules out"),
+    ],
+)
+def test_turns_are_of_one_service_and_of_batches_in_order(tmp_path: Path, capsys, more: list[str], words: str):
+    with pytest.raises(SystemExit):
+        learning_run.main(command_line(tmp_path, "--take-turns", *more))
+    assert words in capsys.readouterr().err
+
+
 def test_each_problem_of_a_ring_has_its_first_prompts(tmp_path: Path):
     rows = [{"ring": ring, "problem": "Reduce", "n": n} for n in range(9) for ring in (*reversed(PER_PROBLEM), None)]
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -184,6 +184,8 @@ def test_a_run_in_cuda_has_tables_of_its_own(found, tmp_path, monkeypatch):
     (tmp_path / "learning_run_cuda.json").write_text(json.dumps(cuda))
     text = generator.render(page)
     assert "Submissions were evaluated on 2 GPUs, and the policy learnt on another." in text
+    (tmp_path / "learning_run_cuda.json").write_text(json.dumps(cuda | {"takes_turns": True}))
+    assert "2 GPUs, and the policy learnt on one of them, in turns with evaluation." in generator.render(page)
     assert "#### Kernels in CUDA, timed on GPUs" in text
     assert "`benchmarks/results/learning_run_cuda.json` (2026-01-02, commit cccccccccccc): a GPU, another." in text
     assert text.count("| sizes | GRPO | 2 x 2 |") == 2

@@ -1,8 +1,8 @@
 """The owner of evaluations during training: one per node, shared by all ranks.
 
     dedicated   a service on GPUs of its own, here or on another node: evaluations run while the policy generates
-    colocated   a service on the training GPUs: sources are compiled while the policy generates; they run in the reward
-                phase alone, while no rank computes
+    colocated   a service on the training GPUs, beside others if they are named: sources are compiled while the policy
+                generates; they run in the reward phase alone, while no rank computes
     ray         the gangs of a Ray cluster (docs/scaling.md): each rank submits as it generates, and a node that is lost
                 costs a retry
     inline      an evaluator inside the process, in turns with it: for one process, on the CPU or a single GPU
@@ -281,13 +281,14 @@ def start_evaluation(
     Args:
         mode: see the module.
         host: all ranks.
-        gpus: `dedicated`: entries of CUDA_VISIBLE_DEVICES for the service, such as ["2", "3"].
+        gpus: `dedicated`, `colocated`: entries of CUDA_VISIBLE_DEVICES for the service, such as ["2", "3"]; by default
+            those of this process.
         url: `dedicated`: a service that runs already, here or elsewhere; its token is read from PKB_TOKEN. `ray`: the
             address of the cluster, by default "ray".
         deadline_s: longest wait for an evaluation that runs; one that waits for its reward phase may take longer.
         services: `dedicated`: how many run side by side on this node's CPU, each on processors of its own.
-        compilers: `dedicated`: processors that compile CUDA sources and do nothing else, see `compile_farm`; 0 where
-            the service compiles beside its ranks.
+        compilers: `dedicated`, `colocated`: processors that compile CUDA sources and do nothing else, see
+            `compile_farm`; 0 where the service compiles beside its ranks.
 
     Raises:
         ConfigError: the arguments do not fit together, or compilers leave no processor for ranks.
@@ -295,14 +296,18 @@ def start_evaluation(
     """
     if mode == "ray":
         return _on_cluster(host, gpus, url, deadline_s)
-    if mode != "dedicated" and (gpus or url):
-        raise ConfigError(f"evaluation {mode!r} takes neither evaluation GPUs nor a url; use 'dedicated' for that")
+    if mode == "inline" and (gpus or url):
+        raise ConfigError("evaluation 'inline' takes neither evaluation GPUs nor a url; use 'dedicated' for that")
+    if mode == "colocated" and url:
+        raise ConfigError("evaluation 'colocated' takes no url, as the service is one of this node; use 'dedicated'")
     if gpus and url:
         raise ConfigError("give evaluation GPUs or the url of a service, not both")
     if services != 1 and (mode != "dedicated" or gpus or url):
         raise ConfigError("several evaluation services share out the CPU of a node: 'dedicated', without GPUs and url")
-    if compilers and (mode != "dedicated" or url or services != 1):
-        raise ConfigError("compilers have processors apart from those of one service of this node: 'dedicated', no url")
+    if compilers and (mode not in ("dedicated", "colocated") or url or services != 1):
+        raise ConfigError(
+            "compilers have processors apart from those of one service of this node: 'dedicated' or 'colocated', no url"
+        )
     if mode == "inline":
         return _inline(host)
     timeout_s = deadline_s + 24 * 3600.0  # it may wait for a reward phase; `AsyncEvaluator` keeps the deadline
@@ -315,12 +320,11 @@ def start_evaluation(
     reached = host.gather([(here, service.url, service.token) for service in mine])
     of_node = [(at, word) for rank in reached for name, at, word in rank if name == here]
     remotes = [RemoteEvaluator(at, token, timeout_s=timeout_s) for at, token in of_node]
-    if compilers:
-        return EvaluationSchedule(CompileFarm(*remotes), host, services=mine)
-    if len(remotes) > 1:
+    if len(remotes) > 1 and not compilers:
         return EvaluationSchedule(SpreadEvaluator(remotes), host, services=mine)
-    pausable = remotes[0] if mode == "colocated" else None
-    return EvaluationSchedule(remotes[0], host, pausable=pausable, pauses=is_owner, services=mine)
+    evaluator: Evaluator = CompileFarm(*remotes) if compilers else remotes[0]
+    pausable = remotes[-1] if mode == "colocated" else None  # the judge: the farm has no GPU
+    return EvaluationSchedule(evaluator, host, pausable=pausable, pauses=is_owner, services=mine)
 
 
 def _start_services(gpus: Sequence[str] | None, count: int) -> list[ServiceProcess]:

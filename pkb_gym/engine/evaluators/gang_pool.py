@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.handover import build_handovers
-from pkb_gym.engine.compile.stack_trace import build_stack_trace
+from pkb_gym.engine.compile.own_library import build_for_host
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
@@ -28,6 +28,10 @@ from pkb_gym.engine.stages.static import makes_streams
 STANDBY_GANGS = 8
 """Each holds a context for every rank, some hundreds of megabytes: fewer where ranks share GPUs, and half as many of
 those with NCCL's buffers."""
+
+
+STACK_TRACE, GLOO_LOOP = ("debugging/stack_trace.cpp",), ("ranks/gloo_loop.cpp",)
+"""Libraries of ranks; see there."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,14 @@ class GangPool:
                 if kind in self._zygotes and not self._zygotes[kind].alive:
                     self._zygotes.pop(kind).close()  # and its folder goes
                 if kind not in self._zygotes:
-                    self._zygotes[kind] = Zygote(trusted=kind)
+                    self._zygotes[kind] = Zygote(trusted=kind, preloaded=self._preloaded())
+
+    def _preloaded(self) -> bytes | None:
+        """What has collectives on the CPU wait well; without a compiler they do as well as gloo itself."""
+        try:
+            return build_for_host(GLOO_LOOP, self._cache)
+        except InfrastructureError:
+            return None
 
     def _check_open(self) -> None:
         if self._closed:
@@ -141,7 +152,7 @@ class GangPool:
         """
         with self._lock:
             if self._stack_trace is None:
-                self._stack_trace = build_stack_trace(self._cache)
+                self._stack_trace = build_for_host(STACK_TRACE, self._cache)
             return self._stack_trace
 
     def reference(self, device: Device, world_size: int, ranks_per_gpu: int = 1) -> ReferenceGang:

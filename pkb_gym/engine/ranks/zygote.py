@@ -10,10 +10,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.ranks.heaps import memory_file
 from pkb_gym.engine.ranks.sandbox import (
     RANKSIDE_INSIDE,
     Policy,
@@ -22,11 +23,11 @@ from pkb_gym.engine.ranks.sandbox import (
     zygote_policy,
 )
 from pkb_gym.engine.ranks.visible_folders import is_below, package_folders
-from pkb_gym.engine.rankside.forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
+from pkb_gym.engine.rankside.forking import PRELOADED, ForkFailed, GangRequest, GangStarted, ZygoteReady
 from pkb_gym.engine.rankside.messages import WireError
 from pkb_gym.engine.rankside.remove_tree import remove_tree
 from pkb_gym.engine.rankside.wire import pair
-from pkb_gym.engine.support.env_vars import for_candidates, python_path, with_changes
+from pkb_gym.engine.support.env_vars import for_candidates, preloads, python_path, with_changes
 from pkb_gym.engine.support.ownership import TemporaryFolder
 
 START_TIMEOUT_S = 120.0
@@ -43,12 +44,13 @@ class Zygote:
     Args:
         trusted: whether it forks reference gangs, which may import all of pkb_gym; otherwise it is sandboxed where
             bubblewrap works, and its gangs are confined.
+        preloaded: a shared library whose functions take the place of others' of the same name (ld.so(8)), if any.
 
     Raises:
         OSError: there are no descriptors or processes left.
     """
 
-    def __init__(self, *, trusted: bool) -> None:
+    def __init__(self, *, trusted: bool, preloaded: bytes | None = None) -> None:
         self.trusted = trusted
         self.sandboxed = not trusted and bubblewrap_works()
         self._lock = threading.Lock()
@@ -59,16 +61,16 @@ class Zygote:
             self.scratch = Path("/tmp/scratch") if folder is None else folder.path
             self._control, theirs = pair()
             resources.callback(self._control.close)
-            with contextlib.closing(theirs):
+            with contextlib.closing(theirs), _as_file(preloaded) as library:
                 fd = theirs.fileno()
                 self._process = subprocess.Popen(
                     self._command(fd),
-                    pass_fds=(fd,),
+                    pass_fds=(fd,) if library is None else (fd, library),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C in a terminal reaches the evaluator alone
-                    env=self._environment(),
+                    env=self._environment(library),
                 )
             self._resources = resources.pop_all()
 
@@ -89,13 +91,14 @@ class Zygote:
             return False
         return is_below(real, [os.path.realpath(outside) for outside, _ in self._policy.read_only])
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, library: int | None) -> dict[str, str]:
         inside = str(Path(RANKSIDE_INSIDE).parent)
         here = str(Path(__file__).resolve().parents[3])
         # Folders that candidates import from are theirs alone; declarations may import from those of this process.
         own = (inside if self.sandboxed else here, *package_folders())
         folders = (here, *python_path()) if self.trusted else own
         base = with_changes if self.trusted else for_candidates
+        preloaded = {"LD_PRELOAD": ":".join([f"{PRELOADED}{library}", *preloads()])} if library is not None else {}
         # The user's name stands in for a list of users, which no candidate needs to read.
         return base(
             PYTHONPATH=os.pathsep.join(folders),
@@ -104,6 +107,7 @@ class Zygote:
             LOGNAME="pkb",
             USER="pkb",
             GLOO_SOCKET_IFNAME="lo",
+            **preloaded,
         )
 
     def wait_until_ready(self) -> None:
@@ -203,3 +207,16 @@ class Zygote:
             gone = "the zygote is gone: " if not self.alive else ""
             raise InfrastructureError(f"{gone}no working folder for a gang can be made: {error}") from None
         return path, lambda: remove_tree(path)
+
+
+@contextlib.contextmanager
+def _as_file(library: bytes | None) -> Iterator[int | None]:
+    """The descriptor of a library, if there is one; closed here at the end."""
+    if library is None:
+        yield None
+        return
+    fd = memory_file("pkb-preloaded", library)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from .messages import WireMessage
 
+PRELOADED = "/proc/self/fd/"
+"""The library that a zygote is started with stands first in LD_PRELOAD, behind this its descriptor."""
+
 
 @dataclass(frozen=True)
 class ZygoteReady(WireMessage):

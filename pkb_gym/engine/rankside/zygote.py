@@ -23,7 +23,7 @@ from typing import NoReturn
 
 from . import leader, namespaces
 from .confine import die_with_parent
-from .forking import ForkFailed, GangRequest, GangStarted, ZygoteReady
+from .forking import PRELOADED, ForkFailed, GangRequest, GangStarted, ZygoteReady
 from .messages import WireError
 from .remove_tree import remove_tree
 from .wire import Wire
@@ -35,6 +35,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 def main() -> None:
     """Serves fork requests until the connection closes."""
     control = Wire(socket.socket(fileno=int(sys.argv[1])))
+    _forget_preloaded()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads must not take processors from other ranks
     os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler's lines would stand among what candidates write
     # Whoever asks torch whether there is a GPU must not touch CUDA here: forked ranks could not use it any more.
@@ -56,6 +57,16 @@ def main() -> None:
         except WireError:
             _end()
         _fork(control, request, fds)
+
+
+def _forget_preloaded() -> None:
+    """Programs that ranks start load what the user preloads, and nothing else."""
+    first, _, others = os.environ.get("LD_PRELOAD", "").partition(":")
+    if first.startswith(PRELOADED):
+        os.close(int(first.removeprefix(PRELOADED)))
+        del os.environ["LD_PRELOAD"]
+        if others:
+            os.environ["LD_PRELOAD"] = others
 
 
 def _end() -> NoReturn:

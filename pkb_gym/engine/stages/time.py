@@ -86,7 +86,7 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     """
     began = time.monotonic()
     pairs = _Pairs(run, overhead, alone_us)
-    calls = statistics.calls_per_block(alone_us, candidate_us, run.layout.most_calls)
+    calls = statistics.calls_per_block(run.config.device, alone_us, candidate_us, run.layout.most_calls)
     warm = pairs.time_pair(calls, baseline_first=True)  # not counted
     baseline_us = statistics.marginal_call_us(ALONE_CALLS, alone_us, warm.calls, warm.baseline_us)
     length = _BlockLength(run, baseline_us, warm)
@@ -139,10 +139,11 @@ class _BlockLength:
         return [block for block in blocks if block.calls >= SHORT_BLOCK * self.calls]
 
     def _follow(self, candidate_us: float) -> None:
-        fitting = statistics.calls_per_block(self._baseline_us, candidate_us, self._run.layout.most_calls)
+        run = self._run
+        fitting = statistics.calls_per_block(run.config.device, self._baseline_us, candidate_us, run.layout.most_calls)
         if fitting > self.calls:
             self.calls = fitting
-            self._run.allow(self._warm.baseline_us * 1e3 * fitting)
+            run.allow(self._warm.baseline_us * 1e3 * fitting)
 
 
 class _Pairs:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
 import numpy as np
 
+from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.timing import Block, Timing
 from pkb_gym.engine.stages.overhead import Overhead
 
@@ -37,7 +38,7 @@ slow lower quartile. More of them make the interval narrower, while others wait 
 TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
 
-LONGEST_BLOCK_US = 30_000.0
+LONGEST_BLOCK_US: Mapping[Device, float] = {"cpu": 10_000.0, "cuda": 30_000.0}
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
@@ -62,14 +63,14 @@ class Interval:
         return (self.high - self.low) / 2 / self.middle
 
 
-def calls_per_block(baseline_us: float, candidate_us: float, most: int) -> int:
+def calls_per_block(device: Device, baseline_us: float, candidate_us: float, most: int) -> int:
     """How many calls a block gets.
 
     Enough that the faster side's block reaches `TARGET_BLOCK_US`, unless that made the slower side's longer than
     `LONGEST_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
     """
     fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
-    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US / slow), 1))
+    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US[device] / slow), 1))
     return max(1, min(wanted, most, MAX_CALLS))
 
 

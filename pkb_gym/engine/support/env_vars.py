@@ -10,6 +10,7 @@
 - XDG_RUNTIME_DIR: of the XDG base directory specification; a folder that the user alone can enter. One of another user,
   as `su` and `sudo` may leave behind, is not used.
 - PYTHONPATH: Python's own; reference ranks import from it what declarations of problems outside this package import.
+- LD_PRELOAD: the dynamic linker's own; reference ranks load these libraries too.
 - PKB_EPISODE: settings of episodes as JSON, for servers that foreign frameworks start (docs/frameworks.md).
 - OPENAI_BASE_URL, OPENAI_API_KEY: endpoint of the agent `openai`, and its key.
 - PKB_CUDA_ARCHITECTURE: GPU architecture that a machine without a GPU compiles for, such as sm_100a (default: sm_90a).
@@ -74,6 +75,11 @@ def columns() -> int | None:
 def python_path() -> tuple[str, ...]:
     """The folders of PYTHONPATH."""
     return tuple(folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder)
+
+
+def preloads() -> tuple[str, ...]:
+    """The libraries of LD_PRELOAD."""
+    return tuple(re.split("[ :]+", named) if (named := os.environ.get("LD_PRELOAD", "").strip(" :")) else ())
 
 
 def service_token() -> str | None:

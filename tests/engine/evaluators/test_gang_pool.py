@@ -32,10 +32,17 @@ class Processes:
         self.may_end = threading.Event()
         self.may_end.set()
         self.error: InfrastructureError | None = None
+        self.has_compiler = True
+
+    def build(self, files: tuple[str, ...], _: object) -> bytes:
+        if not self.has_compiler:
+            raise InfrastructureError("no compiler")
+        return files[0].encode()
 
 
 class FakeZygote:
-    def __init__(self, processes: Processes, trusted: bool) -> None:
+    def __init__(self, processes: Processes, trusted: bool, preloaded: bytes | None) -> None:
+        self.preloaded = preloaded
         self.trusted, self.alive, self.waited_for, self._processes = trusted, True, 0, processes
         processes.zygotes.append(self)
 
@@ -110,7 +117,8 @@ class FakeGang:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     processes = Processes()
-    monkeypatch.setattr(gang_pool, "Zygote", lambda *, trusted: FakeZygote(processes, trusted))
+    monkeypatch.setattr(gang_pool, "Zygote", lambda *, trusted, preloaded: FakeZygote(processes, trusted, preloaded))
+    monkeypatch.setattr(gang_pool, "build_for_host", processes.build)
     monkeypatch.setattr(gang_pool, "build_handovers", lambda device, _: FakeLibraries(processes, device))
     monkeypatch.setattr(gang_pool, "ReferenceGang", lambda *args: FakeReference(processes, *args))
     monkeypatch.setattr(gang_pool, "CandidateGang", lambda *args, **kwargs: FakeGang(processes, *args, **kwargs))
@@ -153,6 +161,15 @@ def test_both_zygotes_start_at_once_and_stay(pool: GangPool, processes: Processe
     assert pool.zygote(trusted=True) is trusted and pool.zygote(trusted=False) is processes.zygotes[1]
     assert len(processes.zygotes) == 2
     assert [zygote.waited_for for zygote in processes.zygotes] == [2, 1]
+
+
+@pytest.mark.parametrize(("has_compiler", "preloaded"), [(True, b"ranks/gloo_loop.cpp"), (False, None)])
+def test_zygotes_preload_a_library_where_one_can_be_compiled(
+    pool: GangPool, processes: Processes, has_compiler: bool, preloaded: bytes | None
+) -> None:
+    processes.has_compiler = has_compiler
+    pool.start_zygotes()
+    assert [zygote.preloaded for zygote in processes.zygotes] == [preloaded, preloaded]
 
 
 def test_a_zygote_that_died_is_replaced(pool: GangPool, processes: Processes) -> None:

@@ -14,20 +14,21 @@ def blocks(*ratios: float) -> list[Block]:
 
 
 @pytest.mark.parametrize(
-    ("baseline_us", "candidate_us", "most", "calls"),
+    ("device", "baseline_us", "candidate_us", "most", "calls"),
     [
-        (1000, 1000, 256, 10),  # both reach the target length
-        (100, 100, 256, 100),
-        (10, 10, 256, 256),  # never more than MAX_CALLS
-        (1000, 10, 256, 30),  # the slower side must not run longer than it may
-        (1e6, 1e6, 256, 1),
-        (1e6, 1, 256, 1),
-        (100, 100, 7, 7),  # nor more than memory allows
-        (0, 0, 256, 256),
+        ("cpu", 1000, 1000, 256, 10),  # both reach the target length
+        ("cuda", 100, 100, 256, 100),
+        ("cuda", 10, 10, 256, 256),  # never more than MAX_CALLS
+        ("cuda", 1000, 10, 256, 30),  # the slower side must not run longer than it may
+        ("cpu", 1000, 10, 256, 10),
+        ("cuda", 1e6, 1e6, 256, 1),
+        ("cpu", 1e6, 1, 256, 1),
+        ("cpu", 100, 100, 7, 7),  # nor more than memory allows
+        ("cuda", 0, 0, 256, 256),
     ],
 )
-def test_calls_per_block(baseline_us, candidate_us, most, calls):
-    assert timing_statistics.calls_per_block(baseline_us, candidate_us, most) == calls
+def test_calls_per_block(device, baseline_us, candidate_us, most, calls):
+    assert timing_statistics.calls_per_block(device, baseline_us, candidate_us, most) == calls
 
 
 @pytest.mark.parametrize(

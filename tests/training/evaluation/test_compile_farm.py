@@ -10,6 +10,7 @@ import pytest
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.problems.catalogue import expert_source, find_problem
@@ -18,6 +19,7 @@ from pkb_gym.training.evaluation.compile_farm import CompileFarm, processors_apa
 from pkb_gym.training.evaluation.owner import start_evaluation
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.training.processes.phases import PhaseClock
 from tests.training.scripted import config, follow, row, run, submit
 
 CUDA = EvalConfig(device="cuda", world_size=2, size="tiny", language="cuda", until="time")
@@ -86,7 +88,9 @@ def test_compilers_are_for_one_service_of_this_node(mode, arguments):
         start_evaluation(mode, HostGroup(), compilers=1, **arguments)
 
 
-def test_each_service_has_its_processors_and_compilers_have_no_gpu(monkeypatch):
+@pytest.fixture
+def started(monkeypatch) -> list[tuple[object, ...]]:
+    """What each service is started with, and the end of each; this process has five processors."""
     started: list[tuple[object, ...]] = []
 
     class Service:
@@ -100,11 +104,30 @@ def test_each_service_has_its_processors_and_compilers_have_no_gpu(monkeypatch):
     monkeypatch.setattr(owner, "ServiceProcess", Service)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
     monkeypatch.setattr(owner, "default_architecture", lambda: "sm_100a")
+    return started
+
+
+def test_each_service_has_its_processors_and_compilers_have_no_gpu(started):
     schedule = start_evaluation("dedicated", HostGroup(), gpus=["2", "3"], compilers=3)
-    assert isinstance(schedule.evaluator, CompileFarm)
+    assert isinstance(schedule.evaluator, CompileFarm) and not schedule.takes_turns
     schedule.close()
     assert started[:2] == [([], (2, 3, 4), {"PKB_CUDA_ARCHITECTURE": "sm_100a"}), (["2", "3"], (0, 1), None)]
     assert started[2:] == [("closed",)] * 2
+
+
+def test_where_policy_and_ranks_take_turns_the_judge_is_paused_and_compilers_are_not(started, monkeypatch):
+    """The policy's GPU is one of the two; sources are compiled while it generates."""
+    done: list[str] = []
+    monkeypatch.setattr(RemoteEvaluator, "pause", lambda remote, _: done.append(f"{remote.url} paused"))
+    monkeypatch.setattr(RemoteEvaluator, "resume", lambda remote: done.append(f"{remote.url} resumed"))
+    schedule = start_evaluation("colocated", HostGroup(), gpus=["0", "1"], compilers=3)
+    assert isinstance(schedule.evaluator, CompileFarm) and schedule.takes_turns
+    assert [gpus for gpus, *_ in started] == [[], ["0", "1"]]
+    with schedule.reward_phase(PhaseClock()):
+        done.append("judged")
+    schedule.close()
+    judge = "http://127.0.0.1:2"
+    assert done == [f"{judge} paused", f"{judge} resumed", "judged", f"{judge} paused"]
 
 
 @pytest.mark.slow

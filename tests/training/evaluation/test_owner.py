@@ -93,7 +93,8 @@ def test_an_evaluator_that_cannot_be_paused_stops_nothing(caplog):
     ("mode", "arguments", "words"),
     [
         ("inline", {"gpus": ["2"]}, "takes neither evaluation GPUs nor a url"),
-        ("colocated", {"url": "http://127.0.0.1:1"}, "takes neither evaluation GPUs nor a url"),
+        ("inline", {"url": "http://127.0.0.1:1"}, "takes neither evaluation GPUs nor a url"),
+        ("colocated", {"url": "http://127.0.0.1:1"}, "takes no url"),
         ("dedicated", {"gpus": ["2"], "url": "http://127.0.0.1:1"}, "not both"),
     ],
 )

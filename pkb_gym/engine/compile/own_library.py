@@ -1,0 +1,69 @@
+"""Shared libraries of our own, compiled as candidates are: in the sandbox, once for each toolchain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
+from pkb_gym.engine.compile.toolchain import compiler_version
+from pkb_gym.engine.errors import InfrastructureError
+
+ENGINE = Path(__file__).resolve().parent.parent
+TIMEOUT_S = 120.0
+FLAGS = ("-std=c++17", "-O2", "-shared")
+HOST_COMPILER = ("g++", *FLAGS, "-fPIC")
+RESULT = "out.so"
+LIMITS = CompilerLimits(TIMEOUT_S)
+
+
+def build_for_host(files: Sequence[str], cache: CompileCache) -> bytes:
+    """A library that the host's compiler makes.
+
+    Args:
+        files: relative to `engine/`; the first is compiled, the others are those that it includes.
+        cache: where compiled results are kept.
+
+    Raises:
+        InfrastructureError: there is no compiler, or it does not take it.
+    """
+    command = [*HOST_COMPILER, Path(files[0]).name, "-o", RESULT]
+    return build(files, command, cache, LIMITS, compiler=compiler_version())
+
+
+def build(
+    files: Sequence[str],
+    command: Sequence[str],
+    cache: CompileCache,
+    limits: CompilerLimits,
+    *,
+    compiler: str,
+    folders: tuple[Path, ...] = (),
+) -> bytes:
+    """A library that some compiler makes.
+
+    Args:
+        files: see `build_for_host`.
+        command: that writes `RESULT`, in a folder that holds the files.
+        cache: where compiled results are kept.
+        limits: of the compiler.
+        compiler: its version.
+        folders: that it reads.
+
+    Raises:
+        InfrastructureError: there is no compiler, or it does not take it.
+    """
+    contents = {Path(name).name: (ENGINE / name).read_bytes() for name in files}
+    sources = {name: content.decode() for name, content in contents.items()}
+    key = CompileCache.key(library=sources, command=command, compiler=compiler)
+
+    def compile_now() -> Compiled:
+        run = run_sandboxed(command, files=contents, result=RESULT, readable=folders, limits=limits)
+        return compiled_of(run, limits)
+
+    artifact = cached_compile(cache, key, compile_now)
+    if artifact.binary is None:
+        raise InfrastructureError(f"{files[0]} does not compile here: {artifact.log[:2000]}")
+    return artifact.binary
