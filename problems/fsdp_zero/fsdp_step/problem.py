@@ -74,6 +74,11 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     return *batch, shard, torch.zeros_like(shard), torch.zeros_like(shard)
 
 
+def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
+    """As `vary`; another decay on odd trials."""
+    return vary(ax, draw) | {"weight_decay": ax.real("weight_decay") * (2.5 if draw.trial % 2 else 1.0)}
+
+
 def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """The published constants; the decay is lost in rounding."""
     return vary_published(ax, draw) | {"weight_decay": 0.01}
@@ -146,7 +151,7 @@ PROBLEM = Problem(
     ),
     returns="tuple",
     derive=derive,
-    robust=Trials(robust_inputs, vary),
+    robust=Trials(robust_inputs, robust_vary),
     published=Trials(published_inputs, published_vary),
     cost=cost,
     least_work=LeastWork(
