@@ -52,6 +52,8 @@ def test_rows_need_the_shift_and_targets_reach_every_rank() -> None:
     assert whole(run).float().exp().sum(-1).isinf().any()
     assert (whole(run).float().exp().sum(-1) == 0).any()
     assert {int(owner) for owner in run.args[0]["target"].flatten() // run.axes[0].Vl} == {0, 1, 2, 3}
+    Vl, targets = run.axes[0].Vl, run.args[0]["target"] % run.axes[0].Vl
+    assert (targets == 0).any() and (targets == Vl - 1).any()
     for args in run.args[1:]:
         assert torch.equal(args["target"], run.args[0]["target"])
     run.assert_passes_own_checks()

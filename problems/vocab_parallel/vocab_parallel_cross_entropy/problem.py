@@ -32,14 +32,19 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits 4 N(0, 1), with +-120 added to two rows in three; uniform targets.
+    """Logits 4 N(0, 1), with +-120 added to two rows in three; uniform targets, one in eight at a border of two shards.
 
     The offsets are equal on all ranks and make the shift by the row maximum necessary.
     """
+    import torch
+
     ax = make.ax
     offset = OFFSET * make.shared.randint(-1, 2, ax.B, ax.S, 1)
     logits = (4 * make.randn(ax.B, ax.S, ax.Vl) + offset).to(make.dtype)
-    return logits, make.shared.integers("target", 0, ax.V)
+    border = make.shared.randint(0, ax.W + 1, ax.B, ax.S) * ax.Vl - make.shared.randint(0, 2, ax.B, ax.S)
+    at_border = make.shared.rand(ax.B, ax.S) < 0.125
+    target = make.shared.integers("target", 0, ax.V)
+    return logits, torch.where(at_border, border.clamp(0, ax.V - 1), target)
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
