@@ -35,7 +35,7 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     step = 1 if draw.trial % 4 == 1 else draw.randint(8, 20)
     changes: dict[str, AxisValue] = {"beta2": draw.uniform(0.975, 0.99), "step": step}
     if draw.trial % 2 and not draw.timed:
-        changes |= {"lr": ax.real("lr") * 0.8, "beta1": 0.88, "eps": ax.real("eps") * 1.5}
+        changes |= {"lr": ax.real("lr") * 1.04, "beta1": 0.89, "eps": ax.real("eps") * 1.4}
     return changes
 
 
