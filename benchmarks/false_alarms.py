@@ -72,6 +72,7 @@ MLP: Mapping[str, AxisValue] = {"batch": 512, "d_in": 256, "hid": 256, "d_out": 
 TRIALS: Mapping[str, int] = {
     **dict.fromkeys(("DDP", "ZeRO1", "ZeRO2", "FSDPStep", "GemvDecode"), 4),
     "FSDPTensorParallel": 6,
+    "FusedAdamAllGather": 8,
     "FP8ReduceScatterGrads": 16,
 }
 """Of problems with norms whose scale hangs on the step or on the groups, or with counts."""

@@ -185,6 +185,12 @@ PROVEN: Sequence[ProvenBound] = (
     ),
     ProvenBound(
         ("VocabParallelCrossEntropy",),
+        ("loss",),
+        "The shifted logit, the logarithm and the loss are rounded, each by 2^-8 of the loss at most, the candidate's "
+        "loss too, and the sum of exponentials W times; a rounding more of the sum is allowed.",
+    ),
+    ProvenBound(
+        ("VocabParallelCrossEntropy",),
         ("vocab_parallel_logits",),
         "One difference of two given numbers, rounded once: every right kernel has the same bits.",
     ),

@@ -259,10 +259,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     },
     # Inputs that show a wrong kernel, or that a right one could not miss. With them 120 further evaluations, 20 of each
     # kernel of SAM3IoUSuppression, DDP, ZeRO1, ZeRO2 and FSDPStep, were all right.
-    **{
-        ("honest_evaluations", f"problems/{folder}/problem.py"): "bf7e1fb3"
-        for folder in ("data_parallel/ddp", "fsdp_zero/fsdp_step", "geometric_spatial/sam3_iou_suppression")
-    },
+    ("honest_evaluations", "problems/data_parallel/ddp/problem.py"): "bf7e1fb3",
     ("fault_drill", "pkb_gym/engine/compile/python.py"): "031ee00cc661",
     # Memory of samples is taken before the candidate runs, and each is compared by itself: the same copies.
     **{
@@ -368,10 +365,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
                 for name in ("all_reduce", "reduce", "reduce_scatter")
             ),
             *(f"problems/tensor_parallel/{name}/problem.py" for name in ("gemm_all_reduce", "gemm_reduce_scatter")),
-            *(
-                f"problems/context_parallel/{name}/problem.py"
-                for name in ("gated_delta_net_cp", "kimi_delta_attention")
-            ),
             "problems/expert_parallel/moe_lora_group_gemm_backward/problem.py",
         )
     },
@@ -395,7 +388,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
                 for name in ("ring_attention", "ring_attention_backward_dp")
             ),
             *(f"problems/data_parallel/{name}/problem.py" for name in ("distributed_knn", "kalman_filter_optimizer")),
-            "problems/fsdp_zero/fused_adam_all_gather/problem.py",
             *(
                 f"problems/geometric_spatial/{name}/problem.py"
                 for name in ("distributed_irfft", "distributed_rfft", "gaussian_splatting", "spherical_convolution")
@@ -403,6 +395,27 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             "problems/graph_parallel/gnn_negative_scoring/problem.py",
             "problems/other/sample_sort/problem.py",
             "problems/tensor_parallel/gemm_all_gather/problem.py",
+        )
+    },
+    # Trials reach rules that kernels could leave out, constants and shares differ, a tolerance grows with the ranks.
+    # With that 96 further evaluations of these problems were right; `false_alarms` finds 9e-8 at most.
+    **{
+        ("honest_evaluations", f"problems/{folder}/problem.py"): "77fb93ab"
+        for folder in (
+            *(f"context_parallel/{name}" for name in ("gated_delta_net_cp", "kimi_delta_attention")),
+            *(
+                f"data_parallel/{name}"
+                for name in ("grad_acc_loss", "importance_sampling_loss", "quantized_grad_all_reduce")
+            ),
+            "expert_parallel/moe_all_to_all",
+            *(f"fsdp_zero/{name}" for name in ("clip_grad_norm", "clip_grad_norm_ep", "fp8_all_gather_params")),
+            *(f"fsdp_zero/{name}" for name in ("fp8_reduce_scatter_grads", "fsdp_step", "fused_adam_all_gather")),
+            "geometric_spatial/sam3_iou_suppression",
+            *(f"graph_parallel/{name}" for name in ("gnn_feature_exchange", "gnn_feature_exchange_backward")),
+            *(f"graph_parallel/{name}" for name in ("gnn_sparse_embedding", "neighbor_sampling")),
+            "other/kjt_all_to_all",
+            "tensor_parallel/tp_muon",
+            "vocab_parallel/vocab_parallel_cross_entropy",
         )
     },
     # Whole paths are looked at in what a compiler says, and numbers have few digits there; texts that are too long are

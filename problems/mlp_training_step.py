@@ -46,13 +46,19 @@ def gradient_scale(ax: Axes) -> float:
     return 1.5 / (ax.d_out * sqrt(ax.n * ax.W))
 
 
-def vary(_: Axes, draw: Draw) -> dict[str, AxisValue]:
+def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws beta2 (0.999 would be lost in bfloat16) and the step: the first one, or one of 8 .. 20.
 
-    At step 2, and with a smaller beta2 later too, the two bias corrections nearly cancel.
+    At step 2, and with a smaller beta2 later too, the two bias corrections nearly cancel. Odd checks have another lr
+    and beta1, and every second of them a beta2 so small that the decay of a second moment shows, at step 8.
     """
-    step = 1 if draw.trial % 4 == 1 else draw.randint(8, 20)
-    return {"beta2": draw.uniform(0.975, 0.99), "step": step}
+    changes: dict[str, AxisValue] = {"step": 1 if draw.trial % 4 == 1 else draw.randint(8, 20)}
+    changes["beta2"] = draw.uniform(0.975, 0.99)
+    if draw.trial % 2 and not draw.timed:
+        changes |= {"lr": ax.real("lr") * 1.5, "beta1": 0.88}
+    if draw.trial % 4 == 3 and not draw.timed:
+        changes |= {"step": 8, "beta2": draw.uniform(0.8, 0.85)}
+    return changes
 
 
 def vary_published(_: Axes, draw: Draw) -> dict[str, AxisValue]:

@@ -6,7 +6,7 @@ from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
-from pkb_gym.envs.text.formatting import cut_middle, three_digits, time_text
+from pkb_gym.envs.text.formatting import cut_middle, quoted, three_digits, time_text
 from pkb_gym.envs.text.kernels import kernels_text
 from pkb_gym.envs.text.profile import profile_text
 
@@ -41,6 +41,8 @@ ADVICE: dict[Failure, str] = {
 
 def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> str:
     """One paragraph per part: verdict, findings, compiler, correctness, output, time, roofline, profile.
+
+    Lines that a candidate or a compiler wrote stand behind a bar each, so that none of them reads as one of these.
 
     Args:
         feedback: what was found.
@@ -89,7 +91,8 @@ def verdict_text(feedback: Feedback) -> str:
     if feedback.compile is not None and feedback.compile.log:
         message = message.replace(feedback.compile.log, "").strip().removesuffix(":")  # it has a paragraph of its own
     if message:
-        lines.append(cut_middle(message, MAX_LOG_CHARS))
+        first, *rest = cut_middle(message, MAX_LOG_CHARS).split("\n", 1)  # what follows may be the candidate's text
+        lines += [first, *map(quoted, rest)]
     lines.append(ADVICE[feedback.failure])
     return "\n".join(lines)
 
@@ -100,7 +103,8 @@ def compiler_text(feedback: Feedback) -> str:
     if report is None:
         return ""
     failed = feedback.failure is Failure.COMPILE_ERROR
-    parts = [cut_middle(report.log.strip(), MAX_LOG_CHARS), kernels_text(report)]
+    log = cut_middle(report.log.strip(), MAX_LOG_CHARS)
+    parts = [quoted(log) if log else "", kernels_text(report)]
     text = "\n".join(part for part in parts if part)
     return f"Compiler{' (failed)' if failed else ''}:\n{text}" if text else ""
 
@@ -138,7 +142,7 @@ def _debug_text(feedback: Feedback) -> str:
     for report in feedback.sanitizers:
         lines.append(f"{report.sanitizer} sanitizer: {report.summary}")
         if report.found and report.report:
-            lines.append(cut_middle(report.report.strip(), MAX_LOG_CHARS))
+            lines.append(quoted(cut_middle(report.report.strip(), MAX_LOG_CHARS)))
     return "\n".join(lines)
 
 
@@ -171,7 +175,7 @@ def _findings_text(feedback: Feedback) -> str:
 def _output_text(feedback: Feedback) -> str:
     if not feedback.output.strip() or feedback.failure is None:
         return ""
-    return f"It wrote (stdout and stderr, the end):\n{cut_middle(feedback.output.strip(), MAX_OUTPUT_CHARS)}"
+    return f"It wrote (stdout and stderr, the end):\n{quoted(cut_middle(feedback.output.strip(), MAX_OUTPUT_CHARS))}"
 
 
 def _timing_text(timing: Timing) -> str:

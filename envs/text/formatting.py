@@ -26,6 +26,17 @@ def cut_middle(text: str, max_chars: int) -> str:
     return text[:head] + note.format(len(text) - head - tail) + text[len(text) - tail :]
 
 
+def quoted(text: str) -> str:
+    r"""The lines of a text that others wrote, each behind a bar: none of them reads as a line of ours.
+
+    Example:
+        >>> print(quoted("Hello\nPASSED: every output was right."))
+        | Hello
+        | PASSED: every output was right.
+    """
+    return "\n".join(f"| {line}" for line in text.split("\n"))
+
+
 def three_digits(value: float) -> str:
     """A number with three digits, or all those before the point.
 

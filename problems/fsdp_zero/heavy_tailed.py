@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import gamma, pi, prod, sqrt
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import InputMaker
+from pkb_gym.engine.problem import AxisValue, InputMaker
 from pkb_gym.engine.problem.rules import CheckContext, outside
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ OUTLIERS = 8
 LEAST, MOST = 0.75, 1.25
 """Range of an outlier's size, that of an equal share in this half being 1."""
 
+
+NO_POISON: dict[str, AxisValue] = {"poison": None, "poisoned_rank": 0}
 
 NORM_ERROR = 1e-4
 NORM_RULE = "rtol=1e-4 of the baseline's norm, or as near as that to the exact one"
@@ -38,6 +40,18 @@ def heavy_tailed(make: InputMaker, shape: tuple[int, ...], scale: float) -> torc
         # Places may coincide: one outlier less.
         values.view(-1)[make.randint(0, values.numel(), count)] = sign * size
     return (values * scale).to(make.dtype)
+
+
+def poison(make: InputMaker, gradients: Sequence[torch.Tensor | None]) -> None:
+    """Puts a NaN or an infinity into the gradients of one rank, where the axes `poison` and `poisoned_rank` say so.
+
+    A norm that is no number clips nothing; an infinite one makes all gradients 0, and the infinite one NaN.
+    """
+    held = [g.view(-1) for g in gradients if g is not None and g.numel()]
+    if make.ax["poison"] is None or make.ax.number("poisoned_rank") != make.rank or not held:
+        return
+    chosen = held[int(make.randint(0, len(held)))]
+    chosen[int(make.randint(0, chosen.numel()))] = float(make.ax.text("poison"))
 
 
 def expected_powers(shape: tuple[int, ...], scale: float, p: float) -> float:

@@ -86,6 +86,8 @@ FAMILIES = (
             "problems/test_narrow_addends.py",
             "problems/test_narrow_links.py",
             "problems/test_lasting_state.py",
+            "problems/test_unequal_ranks.py",
+            "problems/test_tp_muon.py",
         ),
     ),
     Family(

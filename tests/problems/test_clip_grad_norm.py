@@ -35,6 +35,23 @@ def test_matches_one_process(world_size: int, trial: int) -> None:
     run.assert_passes_own_checks()
 
 
+@pytest.mark.parametrize(("trial", "factor"), [(6, 1.0), (7, 0.0)])
+def test_a_norm_that_is_no_number_clips_nothing_and_an_infinite_one_everything(trial: int, factor: float) -> None:
+    run = run_reference(NAME, world_size=4, trial=trial)
+    run.assert_passes_own_checks()
+    finite = 0
+    for rank, args in enumerate(run.args):
+        assert not run.outputs[rank]["total_norm"].isfinite()
+        assert run.wrong(rank, "total_norm", torch.ones(()))
+        for i, g in enumerate(args["grad_tensors"]):
+            if g is not None and g.isfinite().all():
+                leaf, finite = f"grad_tensors[{i}]", finite + 1
+                assert torch.equal(run.outputs[rank][leaf], g * factor)
+                assert run.wrong(rank, leaf, torch.full_like(g, torch.nan)).any()
+    held = [g for args in run.args for g in args["grad_tensors"] if g is not None]
+    assert finite == len(held) - 1
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_published_norm_matches(world_size: int) -> None:
     run = run_reference(NAME, world_size=world_size, protocol="published", trial=world_size)

@@ -36,6 +36,19 @@ def test_matches_one_process(world_size: int, trial: int) -> None:
     run.assert_passes_own_checks()
 
 
+@pytest.mark.parametrize(("trial", "factor"), [(4, 0.5), (5, 0.0)])
+def test_a_norm_that_is_no_number_clips_nothing_and_an_infinite_one_everything(trial: int, factor: float) -> None:
+    run = run_reference("ClipGradNormEP", world_size=4, trial=trial)
+    run.assert_passes_own_checks()
+    for rank, args in enumerate(run.args):
+        assert not run.outputs[rank]["total_norm"].isfinite()
+        for i, g in enumerate(args["ep_grad_tensors"]):
+            if g is not None:
+                assert torch.equal(run.outputs[rank][f"ep_grad_tensors[{i}]"], g * factor)
+                assert run.wrong(rank, f"ep_grad_tensors[{i}]", torch.full_like(g, torch.nan)).any()
+    assert sum(not g.isfinite().all() for args in run.args for g in args["non_ep_grad_tensors"] if g is not None) == 1
+
+
 def test_shortcuts_are_refused() -> None:
     run = run_reference("ClipGradNormEP", world_size=4, trial=0)
     dense, expert = run.args[0][LISTS[0]][0], run.args[0][LISTS[1]][1]

@@ -16,7 +16,16 @@ def test_the_oracle_knows_all_codes():
 
 @pytest.mark.parametrize(
     ("world_size", "protocol", "trial"),
-    [(1, "robust", 0), (2, "robust", 1), (4, "robust", 0), (8, "robust", 3), (2, "published", 1), (4, "published", 0)],
+    [
+        (1, "robust", 0),
+        (2, "robust", 1),
+        (4, "robust", 0),
+        (8, "robust", 3),
+        (2, "robust", 6),
+        (4, "robust", 14),
+        (2, "published", 1),
+        (4, "published", 0),
+    ],
 )
 def test_all_slices_rounded(world_size, protocol, trial):
     run = run_reference(NAME, world_size=world_size, protocol=protocol, trial=trial)
@@ -40,6 +49,16 @@ def test_a_reciprocal_scale_is_right_and_shortcuts_are_not():
         assert run.wrong(0, "full", unrounded).any()
         assert run.wrong(0, "full", torch.cat([slices[0], run.args[1]["flat_param_shard"]])).any()
         assert run.wrong(0, "updated_history", run.outputs[0]["updated_history"].flip(0)).any()
+
+
+def test_a_scale_without_its_least_value_is_refused():
+    run = run_reference(NAME, world_size=2, trial=6)
+    assert not run.args[0]["flat_param_shard"].any() and not run.outputs[0]["full"].isnan().any()
+    small = run.args[1]["flat_param_shard"].float()
+    scale = run.outputs[1]["updated_history"].max().float() / 448
+    assert 0 < scale < 1e-12 / 448
+    unbounded = ((small / scale).to(torch.float8_e4m3fn).float() * scale).bfloat16()
+    assert run.wrong(1, "full", torch.cat([run.args[0]["flat_param_shard"], unbounded])).any()
 
 
 @pytest.mark.parametrize("length", [1, 3])

@@ -11,7 +11,16 @@ NAME = "FP8ReduceScatterGrads"
 
 @pytest.mark.parametrize(
     ("world_size", "protocol", "trial"),
-    [(1, "robust", 0), (2, "robust", 1), (4, "robust", 0), (8, "robust", 3), (2, "published", 1), (4, "published", 0)],
+    [
+        (1, "robust", 0),
+        (2, "robust", 1),
+        (4, "robust", 0),
+        (8, "robust", 3),
+        (2, "robust", 6),
+        (4, "robust", 14),
+        (2, "published", 1),
+        (4, "published", 0),
+    ],
 )
 def test_mean_of_rounded_gradients(world_size, protocol, trial):
     run = run_reference(NAME, world_size=world_size, protocol=protocol, trial=trial)
@@ -46,6 +55,17 @@ def test_inputs_decide_the_scale_on_half_of_the_ranks():
         stale.append(bool(history[1:].max() > 1.4 * current))
         assert stale[-1] or history[0] > 5 * current
     assert stale == [False, True, False, True]
+
+
+def test_a_scale_without_its_least_value_is_refused():
+    run = run_reference(NAME, world_size=2, trial=6)
+    assert not run.args[0]["flat_grads"].any()
+    small = run.args[1]["flat_grads"].float().view(2, -1)
+    scale = run.outputs[1]["updated_history"].max().float() / 448
+    for rank in range(2):
+        assert not run.outputs[rank]["out_shard"].isnan().any()
+        unbounded = ((small[rank] / scale).to(torch.float8_e4m3fn).float() * scale).bfloat16() / 2
+        assert run.wrong(rank, "out_shard", unbounded).any()
 
 
 @pytest.mark.parametrize("length", [1, 3])

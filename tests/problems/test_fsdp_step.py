@@ -51,8 +51,17 @@ def test_without_gradient_only_the_decay_acts():
     args = [{name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()} for _ in range(2)]
     args[0]["flat_param_shard"][:64] = 1.0  # W1 alone: its gradient is 0 while W2 is
     run = run_reference("FSDPStep", world_size=2, args=args)
-    assert run.outputs[0]["theta"].tolist() == pytest.approx([0.97] * 64 + [0.0] * (ax.part - 64), rel=2**-8)
+    decayed = 1 - run.axes[0]["lr"] * run.axes[0]["weight_decay"]
+    assert run.outputs[0]["theta"].tolist() == pytest.approx([decayed] * 64 + [0.0] * (ax.part - 64), rel=2**-8)
     assert not run.outputs[1]["theta"].any() and not run.outputs[0]["v"].any()
+
+
+def test_the_decay_is_that_of_the_arguments():
+    run = run_reference("FSDPStep", world_size=2, trial=1)
+    ax, before = run.axes[0], run.args[0]["flat_param_shard"].float()
+    right = run.outputs[0]["theta"]
+    named = right.float() + ax["lr"] * (ax["weight_decay"] - 1) * before
+    assert ax["weight_decay"] > 1 and run.wrong(0, "theta", named.bfloat16()).any()
 
 
 def test_steps_count_from_one():

@@ -38,6 +38,14 @@ def test_each_constant_counts():
     assert run.wrong(0, "out", swapped).any()
 
 
+def test_constants_are_those_of_the_arguments():
+    run = run_reference(NAME, world_size=2, trial=1)
+    named = find_problem(NAME).sizes["tiny"]
+    assert not run.wrong(0, "out", oracle(run).bfloat16()).any()
+    for axis in ("lr", "beta1", "eps"):
+        assert run.wrong(0, "out", oracle(run, **{axis: named[axis]}).bfloat16()).any(), axis
+
+
 def test_a_gradient_of_zero_from_zero_moments_changes_nothing():
     names = ("grad_shard", "master_shard", "exp_avg", "exp_avg_sq")
     args = [{name: torch.zeros(3, dtype=torch.bfloat16) for name in names} for _ in range(2)]

@@ -55,6 +55,16 @@ def test_sums_rounded_once_pass_and_near_misses_do_not(trial: int) -> None:
             assert run.wrong(rank, "out", forgetful[rank].bfloat16()).any()
 
 
+@pytest.mark.parametrize("timed", [False, True])
+def test_every_trial_has_queries_and_keys_of_zeros(timed: bool) -> None:
+    run = run_reference(NAME, timed=timed)
+    run.assert_passes_own_checks()
+    for args, outputs in zip(run.args, run.outputs, strict=True):
+        assert all((args[name] == 0).all(dim=-1).any() for name in ("q", "k"))
+        (out,) = outputs.values()
+        assert out.isfinite().all()
+
+
 def test_rows_of_zeros_normalise_to_zero() -> None:
     run = run_reference(NAME, world_size=2)
     args = [dict(each) for each in run.args]

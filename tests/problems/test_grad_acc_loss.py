@@ -55,6 +55,15 @@ def test_published_matches_fractions(world_size: int) -> None:
         assert got[2] == pytest.approx(grad, rel=0.01)
 
 
+def test_a_loss_of_tokens_that_is_no_number_stays_one() -> None:
+    run = run_reference(NAME, world_size=2, trial=6)
+    run.assert_passes_own_checks()
+    assert all(args["local_valid_tokens"] > 0 for args in run.args)
+    for rank in range(2):
+        assert run.outputs[rank]["loss_sum"].isnan() and run.outputs[rank]["normalized_loss"].isnan()
+        assert run.wrong(rank, "loss_sum", torch.zeros((), dtype=torch.bfloat16))
+
+
 def scalars(loss: float, n: int, total: int) -> dict[str, torch.Tensor]:
     one = torch.ones((), dtype=torch.float32)
     return {

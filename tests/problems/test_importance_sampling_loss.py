@@ -50,7 +50,7 @@ def oracle(run: Run) -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("world_size", "trial"), [(1, 0), (2, 1), (4, 2), (4, 3), (2, 4), (1, 5)])
+@pytest.mark.parametrize(("world_size", "trial"), [(1, 0), (2, 1), (4, 2), (4, 3), (2, 4), (1, 5), (2, 7)])
 def test_matches_float64(world_size: int, trial: int, dtype: str) -> None:
     run = run_reference(NAME, world_size=world_size, trial=trial, dtype=dtype)
     run.assert_passes_own_checks()
@@ -126,6 +126,12 @@ def test_trials_cover_the_modes() -> None:
     assert [ax["clamped"] for ax in trials] == ["none", "low", "high"] * 2
     assert {ax["common_weight"] for ax in trials} == {False, True}
     assert trials[1]["ignore_index"] != -100
+    alone, nobody = (run_reference(NAME, world_size=2, trial=trial) for trial in (4, 7))
+    valid = [[(args["labels"] >= 0).any().item() for args in run.args] for run in (alone, nobody)]
+    assert sorted(valid[0]) == [False, True] and valid[1] == [False, False]
+    assert nobody.outputs[0]["metrics"].tolist() == [0, math.inf, -math.inf, 0, 0]
+    undefined = run_reference(NAME, world_size=2, trial=1).args[0]
+    assert undefined["old_logprobs"].isnan().equal(undefined["labels"] < 0)
     low, high = (run_reference(NAME, world_size=2, trial=trial).outputs[0]["metrics"] for trial in (1, 2))
     assert low[1] < 3e-9 and high[2] > 4e8
     run = run_reference(NAME, world_size=4)

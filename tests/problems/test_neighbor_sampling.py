@@ -39,7 +39,7 @@ def assert_exact(run: Run) -> None:
     run.assert_passes_own_checks()
 
 
-@pytest.mark.parametrize(("world_size", "trial"), [(1, 0), (2, 1), (2, 2), *((4, trial) for trial in range(6))])
+@pytest.mark.parametrize(("world_size", "trial"), [(1, 0), (2, 1), (2, 2), *((4, trial) for trial in range(7))])
 def test_subgraph_is_that_of_one_process(world_size: int, trial: int) -> None:
     assert_exact(run_reference("NeighborSampling", world_size=world_size, trial=trial))
 
@@ -81,10 +81,15 @@ def test_no_edges_keep_the_seeds_with_their_repeats() -> None:
 
 def test_trials_cover_every_case() -> None:
     problem = find_problem("NeighborSampling")
-    trials = [make_axes(problem, size="published", trial=trial) for trial in range(6)]
-    assert {axes[0]["fanouts"] for axes in trials} == {(10, 5), (-1, 5), (10, 0, 5), (10, 5, 1)}
+    trials = [make_axes(problem, size="published", trial=trial) for trial in range(7)]
+    assert {axes[0]["fanouts"] for axes in trials} == {(10, 5), (-1, 5), (10, 0, 5), (10, 5, 1), (0, 5)}
     assert any(ax.S_r == 0 for axes in trials for ax in axes)
-    assert [axes[0]["repeated"] for axes in trials].count(True) == 1
+    assert [axes[0]["repeated"] for axes in trials].count(True) == 2
+    unsampled = run_reference("NeighborSampling", world_size=2, trial=6)
+    for args, outputs in zip(unsampled.args, unsampled.outputs, strict=True):
+        assert torch.equal(outputs["node"], args["seed_nodes"]) and len(args["seed_nodes"].unique()) < len(
+            args["seed_nodes"]
+        )
     assert all(sum(axes[0]["owned"]) == 10_000 for axes in trials)
     run = run_reference("NeighborSampling", world_size=2, trial=0)
     owner = run.args[0]["node_to_rank"]

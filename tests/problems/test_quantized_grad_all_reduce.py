@@ -9,13 +9,13 @@ from tests.problems.support import Run, find_problem, make_axes, run_reference
 NAME = "QuantizedGradAllReduce"
 
 
-def oracle(run: Run, quantise: bool = True) -> torch.Tensor:
+def oracle(run: Run, quantise: bool = True, least: float = 1e-8) -> torch.Tensor:
     """The mean over ranks, block by block, in float64."""
     b, parts = run.axes[0].B, []
     for args in run.args:
         blocks = []
         for block in args["flat_grad"].double().split(b):
-            scale = max(float(block.abs().max()), 1e-8) / 127
+            scale = max(float(block.abs().max()), least) / 127
             codes = torch.tensor([round(x) for x in (block / scale).tolist()], dtype=torch.float64)  # ties to even
             blocks.append(codes * scale if quantise else block)
         parts.append(torch.cat(blocks))
@@ -66,6 +66,13 @@ def test_a_zero_block_gives_zero_and_tiny_values_are_lost() -> None:
         NAME, world_size=1, size={"N": 6, "B": 2}, dtype="float32", args=[{"flat_grad": x}], protocol="published"
     )
     assert run.outputs[0]["out"].tolist() == pytest.approx([0, 0, 0, 0, 1, -32 / 127])
+
+
+def test_without_the_least_scale_tiny_blocks_are_wrong() -> None:
+    run = run_reference(NAME, world_size=2, trial=1)
+    assert not run.wrong(0, "out", oracle(run).bfloat16()).any()
+    wrong = run.wrong(0, "out", oracle(run, least=1e-30).bfloat16())
+    assert wrong.any() and run.outputs[0]["out"][wrong].abs().max() < 1e-8
 
 
 def test_nothing_at_all_and_no_block() -> None:

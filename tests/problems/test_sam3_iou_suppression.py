@@ -8,7 +8,7 @@ import torch
 from tests.problems.support import Run, find_problem, make_axes, run_reference
 
 
-def suppressed_objects(run: Run) -> list[bool]:
+def suppressed_objects(run: Run, equal_counts: bool = True) -> list[bool]:
     """The decision of every object, one pair at a time, with whole numbers."""
     ax = run.axes[0]
     threshold = torch.tensor(ax["iou_threshold"], dtype=torch.float32)
@@ -18,7 +18,8 @@ def suppressed_objects(run: Run) -> list[bool]:
     for i in range(ax.N):
         for j in range(ax.N):
             both, either = int((pixels[i] & pixels[j]).sum()), int((pixels[i] | pixels[j]).sum())
-            overlap = torch.tensor(float(both)) / max(either, 1) >= threshold
+            share = torch.tensor(float(both)) / max(either, 1)
+            overlap = share > threshold or (equal_counts and share == threshold)
             later = last[i] < last[j] if ax.flag("reverse") else last[i] > last[j]
             found[i] |= i != j and bool(overlap) and later and last[j] > -1
     return found
@@ -43,6 +44,12 @@ def test_trials_match_a_count_by_pairs(trial: int, world_size: int) -> None:
     run = run_reference("SAM3IoUSuppression", world_size=world_size, trial=trial)
     assert_right(run)
     run.assert_passes_own_checks()
+
+
+@pytest.mark.parametrize(("size", "trial"), [("tiny", 0), ("tiny", 2), ("published", 4)])
+def test_an_overlap_of_just_the_threshold_decides(size: str, trial: int) -> None:
+    run = run_reference("SAM3IoUSuppression", size=size, world_size=4, trial=trial)
+    assert suppressed_objects(run) != suppressed_objects(run, equal_counts=False)
 
 
 def test_some_objects_are_suppressed_and_some_stay() -> None:

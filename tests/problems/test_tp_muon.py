@@ -63,6 +63,17 @@ def test_one_gram_matrix_is_enough():
         assert not run.wrong(0, "y", y.bfloat16()).any()
 
 
+@pytest.mark.parametrize("trial", range(3))
+def test_in_timing_the_first_iteration_is_more_than_a_multiplication(trial):
+    run = run_reference("TPMuon", size={"m": 256, "n": 256, "n_r": None}, world_size=1, trial=trial, timed=True)
+    x, (a, *_) = run.args[0]["x"].float(), map(float, TABLES["quintic"].split()[:3])
+    X = a * x / x.norm()
+    for b, c, d in torch.tensor([float(x) for x in TABLES["quintic"].split()]).view(-1, 3)[1:]:
+        gram = X @ X.T
+        X = b * X + (c * gram + d * gram @ gram) @ X
+    assert run.wrong(0, "y", X.bfloat16()).float().mean() > 0.5
+
+
 def test_trials_cover_tables_and_dimensions():
     problem = find_problem("TPMuon")
     axes = [make_axes(problem, trial=trial)[3] for trial in range(5)]

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from pkb_gym.authoring import wrong_collectives
+from pkb_gym.engine.problem import Axes, Group, Problem, Scalar
+from pkb_gym.engine.problem.inputs import checked_calls
+from pkb_gym.engine.problem.tensors import argument_leaves
+from pkb_gym.problems.catalogue import catalogue
 from tests.problems.counterfeit_runs import refused
 from tests.problems.support import Job, find_problem, make_axes, run_each
 
@@ -26,6 +30,68 @@ SCALARS = {
     "GNNNegativeScoring": ("K", "group", "special"),
     "SampleSort": ("group",),
 }
+
+TOKENS = "results need the routing of the others' tokens, which differs in timing too, and not their number"
+PULLED = "a rank's result hangs on what it asks for itself"
+INDEPENDENT = {
+    "Scatter": "the source alone has another shape",
+    "EmbeddingLookup": PULLED,
+    "GNNSparseFeatureFetch": PULLED,
+    "NeighborSampling": PULLED,
+    "MoETokenPreprocess": TOKENS,
+    "MoEDispatch": TOKENS,
+    "MoECombine": TOKENS,
+    "FusedMoE": TOKENS,
+    "FusedMoELoRA": TOKENS,
+    "MoEBalanced": TOKENS,
+    "MoEWide": TOKENS,
+    "MoENarrow": TOKENS,
+    "ClipGradNorm": "norms of the others are needed, whatever they are taken of",
+    "ClipGradNormEP": "norms of the others are needed, whatever they are taken of",
+    "SphericalConvolution": "shares follow from the sizes of the grid, which all ranks are given",
+    "SinkhornKnopp": "sums over the others' samples are needed, and their number cancels out",
+    "SAM3IoUSuppression": "each rank is given the numbers of all",
+}
+"""Problems in which no rank has anything to infer -> why."""
+
+
+def visible(problem: Problem, ax: Axes) -> dict[str, object]:
+    """Shapes, scalars and sizes of groups of one rank's arguments, by name."""
+    seen: dict[str, object] = {}
+    for arg in problem.args:
+        if isinstance(arg, Group):
+            seen[arg.name] = ax[arg.axis or arg.name] is not None
+        elif isinstance(arg, Scalar):
+            seen[arg.name] = ax[arg.axis or arg.name]
+        else:
+            seen |= {leaf.name: leaf.shape for leaf in argument_leaves(arg, ax)}
+    return seen
+
+
+@pytest.mark.parametrize("size", ["tiny", "published", "large"])
+@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+def test_what_a_rank_sees_of_itself_does_not_tell_timed_calls(problem: Problem, size: str) -> None:
+    def trial(number: int, timed: bool = False) -> list[dict[str, object]]:
+        axes = make_axes(problem, size=size, world_size=4, trial=number, timed=timed)
+        return [visible(problem, ax) for ax in axes]
+
+    timed = [trial(number, timed=True) for number in range(4)]
+    always = [
+        {name: value for name, value in timed[0][rank].items() if all(each[rank].get(name) == value for each in timed)}
+        for rank in range(4)
+    ]
+    checked = [trial(number) for number in range(checked_calls(4))]
+    as_timed = [[own.items() <= seen.items() for own, seen in zip(always, ranks, strict=True)] for ranks in checked]
+    names = {
+        name
+        for ranks in checked
+        for own, seen in zip(always, ranks, strict=True)
+        for name in own
+        if seen.get(name) != own[name]
+    }
+    differ = any(len({str(seen.get(name)) for seen in ranks}) > 1 for ranks in checked for name in names)
+    if differ and problem.name not in INDEPENDENT:
+        assert any(any(ranks) and not all(ranks) for ranks in as_timed)
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pkb_gym.engine.errors import SizeError
-from tests.problems.support import Run, find_problem, run_reference
+from tests.problems.support import Job, Run, find_problem, run_reference
 
 NAME = "VocabParallelCrossEntropy"
 LOGITS = "vocab_parallel_logits"
@@ -47,11 +47,30 @@ def test_unrounded_losses_pass_in_bfloat16_and_near_misses_do_not(protocol: str)
             assert run.wrong(1, LOGITS, bad).any()
 
 
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_exact_losses_near_zero_pass_however_many_ranks_add_up(world_size: int) -> None:
+    job = Job(NAME, size={"B": 2, "S": 2048, "V": 512}, world_size=world_size)
+    run = job.prepare()
+    target, Vl = run.args[0]["target"], run.axes[0].Vl
+    others = whole(run).scatter(-1, target[..., None], -torch.inf).logsumexp(-1)
+    small = torch.linspace(0.02, 0.4, target.numel(), dtype=torch.float64).view(target.shape)
+    likely = (others - small.expm1().log()).bfloat16()
+    for rank, args in enumerate(run.args):
+        index = target - rank * Vl
+        b, s = ((index >= 0) & (index < Vl)).nonzero(as_tuple=True)
+        args[LOGITS][b, s, index[b, s]] = likely[b, s]
+    run = run_reference(NAME, size={"B": 2, "S": 2048, "V": 512}, world_size=world_size, args=run.args)
+    assert not run.wrong(0, "loss", oracle(run).bfloat16()).any()
+    assert run.wrong(0, "loss", run.outputs[0]["loss"] + 0.05).any()
+
+
 def test_rows_need_the_shift_and_targets_reach_every_rank() -> None:
     run = run_reference(NAME)
     assert whole(run).float().exp().sum(-1).isinf().any()
     assert (whole(run).float().exp().sum(-1) == 0).any()
     assert {int(owner) for owner in run.args[0]["target"].flatten() // run.axes[0].Vl} == {0, 1, 2, 3}
+    Vl, targets = run.axes[0].Vl, run.args[0]["target"] % run.axes[0].Vl
+    assert (targets == 0).any() and (targets == Vl - 1).any()
     for args in run.args[1:]:
         assert torch.equal(args["target"], run.args[0]["target"])
     run.assert_passes_own_checks()

@@ -20,6 +20,7 @@ from pkb_gym.engine.problem import (
     close,
 )
 from pkb_gym.engine.problem.rules import all_of, norm_close
+from pkb_gym.problems.context_parallel.zero_vectors import normal_or_zero
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +72,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
 
     Every second head, in an order of its own, keeps what several shards have written: over L positions gates let it
     decay, and corrections overwrite it, about to a half. So no number of positions stands for all that precede them.
+    A few queries and keys are zero.
     """
     ax = make.ax
     lasting = make.shared.permutation(ax.Hv) % 2 == 0
@@ -80,8 +82,8 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     dt_bias[own] -= log(LASTING_SHARDS * ax.L * MEAN_DECAY)
     beta = make.randn(ax.B, ax.L, ax.Hv) + lasting * min(0.0, log(ax.K / (LASTING_SHARDS * ax.L)))
     return (
-        make.normal("q"),
-        make.normal("k"),
+        normal_or_zero(make, "q"),
+        normal_or_zero(make, "k"),
         make.normal("v"),
         make.normal("gate", mean=-4.0, std=2.0),
         beta.sigmoid().to(make.dtype),

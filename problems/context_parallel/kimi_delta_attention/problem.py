@@ -22,6 +22,7 @@ from pkb_gym.engine.problem import (
 )
 from pkb_gym.engine.problem.row_rules import close_by_rows
 from pkb_gym.engine.problem.rules import all_of, norm_close
+from pkb_gym.problems.context_parallel.zero_vectors import normal_or_zero
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
 
     Every second head, in an order of its own, keeps what several shards have written: over L positions gates let it
     decay, and corrections overwrite it, about to a half. So no number of positions stands for all that precede them.
+    A few queries and keys are zero.
     Gate scale and bias are equal on the ranks of a cp_group alone.
     """
     ax, gates = make.ax, make.stream("gates", make.ax.p)
@@ -76,8 +78,8 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     dt_bias.view(ax.H, ax.K)[lasting] -= log(LASTING_SHARDS * ax.L * MEAN_DECAY) / exp(LASTING_SCALE)
     beta = make.randn(ax.B, ax.L, ax.H) + lasting * min(0.0, log(ax.K / (LASTING_SHARDS * ax.L)))
     return (
-        make.normal("q"),
-        make.normal("k"),
+        normal_or_zero(make, "q"),
+        normal_or_zero(make, "k"),
         make.normal("v"),
         make.normal("g", mean=-4.0, std=2.0),
         beta.to(make.dtype),

@@ -35,6 +35,7 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: now and then no gradient of the sum, a rank without tokens whose loss is not a number, larger G.
 
+    On every eighth trial a rank with tokens has a loss that is not a number, and so have all then.
     G is larger than the ranks' tokens where the other micro-batches of a step count too.
     """
     if draw.timed:
@@ -44,6 +45,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         "has_grad_sum": draw.trial % 3 != 2,
         "idle_rank": draw.randrange(ax.W) if idle else None,
         "idle_loss": ("nan", "inf", "-inf")[draw.trial // 2 % 3],
+        "nan_rank": draw.randrange(ax.W) if draw.trial % 8 == 6 else None,
         "micro_batches": draw.randint(2, 8) if draw.trial % 4 >= 2 else 1,
     }
 
@@ -59,6 +61,8 @@ def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
         counts[ax.idle_rank] = 0
         if make.rank == ax.idle_rank:
             loss = torch.full_like(loss, float(ax.text("idle_loss")))
+    if ax["nan_rank"] == make.rank:
+        loss = torch.full_like(loss, float("nan"))
     total = counts.sum() * ax.micro_batches
     g1, size = make.shared.randn(2).unbind()
     # Both terms of the gradient matter, and do not cancel.
@@ -124,7 +128,7 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-MODES = {"has_grad_sum": True, "idle_rank": None, "idle_loss": "nan", "micro_batches": 1}
+MODES = {"has_grad_sum": True, "idle_rank": None, "idle_loss": "nan", "nan_rank": None, "micro_batches": 1}
 STEPS = "(W + 1) 2^-8 (bfloat16)"
 
 PROBLEM = Problem(

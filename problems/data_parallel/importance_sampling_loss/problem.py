@@ -47,12 +47,17 @@ def derive(ax: Axes) -> dict[str, int]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing: own or common weights, tokens below the clamp or (alone) above it, another ignore_index."""
+    """Outside timing: own or common weights, tokens below the clamp or (alone) above it, another ignore_index.
+
+    Now and then a rank has no valid token, or none has; what belongs to ignored tokens is not a number on odd trials.
+    """
     if draw.timed:
         return {}
     return {
         "common_weight": draw.trial % 2 == 1,
         "clamped": ("none", "low", "high")[draw.trial % 3],
+        "undefined": draw.trial % 2 == 1,
+        "silent": (draw.randrange(ax.W),) if draw.trial % 8 == 4 else tuple(range(ax.W)) if draw.trial % 8 == 7 else (),
         "ignore_index": -100 if draw.trial % 2 == 0 else -draw.randint(1, 99),
     }
 
@@ -107,11 +112,15 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     far = order[ignored : ignored + max(1, ax.T // 64)]
     if ax.text("clamped") != "none":
         old[far] += FAR if ax.text("clamped") == "low" else -FAR
+    if make.rank in ax.ints("silent"):
+        ignored = ax.T
     labels[order[:ignored]] = ax.ignore_index
 
     # Not around 0: the mean of ratio * advantage must not cancel.
     sign = torch.where(make.shared.rand(1) < 0.5, -1.0, 1.0)
     advantages = make.randn(ax.T) + sign * (0.5 + make.shared.rand(1)) + 0.3 * make.randn(1)
+    if ax.flag("undefined"):
+        old[order[:ignored]] = advantages[order[:ignored]] = torch.nan
     return hidden, weight, labels, old.to(make.dtype), advantages.to(make.dtype)
 
 
@@ -205,7 +214,13 @@ def least_work(ax: Axes) -> Cost:
     )
 
 
-MODES: dict[str, AxisValue] = {"ignore_index": -100, "common_weight": False, "clamped": "none"}
+MODES: dict[str, AxisValue] = {
+    "ignore_index": -100,
+    "common_weight": False,
+    "clamped": "none",
+    "undefined": False,
+    "silent": (),
+}
 
 PROBLEM = Problem(
     name="ImportanceSamplingLoss",

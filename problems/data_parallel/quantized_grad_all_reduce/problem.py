@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 SMALLEST = 1e-8
+TINY = 2.0**-31
+"""Normal values times this are below `SMALLEST`."""
 DOUBT = 2.0**-13
 """Distance of x / scale (up to 127) from half a step within which a legal division may round the other way."""
 
@@ -51,7 +53,8 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
     """Normal values times 2^-8 .. 2^4 of their block and rank.
 
-    Of sixteen blocks one is zero on all ranks, one on this rank, and one has an entry 100 times as large as the rest.
+    Of sixteen blocks one is zero on all ranks (on odd trials so small that the least scale counts), one on this rank,
+    and one has an entry 100 times as large as the rest.
     """
     import torch
 
@@ -62,7 +65,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
     values[own[:some]] = 0.0
     outlier = own[some : 2 * some]
     values[outlier, make.randint(0, ax.B, len(outlier))] *= 100
-    values[common[:some]] = 0.0
+    values[common[:some]] = TINY * make.randn(some, ax.B) if make.trial % 2 else 0.0
     return (values.view(-1)[: ax.N].to(make.dtype),)
 
 

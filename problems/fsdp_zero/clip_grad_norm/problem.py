@@ -23,7 +23,15 @@ from pkb_gym.engine.problem import (
     close,
 )
 from pkb_gym.engine.problem.rules import CheckContext, rule
-from pkb_gym.problems.fsdp_zero.heavy_tailed import NORM_RULE, exact_norm, expected_powers, heavy_tailed, norm_mark
+from pkb_gym.problems.fsdp_zero.heavy_tailed import (
+    NO_POISON,
+    NORM_RULE,
+    exact_norm,
+    expected_powers,
+    heavy_tailed,
+    norm_mark,
+    poison,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +78,7 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws a scale for every tensor of every rank, and max_norm well below or well above the norms to be expected.
 
-    Checks cycle through clipping or not, norms, groups, uneven shards and a rank without gradients.
+    Checks cycle through clipping or not, norms, groups, uneven shards, a rank without gradients, a NaN, an infinity.
     """
     changes: dict[str, AxisValue] = {}
     if not draw.timed:
@@ -82,8 +90,10 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
             {"clips": True, "norm_type": 3.0, "bare_rank": draw.randrange(ax.W) if ax.W > 1 else None},
             {"clips": False, "norm_type": 3.0, "ranks": "interleaved"},
             {"clips": True, "ranks": "alone"},
+            {"clips": True, "poison": "nan", "poisoned_rank": draw.randrange(ax.W)},
+            {"clips": False, "poison": "inf", "poisoned_rank": draw.randrange(ax.W)},
         )
-        changes |= modes[draw.trial % 6]
+        changes |= modes[draw.trial % len(modes)]
         ax = ax.replace(**changes)
     count = len(ax.shapes("shapes"))
     changes["scales"] = tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(ax.W))
@@ -108,12 +118,12 @@ def robust_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
     """Normal values and few outliers, on which the norm hangs; every tensor of every rank has its own scale."""
     scales = make.ax.real_lists("scales")[make.rank]
     shapes = make.ax.shapes("local_shapes")
-    return (
-        [
-            None if shape is None else heavy_tailed(make, shape, scale)
-            for shape, scale in zip(shapes, scales, strict=False)
-        ],
-    )
+    drawn = [
+        None if shape is None else heavy_tailed(make, shape, scale)
+        for shape, scale in zip(shapes, scales, strict=False)
+    ]
+    poison(make, drawn)
+    return (drawn,)
 
 
 def published_inputs(make: InputMaker) -> tuple[list[torch.Tensor | None]]:
@@ -144,7 +154,7 @@ def cost(ax: Axes) -> Cost:
     )
 
 
-MODES: dict[str, AxisValue] = {"max_norm": 1.0, "norm_type": 2.0, "ranks": "all", "clips": True}
+MODES: dict[str, AxisValue] = {"max_norm": 1.0, "norm_type": 2.0, "ranks": "all", "clips": True, **NO_POISON}
 
 PROBLEM = Problem(
     name="ClipGradNorm",

@@ -23,7 +23,15 @@ from pkb_gym.engine.problem import (
     close,
 )
 from pkb_gym.engine.problem.rules import CheckContext, rule
-from pkb_gym.problems.fsdp_zero.heavy_tailed import NORM_RULE, exact_norm, expected_powers, heavy_tailed, norm_mark
+from pkb_gym.problems.fsdp_zero.heavy_tailed import (
+    NO_POISON,
+    NORM_RULE,
+    exact_norm,
+    expected_powers,
+    heavy_tailed,
+    norm_mark,
+    poison,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +72,7 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws a scale for every tensor of every rank, and max_norm well below or well above the norm to be expected.
 
     Checks cycle through clipping or not, norms, expert-parallel sizes (one that does not divide the world too) and a
-    rank without expert gradients; the lists get more tensors and None entries.
+    rank without expert gradients, a NaN, an infinity; the lists get more tensors and None entries.
     """
     changes: dict[str, AxisValue] = {}
     if not draw.timed:
@@ -77,8 +85,10 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
             {"clips": False, "bare_rank": draw.randrange(ax.W)},
             {"clips": True, "norm_type": 1.0, "ep_size": ax.W},
             {"clips": False, "norm_type": 3.0, "ep_size": 3},
+            {"clips": True, "poison": "nan", "poisoned_rank": draw.randrange(ax.W)},
+            {"clips": False, "poison": "inf", "poisoned_rank": draw.randrange(ax.W)},
         )
-        changes |= modes[draw.trial % 4]
+        changes |= modes[draw.trial % len(modes)]
         ax = ax.replace(**changes)
     count = len(ax.shapes("dense")) + len(ax.shapes("expert"))
     changes["scales"] = tuple(tuple(10 ** draw.uniform(-3, 1) for _ in range(count)) for _ in range(ax.W))
@@ -110,6 +120,7 @@ def robust_inputs(make: InputMaker) -> Lists:
         None if shape is None else heavy_tailed(make, shape, scale)
         for shape, scale in zip((*dense, *expert), scales, strict=True)
     ]
+    poison(make, drawn[: len(dense)])
     return drawn[: len(dense)], drawn[len(dense) :]
 
 
@@ -181,6 +192,7 @@ PROBLEM = Problem(
             "norm_type": 2.0,
             "ep_size": None,
             "clips": True,
+            **NO_POISON,
         },
         "published": {
             "dense": ((1024, 1024),),
@@ -189,6 +201,7 @@ PROBLEM = Problem(
             "norm_type": 2.0,
             "ep_size": None,
             "clips": True,
+            **NO_POISON,
         },
         "large": {
             "dense": ((4096, 4096),) * 8,
@@ -197,6 +210,7 @@ PROBLEM = Problem(
             "norm_type": 2.0,
             "ep_size": None,
             "clips": True,
+            **NO_POISON,
         },
     },
     args=(

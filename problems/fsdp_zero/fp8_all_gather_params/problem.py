@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials
 from pkb_gym.engine.problem.rules import CheckContext, far, more_than, outside, rule, same_bits, wide
-from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, scale_of, spread_values
+from pkb_gym.problems.fsdp_zero.amax_history import (
+    history_values,
+    published_values,
+    scale_of,
+    spread_values,
+    with_least_scale,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +26,7 @@ def derive(ax: Axes) -> dict[str, int]:
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     """Runs of very different magnitude, down to subnormal 8-bit floats; the ranks' scales differ by up to 2^6."""
     shard = spread_values(make, "flat_param_shard", spread=3.0, magnitudes=make)
-    return shard, history_values(make, "amax_history", shard)
+    return with_least_scale(make, shard, history_values(make, "amax_history", shard))
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, with_link
 from pkb_gym.engine.problem.rules import CheckContext, far, more_than, outside, rule, same_bits, wide
-from pkb_gym.problems.fsdp_zero.amax_history import history_values, published_values, rounded, scale_of, spread_values
+from pkb_gym.problems.fsdp_zero.amax_history import (
+    history_values,
+    published_values,
+    rounded,
+    scale_of,
+    spread_values,
+    with_least_scale,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +27,7 @@ def derive(ax: Axes) -> dict[str, int]:
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     """Runs of very different magnitude, the same ones on all ranks: some runs are subnormal 8-bit floats everywhere."""
     grads = spread_values(make, "flat_grads", spread=1.0, magnitudes=make.shared)
-    return grads, history_values(make, "amax_history", grads)
+    return with_least_scale(make, grads, history_values(make, "amax_history", grads))
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:

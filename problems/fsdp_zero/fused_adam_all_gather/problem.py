@@ -29,10 +29,14 @@ CHANGE = 2e-2
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Draws beta2 (0.999 would be lost in bfloat16) and the step: the first one, or one of 8 .. 20.
 
-    At step 2, and with a smaller beta2 later too, the two bias corrections nearly cancel.
+    At step 2, and with a smaller beta2 later too, the two bias corrections nearly cancel. Odd checks have another lr,
+    beta1 and eps.
     """
     step = 1 if draw.trial % 4 == 1 else draw.randint(8, 20)
-    return {"beta2": draw.uniform(0.975, 0.99), "step": step}
+    changes: dict[str, AxisValue] = {"beta2": draw.uniform(0.975, 0.99), "step": step}
+    if draw.trial % 2 and not draw.timed:
+        changes |= {"lr": ax.real("lr") * 1.04, "beta1": 0.89, "eps": ax.real("eps") * 1.4}
+    return changes
 
 
 def published_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:

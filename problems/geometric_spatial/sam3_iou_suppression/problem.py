@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -33,7 +34,8 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: more objects, that fall on the ranks at random; both directions and several thresholds.
 
     On every fourth trial one rank has none, and on one of eight there is no more than one. Ranks are held in others:
-    several objects of each decide there about those of its peers, so that one that counts too early is seen.
+    several objects of each decide there about those of its peers, so that one that counts too early is seen. On even
+    trials the first two masks of each rank overlap by just the threshold.
     """
     if draw.timed:
         return {}
@@ -49,6 +51,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         changed["reverse"] = not ax.flag("reverse")
     if draw.trial % 4 > 1:
         changed["iou_threshold"] = draw.choice((0.5, 0.6, 0.75, 0.8))
+    changed["tied"] = draw.trial % 2 == 0
     return changed
 
 
@@ -89,7 +92,19 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.T
     inside = torch.where(is_ellipse[place].view(n, 1, 1), ellipse, rectangle)  # about the pixels to the border
     masks = inside.clamp(-4, 4) + 0.4 * make.randn(n, ax.Hm, ax.Wm)
     masks[masks.abs() < 0.05] = 0
+    if ax.flag("tied") and n > 1:
+        tie(masks, ax.real("iou_threshold"))
     return masks.to(make.dtype), make.normal("obj_scores_local"), last_occluded
+
+
+def tie(masks: torch.Tensor, threshold: float) -> None:
+    """Makes the second mask a part of the first one, so that their IoU is the threshold, in place."""
+    share = Fraction(threshold).limit_denominator(100)
+    foreground = (masks[0] > 0).view(-1).nonzero().squeeze(1)
+    area = len(foreground) // share.denominator * share.denominator
+    masks[0].view(-1)[foreground[area:]] = -1
+    masks[1] = masks[0]
+    masks[1].view(-1)[foreground[area * share.numerator // share.denominator : area]] = -1
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -146,6 +161,7 @@ PROBLEM = Problem(
             "num_obj_per_gpu": (1, 2, 3, 1, 0, 2, 1, 2),
             "iou_threshold": 0.7,
             "reverse": False,
+            "tied": False,
         },
         # Nine, so that rotating by the trial keeps the period of three.
         "published": {
@@ -154,6 +170,7 @@ PROBLEM = Problem(
             "num_obj_per_gpu": (1, 2, 3, 1, 2, 3, 1, 2, 3),
             "iou_threshold": 0.7,
             "reverse": False,
+            "tied": False,
         },
         "large": {
             "Hm": 288,
@@ -161,6 +178,7 @@ PROBLEM = Problem(
             "num_obj_per_gpu": (63, 64, 65, 63, 64, 65, 63, 64, 65),
             "iou_threshold": 0.7,
             "reverse": False,
+            "tied": False,
         },
     },
     args=(

@@ -23,6 +23,7 @@ from pkb_gym.engine.problem import (
 from pkb_gym.engine.problem.rules import same_bits
 from pkb_gym.problems.graph_parallel.exchange import (
     Ints,
+    as_timed,
     count_lists,
     draw_requests,
     draw_sizes,
@@ -53,12 +54,12 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks have uneven and empty chunks, S by rank, and rows of two, one and no dimensions."""
     if draw.timed:
-        return {"requests": draw_requests(ax, draw)} if ax.flag("ragged") else {}
-    row = ax.ints("row")
+        return {"requests": draw_requests(ax, draw, [])} if ax.flag("ragged") else {}
+    row, kept = ax.ints("row"), as_timed(ax, draw)
     rows: tuple[Ints, ...] = (row, (2, row[0] // 2), row, ())
     return {
-        "requests": draw_requests(ax, draw),
-        "seeds": draw_sizes(ax, draw),
+        "requests": draw_requests(ax, draw, kept),
+        "seeds": draw_sizes(ax, draw, kept),
         "row": rows[draw.trial % 4],
         "group": world_group(ax, draw),
     }

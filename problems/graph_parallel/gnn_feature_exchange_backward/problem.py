@@ -21,6 +21,7 @@ from pkb_gym.engine.problem import (
 )
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, UNIT_ROUNDOFF, CheckContext, within
 from pkb_gym.problems.graph_parallel.exchange import (
+    as_timed,
     count_lists,
     draw_requests,
     draw_sizes,
@@ -42,8 +43,9 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks have uneven and empty chunks, and S by rank."""
     if draw.timed:
-        return {"requests": draw_requests(ax, draw)} if ax.flag("ragged") else {}
-    requests, seeds = draw_requests(ax, draw), draw_sizes(ax, draw)
+        return {"requests": draw_requests(ax, draw, [])} if ax.flag("ragged") else {}
+    kept = as_timed(ax, draw)
+    requests, seeds = draw_requests(ax, draw, kept), draw_sizes(ax, draw, kept)
     return {"requests": requests, "seeds": seeds, "group": world_group(ax, draw)}
 
 

@@ -53,7 +53,8 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Pairs by rank and owner. Timed: Z as the size names it, evenly owned. Checks: unequal Z and skewed owners.
 
     One rank has no pairs on trials 1, 4, 7, ... of the checks, no rank has any on trial 8 of nine, and ids are negative
-    on every third.
+    on every third. On even trials half of the ranks have Z pairs as the size names it, so that no rank can infer the
+    others' numbers from its own.
     """
     W = ax.W
     if draw.timed:
@@ -61,6 +62,8 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         totals = [ax.Z + draw.randint(-jitter, jitter) for _ in range(W)]
         return {"pairs": tuple(spread(total, [1.0] * W, draw) for total in totals)}
     totals = [draw.randint(ax.Z // 2, ax.Z + ax.Z // 4) for _ in range(W)]
+    for rank in draw.sample(range(W), 0 if draw.trial % 2 else W // 2):
+        totals[rank] = ax.Z
     if draw.trial % 3 == 1 and W > 1:
         totals[draw.randrange(W)] = 0
     if draw.trial % 9 == 8:

@@ -65,19 +65,20 @@ def stored_edges(nodes: int, degrees: Ints) -> int:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks cycle through the size's fanouts, a rank without seeds, repeated seeds, all neighbours, none, three hops.
 
-    Nodes are unevenly owned.
+    Then come repeated seeds that none is sampled for, which stay as they are. Nodes are unevenly owned.
     """
     if draw.timed:
         return {}
     W, fanouts = ax.W, ax.ints("fanouts")
-    mode = draw.trial % 6
-    seeds = [ax.S] * W if mode in (0, 2) else [draw.randint(1, ax.S) for _ in range(W)]
+    mode = draw.trial % 7
+    seeds = [ax.S] * W if mode in (0, 2, 6) else [draw.randint(1, ax.S) for _ in range(W)]
     if mode in (1, 5) and W > 1:
         seeds[draw.randrange(W)] = 0
     changed = {
         3: (-1, fanouts[-1]) if ax.N <= 100_000 else fanouts,
         4: (fanouts[0], 0, fanouts[-1]),
         5: (fanouts[0], fanouts[-1], 1),
+        6: (0, fanouts[-1]),
     }
     cuts = sorted(draw.randint(0, ax.N // 2) for _ in range(W - 1))
     extra = [high - low for low, high in zip([0, *cuts], [*cuts, ax.N // 2], strict=True)]
@@ -86,7 +87,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         "owned": tuple(more + rest // W + (rank < rest % W) for rank, more in enumerate(extra)),
         "seeds": tuple(seeds),
         "fanouts": changed.get(mode, fanouts),
-        "repeated": mode == 2,
+        "repeated": mode in (2, 6),
         "group": (tuple(range(W)),) if draw.trial % 2 else None,
     }
 

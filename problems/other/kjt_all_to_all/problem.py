@@ -28,7 +28,7 @@ Inputs: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]"
 Splits: TypeAlias = tuple[int, ...]
 
 MAX_UNEQUAL = 1024
-"""Batches larger than this stay equal, as bags of unequal batches may be regrouped one by one on the host."""
+"""Larger batches are unequal on few trials, as bags of unequal batches may be regrouped one by one on the host."""
 
 
 def default_splits(ax: Axes) -> Splits:
@@ -90,7 +90,11 @@ def vary_totals(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Checks have empty bags and cycle through unequal batches, strides per feature, weights, stagger, no features."""
+    """Checks have empty bags and cycle through unequal batches, strides per feature, weights, stagger, no features.
+
+    On the last of seven about half of the ranks have the batch of the size and all else is as in timing, so that no
+    rank can infer the others' batches from its own.
+    """
     if draw.timed:
         return vary_totals(ax, draw)
     staggered = 2 if ax.W % 2 == 0 else 1
@@ -101,6 +105,7 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         {"strides": "batches", "weighted": True, "stagger": staggered},
         {"strides": "features"},
         {},
+        {"strides": "some batches"},
     )
     mode = modes[draw.trial % len(modes)]
     splits = default_splits(ax)
@@ -110,6 +115,11 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     strides: tuple[Splits, ...] = ((ax.B,) * count,) * ax.W
     if mode.get("strides") == "batches" and ax.B <= MAX_UNEQUAL:
         strides = tuple((size,) * count for size in unequal_batches(ax.B, ax.W, draw))
+    elif mode.get("strides") == "some batches":
+        sizes = [ax.B] * ax.W
+        for rank in draw.sample(range(ax.W), ax.W // 2):
+            sizes[rank] = draw.randrange(ax.B)
+        strides = tuple((size,) * count for size in sizes)
     elif mode.get("strides") == "features":
         strides = tuple(tuple(draw.randint(0, ax.B) for _ in range(count)) for _ in range(ax.W))
     changes = mode | {
@@ -117,7 +127,7 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         "strides": strides,
         "variable": mode.get("strides") == "features",
         "low": 0,
-        "pg": (tuple(range(ax.W)),) if draw.trial % 2 else None,
+        "pg": (tuple(range(ax.W)),) if draw.trial % len(modes) % 2 else None,
     }
     return changes | vary_totals(ax.replace(**changes), draw)
 

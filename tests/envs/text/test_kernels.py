@@ -52,7 +52,7 @@ def test_data_not_read_and_data_not_found_are_mentioned():
 def test_the_compilers_paragraph_holds_log_and_table():
     compiled = report(kernel("k"), log="kernel.cu(3): warning #177-D: unused")
     text = compiler_text(timed().model_copy(update={"compile": compiled}))
-    assert text.startswith("Compiler:\nkernel.cu(3): warning #177-D: unused\nkernel ")
+    assert text.startswith("Compiler:\n| kernel.cu(3): warning #177-D: unused\nkernel ")
     assert compiler_text(timed().model_copy(update={"compile": report()})) == ""
 
 
