@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from .messages import WireMessage
 
-PRELOADED = "/proc/self/fd/"
-"""The library that a zygote is started with stands first in LD_PRELOAD, behind this its descriptor."""
+PRELOADED = "/proc/self/./fd/"
+"""The library that a zygote is started with stands first in LD_PRELOAD, behind this its descriptor. The dynamic linker
+takes a name that it knows for the library that it knows: no other library is loaded by a name of this form."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.own_library import build_for_host
 from pkb_gym.engine.evaluators.gang_pool import GLOO_LOOP
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.ranks.heaps import memory_file
+from pkb_gym.engine.rankside.forking import PRELOADED
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.problems.catalogue import find_problem
@@ -86,6 +89,36 @@ def test_ranks_have_it_and_programs_that_they_start_do_not(local_evaluator: Loca
     assert "preloaded: True, named: None" in feedback.message
     zygote = local_evaluator._pool.zygote(trusted=True)
     assert "pkb-preloaded" in Path(f"/proc/{zygote._process.pid}/maps").read_text()
+
+
+LOADS = """
+import ctypes, os, sys
+
+preloaded, other = int(sys.argv[1]), int(sys.argv[2])
+os.dup2(other, preloaded)
+print(ctypes.CDLL(f"/proc/self/fd/{preloaded}").of_the_other())
+"""
+
+
+def test_another_library_may_be_loaded_by_the_number_of_its_descriptor(tmp_path: Path, library: bytes) -> None:
+    """The dynamic linker took it for the preloaded one, by its name, and no symbol of it was found."""
+    (tmp_path / "other.cpp").write_text('extern "C" int of_the_other() { return 17; }')
+    subprocess.run(["g++", "-shared", "-fPIC", "other.cpp", "-o", "other.so"], cwd=tmp_path, check=True)
+    other = os.open(tmp_path / "other.so", os.O_RDONLY)
+    fd = memory_file("preloaded", library)
+    try:
+        run = subprocess.run(
+            [sys.executable, "-c", LOADS, str(fd), str(other)],
+            env={**os.environ, "LD_PRELOAD": f"{PRELOADED}{fd}"},
+            pass_fds=(fd, other),
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    finally:
+        os.close(fd)
+        os.close(other)
+    assert run.stdout.strip() == "17", run.stderr
 
 
 def test_what_the_user_preloads_is_preloaded_too(
