@@ -453,6 +453,13 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for result in ("fault_drill", "ray_faults", "honest_evaluations", "learning_run", "reward_study")
         for name in ("stages/time", "stages/timing_statistics", "ranks/zygote", "evaluators/gang_pool")
     },
+    # What a service or a pool adds to evaluations, and its share of an evaluator's throughput: evaluations of both
+    # sides take less time.
+    **{
+        (result, f"pkb_gym/engine/{name}.py"): "9305ab242da4"
+        for result in ("service_load", "ray_overhead", "ray_gangs")
+        for name in ("ranks/zygote", "evaluators/gang_pool")
+    },
     # Libraries of our own are compiled by one function, with the same commands as before; one more is.
     **{
         ("fault_drill", f"pkb_gym/engine/compile/{name}.py"): "9305ab242da4"
