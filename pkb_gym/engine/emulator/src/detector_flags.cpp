@@ -221,7 +221,8 @@ void Flags::fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uin
   } else {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
       const int lane = __builtin_ctz(rest);
-      warp.fences.change(1u << lane, warp.all_lanes, [&](Fences& fences) { change(1u << lane, fences, warp.past.at(lane)); });
+      warp.fences.change(1u << lane, warp.all_lanes,
+                         [&](Fences& fences) { change(1u << lane, fences, warp.past.at(lane)); });
     }
   }
 }

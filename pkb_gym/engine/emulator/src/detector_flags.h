@@ -5,9 +5,10 @@
 // make an edge if the load observes the store, directly or through atomics, and each one's scope holds the other's thread.
 // The beginning of a kernel counts as a fence of system scope, since all earlier work of its stream is visible by then.
 // Two fence.sc order each other. Where the one comes before a strong store and the other after a load that observes it,
-// each in its own thread or beyond a barrier of the block, or the first beyond flags and so a barrier of the grid, the order cannot be the other way round: the load would come
-// before the store that it observes (PTX ISA 8.10, "Fence-SC" and "Causality"). What came before the first is then in
-// the past of the second. Between fences without such a load, the order is an accident of the execution and makes no edge.
+// each in its own thread or beyond a barrier of the block, or the first beyond flags and so a barrier of the grid, the
+// order cannot be the other way round: the load would come before the store that it observes (PTX ISA 8.10, "Fence-SC"
+// and "Causality"). What came before the first is then in the past of the second. Between fences without such a load, the
+// order is an accident of the execution and makes no edge.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +86,8 @@ class Flags {
   ClockRef clock_before(const WarpState& warp, uint32_t lanes, const FencePoint& fence);
   // What came before fences.sc of system scope that happen before the lanes' next instruction.
   ClockRef before_system_fences(const WarpState& warp, uint32_t lanes, const SequentialFences& fences);
-  void lead_on(WarpState& warp, uint32_t lanes, const Published& published, const Part& part, Scope distance, bool acquired);
+  void lead_on(WarpState& warp, uint32_t lanes, const Published& published, const Part& part, Scope distance,
+               bool acquired);
   void observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance);
   void acquire_sequential(WarpState& warp, uint32_t lanes, int highest);
 

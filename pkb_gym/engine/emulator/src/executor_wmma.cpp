@@ -211,7 +211,9 @@ Handler find_handler(const Instruction& instruction, Detail& detail) {
   if (parts[1] != "mma" || instruction.has("satfinite") || instruction.has("popc")) return nullptr;
   // ...d.a.b.c; .d.c alone for operands of f16
   size_t shape_at = 0;
-  while (shape_at < parts.size() && !(parts[shape_at].size() > 5 && parts[shape_at][0] == 'm' && parts[shape_at].find('k') != std::string_view::npos)) ++shape_at;
+  while (shape_at < parts.size() && !(parts[shape_at].size() > 5 && parts[shape_at][0] == 'm' &&
+                                      parts[shape_at].find('k') != std::string_view::npos))
+    ++shape_at;
   std::vector<const Type*> types;
   for (size_t i = shape_at + 1; i < parts.size(); ++i) {
     const Type* const type = type_of(parts[i]);
