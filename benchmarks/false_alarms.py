@@ -54,7 +54,7 @@ from tests.problems.support import Job, Run, end_lasting_processes, run_jobs
 WORLD_SIZE = 4
 LIMIT = 1e-6
 CHECKED_CALLS = 2 * WORLD_SIZE + 2
-TIMED_CALLS = (MAX_BLOCKS["cuda"] + 2) * MAX_CALLS
+TIMED_CALLS = (MAX_BLOCKS["cuda"] + 2) * max(MAX_CALLS.values())
 """Compared at most: every block as long as it may be, the one that warms up and the one that is disturbed included."""
 
 PART = 0.003

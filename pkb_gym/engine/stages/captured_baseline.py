@@ -53,6 +53,6 @@ def _captured_us(run: CandidateRun, baseline_us: float, gate_us: float) -> list[
     reference.warm_up(calls)
     if not reference.capture(calls, run.dialect):
         return None
-    replays = statistics.calls_per_block("cuda", baseline_us, baseline_us, statistics.MAX_CALLS)
+    replays = statistics.replays_per_block(baseline_us)
     blocks = [reference.replay(replays) for _ in range(statistics.GRAPH_BLOCKS)]
-    return [statistics.per_call_us(block, replays, gate_us) for block in blocks]
+    return [statistics.per_call_us("cuda", block, replays, gate_us) for block in blocks]

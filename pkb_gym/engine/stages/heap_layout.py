@@ -105,7 +105,7 @@ def _lay_out(
     # Pages in between belong to the gaps.
     few_checked = min(MIN_CHECKED_CALLS, trials) * (largest_checked + PAGE_BYTES)
     all_checked = trials * (largest_checked + PAGE_BYTES)
-    timed_block = min(most_calls, MAX_CALLS) * (largest_timed + PAGE_BYTES)
+    timed_block = min(most_calls, MAX_CALLS[device]) * (largest_timed + PAGE_BYTES)
     block_bytes = max(min(all_checked, room), few_checked, timed_block)
     segment_bytes = align(scratch_bytes + block_bytes + (1 << 20), PAGE_BYTES)
     drawn = max(largest_checked, largest_timed)

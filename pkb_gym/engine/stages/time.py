@@ -195,10 +195,11 @@ class _Pairs:
         report = run.compare(finished.done)
         if not report.passed or finished.late:
             raise failed_while_timed(run, finished, report, self._baseline_us)
+        device, overhead = run.config.device, self._overhead
         return Block(
             calls=calls,
-            baseline_us=statistics.per_call_us(baseline_ns, calls, self._overhead.baseline_us(calls)),
-            candidate_us=statistics.per_call_us(finished.nanoseconds, calls, self._overhead.candidate_us(calls)),
+            baseline_us=statistics.per_call_us(device, baseline_ns, calls, overhead.baseline_us(calls)),
+            candidate_us=statistics.per_call_us(device, finished.nanoseconds, calls, overhead.candidate_us(calls)),
         )
 
     def _time_baseline(self, calls: int) -> int:

@@ -42,9 +42,17 @@ LONGEST_BLOCK_US: Mapping[Device, float] = {"cpu": 10_000.0, "cuda": 30_000.0}
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
-MAX_CALLS = 256
-GRAPHS, GRAPH_BLOCKS = 4, 9
-"""Calls of the baseline that are captured, and blocks of replays of them."""
+MAX_CALLS: Mapping[Device, int] = {"cpu": 256, "cuda": 64, "emulated": 64}
+"""Of a block. On GPUs the inputs and the comparison of a short call take many times as long as the call; emulated ones
+are not timed, and have the same heaps."""
+
+LEAST_WORK: Mapping[Device, float] = {"cpu": 1 / 2, "cuda": 1 / 8}
+"""Share of a block that is taken to be work, so that a noisy overhead never makes a time vanish. On the CPU handovers
+scatter by as much as they take. On GPUs they scatter little, and are most of what lies between two short calls: half of
+it would be more than such a call."""
+
+GRAPHS, GRAPH_BLOCKS, MAX_REPLAYS = 4, 9, 256
+"""Calls of the baseline that are captured, blocks of replays of them, and replays of a block."""
 
 PUBLISHED_WARMUP_CALLS, PUBLISHED_TIMED_CALLS = 500, 100
 
@@ -71,7 +79,12 @@ def calls_per_block(device: Device, baseline_us: float, candidate_us: float, mos
     """
     fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
     wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US[device] / slow), 1))
-    return max(1, min(wanted, most, MAX_CALLS))
+    return max(1, min(wanted, most, MAX_CALLS[device]))
+
+
+def replays_per_block(baseline_us: float) -> int:
+    """How many replays of the captured baseline a block gets: enough to reach `TARGET_BLOCK_US`, at its eager time."""
+    return max(1, min(ceil(TARGET_BLOCK_US / max(baseline_us, 0.1)), MAX_REPLAYS))
 
 
 def marginal_call_us(few: int, few_us: float, many: int, many_us: float) -> float:
@@ -91,13 +104,10 @@ def marginal_call_us(few: int, few_us: float, many: int, many_us: float) -> floa
     return min(max((many * many_us - few * few_us) / (many - few), many_us / 4), many_us)
 
 
-def per_call_us(block_ns: int, calls: int, overhead_us: float) -> float:
-    """Microseconds a call, without the overhead of the block.
-
-    At least half of the block is taken to be work, so that a noisy overhead never makes a time vanish.
-    """
+def per_call_us(device: Device, block_ns: int, calls: int, overhead_us: float) -> float:
+    """Microseconds a call, without the overhead of the block; never less than `LEAST_WORK` of the block."""
     block_us = block_ns / 1e3
-    return max(block_us - overhead_us, block_us / 2) / calls
+    return max(block_us - overhead_us, LEAST_WORK[device] * block_us) / calls
 
 
 def typical_us(blocks_us: Sequence[float]) -> float:

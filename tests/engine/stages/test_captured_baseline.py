@@ -63,8 +63,7 @@ def test_it_is_measured_while_nothing_else_runs_on_blocks_of_replays() -> None:
     bench = captured(BaselineCache())
     graphs = timing_statistics.GRAPHS
     begin = [f"make {graphs} timed", f"warm up {graphs}", f"capture {graphs} native"]
-    calls = timing_statistics.calls_per_block("cuda", 100, 100, timing_statistics.MAX_CALLS)
-    replays = [f"replay {calls}"] * timing_statistics.GRAPH_BLOCKS
+    replays = [f"replay {timing_statistics.replays_per_block(100)}"] * timing_statistics.GRAPH_BLOCKS
     held = bench.log[bench.log.index("devices held") : bench.log.index("devices free")]
     assert held[1:] == [*begin, *replays]
 

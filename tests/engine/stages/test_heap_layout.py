@@ -30,14 +30,15 @@ def workload(world_size: int = 2, size: str = "tiny", problem: Problem = PROBLEM
     return Workload(problem, size, world_size, "bfloat16", "robust", b"key", 0, 0)
 
 
-@pytest.mark.parametrize("trials", [4, 2 * MAX_CALLS])
-def test_a_heap_has_room_for_every_checked_call_and_the_longest_block(trials: int) -> None:
-    layout = lay_out(PROBLEM, builder(trials=trials).config)
+@pytest.mark.parametrize(("gpus", "trials"), [(0, 4), (0, 2 * MAX_CALLS["cpu"]), (2, 4)])
+def test_a_heap_has_room_for_every_checked_call_and_the_longest_block(gpus: int, trials: int) -> None:
+    longest = MAX_CALLS["cuda" if gpus else "cpu"]
+    layout = lay_out(PROBLEM, builder(gpus=gpus, trials=trials).config)
     assert layout.scratch_bytes == MIN_SCRATCH_BYTES and layout.segment_bytes % PAGE_BYTES == 0
     checked = workload().plan(range(trials), False, layout.scratch_bytes)
-    timed = workload().plan(range(MAX_CALLS), True, layout.scratch_bytes)
+    timed = workload().plan(range(longest), True, layout.scratch_bytes)
     assert max(checked.end, timed.end) <= layout.segment_bytes
-    assert layout.most_calls >= MAX_CALLS, "tiny calls do not fill the room of a block"
+    assert layout.most_calls >= longest, "tiny calls do not fill the room of a block"
 
 
 @pytest.mark.parametrize(("gpus", "room"), [(0, CPU_BLOCK_BYTES // 2), (2, GPU_BLOCK_BYTES)])

@@ -17,14 +17,15 @@ def blocks(*ratios: float) -> list[Block]:
     ("device", "baseline_us", "candidate_us", "most", "calls"),
     [
         ("cpu", 1000, 1000, 256, 10),  # both reach the target length
-        ("cuda", 100, 100, 256, 100),
-        ("cuda", 10, 10, 256, 256),  # never more than MAX_CALLS
+        ("cuda", 200, 200, 256, 50),
+        ("cpu", 10, 10, 1000, 256),  # never more than MAX_CALLS
+        ("cuda", 10, 10, 1000, 64),
         ("cuda", 1000, 10, 256, 30),  # the slower side must not run longer than it may
         ("cpu", 1000, 10, 256, 10),
         ("cuda", 1e6, 1e6, 256, 1),
         ("cpu", 1e6, 1, 256, 1),
         ("cpu", 100, 100, 7, 7),  # nor more than memory allows
-        ("cuda", 0, 0, 256, 256),
+        ("cuda", 0, 0, 256, 64),
     ],
 )
 def test_calls_per_block(device, baseline_us, candidate_us, most, calls):
@@ -46,14 +47,23 @@ def test_the_marginal_call_is_separated_from_the_first_ones(few, few_us, many, m
     assert timing_statistics.marginal_call_us(few, few_us, many, many_us) == pytest.approx(found)
 
 
-def test_the_overhead_of_a_block_is_subtracted():
-    assert timing_statistics.per_call_us(1_000_000, 10, 100.0) == pytest.approx(90)
-    assert timing_statistics.per_call_us(1_000_000, 10, 300.0) == pytest.approx(70)
+@pytest.mark.parametrize(("baseline_us", "replays"), [(100, 100), (1000, 10), (10, 256), (1e6, 1), (0, 256)])
+def test_replays_per_block(baseline_us, replays):
+    assert timing_statistics.replays_per_block(baseline_us) == replays
 
 
-def test_half_of_a_block_is_work_whatever_is_subtracted():
-    """A noisy overhead never makes a time vanish."""
-    assert timing_statistics.per_call_us(1_000_000, 10, 900.0) == pytest.approx(50)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_overhead_of_a_block_is_subtracted(device):
+    assert timing_statistics.per_call_us(device, 1_000_000, 10, 100.0) == pytest.approx(90)
+    assert timing_statistics.per_call_us(device, 1_000_000, 10, 300.0) == pytest.approx(70)
+
+
+@pytest.mark.parametrize(
+    ("device", "overhead_us", "found_us"), [("cpu", 900, 50), ("cuda", 800, 20), ("cuda", 900, 12.5)]
+)
+def test_a_share_of_a_block_is_work_whatever_is_subtracted(device, overhead_us, found_us):
+    """A noisy overhead never makes a time vanish; on GPUs most of a block of short calls is overhead."""
+    assert timing_statistics.per_call_us(device, 1_000_000, 10, overhead_us) == pytest.approx(found_us)
 
 
 def test_bootstrap_of_equal_samples_has_no_width():
