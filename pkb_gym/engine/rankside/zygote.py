@@ -28,7 +28,7 @@ from .messages import WireError
 from .remove_tree import remove_tree
 from .wire import Wire
 
-RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat")
+RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat", ".cuda_heap")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
