@@ -26,7 +26,7 @@ from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.devices import NO_FLIGHT_RECORDER
 from pkb_gym.engine.rankside.gloo_compat import install
 from pkb_gym.engine.rankside.process_groups import ProcessGroups
-from pkb_gym.engine.rankside.processors import FastProcessors, bind_rank, move_to
+from pkb_gym.engine.rankside.processors import bind_rank, find_fastest, move_to
 from pkb_gym.engine.rankside.python import make_argument
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.problems.loading import load_module
@@ -84,7 +84,7 @@ class Rank:
         self._cuda = device == "cuda"
         self._device = torch.device(f"cuda:{rank}" if self._cuda else "cpu")
         torch.set_num_threads(bind_rank(rank, world_size))  # as the engine's reference gang is
-        self._processors = FastProcessors(sorted(os.sched_getaffinity(0)))
+        self._processors = sorted(os.sched_getaffinity(0))
         if self._cuda:
             torch.cuda.set_device(self._device)
             os.environ |= NO_FLIGHT_RECORDER
@@ -235,7 +235,7 @@ class Rank:
         begin, end = (torch.cuda.Event(enable_timing=True) if self._cuda else None for _ in range(2))
         self._now()
         if self._cuda:
-            move_to(self._processors.find())  # likewise
+            move_to(find_fastest(self._processors))  # likewise
         dist.barrier(group=self._control)
         gc.disable()
         began = time.perf_counter()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pkb_gym.engine.rankside.orders import DeviceName
-from pkb_gym.engine.rankside.processors import FEWEST, FastProcessors, move_to
+from pkb_gym.engine.rankside.processors import FEWEST, find_fastest, move_to
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,6 @@ class CudaConditioner:
 
     def __init__(self, processors: Sequence[int]) -> None:
         self._processors = processors
-        self._fast = FastProcessors(processors)
         self.server_processor = processors[-1]
         self._filler: torch.Tensor | None = None
         self._reserved: Counter[int] = Counter()
@@ -145,7 +144,7 @@ class CudaConditioner:
 
     def choose_processors(self) -> tuple[int, ...] | None:
         """Tries them; one of the fastest is left to the server of handovers, where there are enough."""
-        fastest = self._fast.find()
+        fastest = find_fastest(self._processors)
         others = [processor for processor in self._processors if processor not in fastest]
         if len(fastest) > FEWEST:
             self.server_processor = fastest.pop()

@@ -9,9 +9,6 @@ from collections.abc import Sequence
 
 SPINS, TRIES = 1000, 2
 MOST_TRIED = 16
-ENOUGH = 6
-"""For a rank's threads and the server of its handovers."""
-
 FEWEST = 2
 """A thread that waits by spinning, as CUDA's synchronisation does, must not keep others of its process from running."""
 SLOWEST_RELATIVE = 1.2
@@ -35,37 +32,18 @@ def bind_rank(rank: int, world_size: int) -> int:
     return len(own)
 
 
-class FastProcessors:
-    """The search for those of a rank's processors that run at full speed just now.
+def find_fastest(processors: Sequence[int]) -> list[int]:
+    """The processors that run at full speed just now, the fastest first; this thread is on one of them then.
 
     On a core that also works for another program a process is slow, and everything that it launches is late. A virtual
     machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
-    found holds for milliseconds. So each processor is tried, of many some, until enough of them are about as fast as
-    any has ever been; those of the last search, whose caches are warm, come first.
-
-    Args:
-        processors: of the rank.
+    found holds for milliseconds. So each processor is tried, of many some.
     """
-
-    def __init__(self, processors: Sequence[int]) -> None:
-        step = -(-len(processors) // MOST_TRIED)
-        self._order = list(processors[::step])
-        self._full_speed_ns = 0  # that the first search, which tries all, has yet to find
-
-    def find(self) -> list[int]:
-        """The fastest first; this thread is on one of those that were tried then."""
-        took_ns: dict[int, int] = {}
-        for processor in self._order:
-            took_ns[processor] = _spin_ns(processor)
-            if sum(each <= SLOWEST_RELATIVE * self._full_speed_ns for each in took_ns.values()) >= ENOUGH:
-                break
-        quickest = sorted(took_ns, key=lambda processor: took_ns[processor])
-        best_ns = took_ns[quickest[0]]
-        limit_ns = SLOWEST_RELATIVE * best_ns
-        found = quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
-        self._full_speed_ns = min(self._full_speed_ns or best_ns, best_ns)
-        self._order = found + [processor for processor in self._order if processor not in found]
-        return found
+    step = -(-len(processors) // MOST_TRIED)
+    took_ns = {processor: _spin_ns(processor) for processor in processors[::step]}
+    quickest = sorted(took_ns, key=lambda processor: took_ns[processor])
+    limit_ns = SLOWEST_RELATIVE * took_ns[quickest[0]]
+    return quickest[:FEWEST] + [processor for processor in quickest[FEWEST:] if took_ns[processor] <= limit_ns]
 
 
 def _spin_ns(processor: int) -> int:

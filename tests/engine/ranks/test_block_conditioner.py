@@ -78,19 +78,11 @@ def test_on_the_cpu_nothing_is_done(memory: Memory) -> None:
     assert conditioner.answer_us() is None and conditioner.choose_processors() is None and memory.given == []
 
 
-class Fast:
-    def __init__(self, processors: list[int]) -> None:
-        self._processors = processors
-
-    def find(self) -> list[int]:
-        return [each for each in self._processors if each < 10]
-
-
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Where this process would have moved, of processors that are the faster the lower their number."""
     moved: list[list[int]] = []
-    monkeypatch.setattr(module, "FastProcessors", Fast)
+    monkeypatch.setattr(module, "find_fastest", lambda processors: [each for each in processors if each < 10])
     monkeypatch.setattr(module, "move_to", moved.append)
     return moved
 

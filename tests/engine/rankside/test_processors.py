@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pkb_gym.engine.rankside import processors
-from pkb_gym.engine.rankside.processors import ENOUGH, MOST_TRIED, FastProcessors, bind_rank, move_to
+from pkb_gym.engine.rankside.processors import MOST_TRIED, bind_rank, find_fastest, move_to
 from tests.engine.forked import in_child
 
 
@@ -54,50 +54,24 @@ def test_this_process_is_bound() -> None:
 def test_processors_that_are_slow_just_now_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     took_ns = {3: 100, 4: 180, 5: 119, 6: 121, 9: 101}
     monkeypatch.setattr(processors, "_spin_ns", took_ns.__getitem__)
-    assert FastProcessors(sorted(took_ns)).find() == [3, 9, 5]
-    assert FastProcessors([3, 4, 6]).find() == [3, 6], "two at least, however slow"
-    assert FastProcessors([4]).find() == [4]
+    assert find_fastest(sorted(took_ns)) == [3, 9, 5]
+    assert find_fastest([3, 4, 6]) == [3, 6], "two at least, however slow"
+    assert find_fastest([4]) == [4]
 
 
 @pytest.mark.parametrize("count", [1, 16, 17, 28, 64, 112])
 def test_only_some_of_many_are_tried(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(processors, "_spin_ns", lambda processor: 100)
-    tried = FastProcessors(range(1, count + 1)).find()
+    tried = find_fastest(range(1, count + 1))
     assert min(count, MOST_TRIED // 2) <= len(tried) <= MOST_TRIED
     assert set(tried) <= set(range(1, count + 1)) and len(set(tried)) == len(tried)
-
-
-def test_a_later_search_ends_once_enough_run_at_full_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To try sixteen took milliseconds, before each block of either side."""
-    took_ns, tried = dict.fromkeys(range(16), 100), list[int]()
-
-    def spin_ns(processor: int) -> int:
-        tried.append(processor)
-        return took_ns[processor]
-
-    monkeypatch.setattr(processors, "_spin_ns", spin_ns)
-    fast = FastProcessors(range(16))
-    took_ns[0] = took_ns[3] = 200
-    assert len(fast.find()) == 14 and tried == list(range(16)), "nothing is known before the first search"
-    tried.clear()
-    found = fast.find()
-    assert tried == found == [1, 2, 4, 5, 6, 7] and len(found) == ENOUGH
-    took_ns |= dict.fromkeys([1, 2, 4], 200)  # a neighbour has begun to work
-    tried.clear()
-    assert sorted(fast.find()) == [5, 6, 7, 8, 9, 10] and tried[:6] == found
-    tried.clear()
-    fast.find()
-    assert sorted(tried) == [5, 6, 7, 8, 9, 10], "those of the last search come first"
-    took_ns |= dict.fromkeys(range(16), 200)
-    tried.clear()
-    assert len(fast.find()) == 16 == len(tried), "where none runs at full speed all are tried"
 
 
 def test_trying_is_real() -> None:
     own = sorted(os.sched_getaffinity(0))
 
     def work() -> None:
-        found = FastProcessors(own).find()
+        found = find_fastest(own)
         assert found and set(found) <= set(own)
         assert os.sched_getaffinity(0) == {own[-1]}, "the thread that tries stays where it tried last"
 
