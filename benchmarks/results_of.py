@@ -213,7 +213,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, "pkb_gym/engine/ranks/zygote.py"): "c6d8a815c156"
         for result in (
-            *("agent_runs", "fault_drill", "gpu_evaluator_1_ranks"),
+            *("agent_runs", "fault_drill"),
             *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
         )
     },
@@ -224,7 +224,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, "pkb_gym/engine/ranks/gang.py"): "bf7e1fb3"
         for result in (
-            *("fault_drill", "gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks"),
+            "fault_drill",
             *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
         )
     },
@@ -246,10 +246,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # figures were timed in more, or are faster. The statistics of a block are the same.
     **{
         (result, f"pkb_gym/engine/stages/{name}.py"): as_of
-        for result in (
-            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_experts_2_ranks", "handover_requests"),
-            *("honest_evaluations", "reward_study"),
-        )
+        for result in (*("handover_requests", "honest_evaluations", "reward_study"),)
         for name, as_of in (("time", "bf7e1fb3"), ("timing_statistics", "3435599ae"))
     },
     # The same interval, computed once for both questions.
@@ -270,10 +267,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # or GPUs. A reference rank is sent one descriptor more.
     **{
         (result, "pkb_gym/engine/handover/server.cpp"): "a7e6d158"
-        for result in (
-            *("gpu_evaluator_1_ranks", "gpu_experts_2_ranks", "handover_requests"),
-            *("honest_evaluations", "reward_study"),
-        )
+        for result in (*("handover_requests", "honest_evaluations", "reward_study"),)
     },
     # And it is stopped while nothing is evaluated: the drill kills ranks, and counts verdicts.
     ("fault_drill", "pkb_gym/engine/ranks/reference_gang.py"): "bf7e1fb3",
@@ -341,7 +335,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for results, names in (
             (("experts", "mutants", "starters"), ("host_comm", "symm_cpu")),
             (("honest_evaluations",), ("host_comm", "symm_cpu", "symm_cuda")),
-            (("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_experts_2_ranks"), ("host_comm", "symm_cuda")),
             (("emulated_experts", "emulated_mutants", "mutants_2_gpus"), ("host_comm", "symm_cuda")),
             (("emulated_mutants_1_gpus_of_2_ranks",), ("host_comm", "symm_cuda")),
         )
@@ -428,8 +421,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("ray_bytes", "pkb_gym/engine/records/source.py"): "66fb103f9c42",
     # Titles of columns are escaped as cells are, and numbers of a picture have few digits before the point.
     **{("report_size", f"pkb_gym/report/{name}.py"): "66fb103f9c42" for name in ("markdown", "figures/svg")},
-    # Measured with the kernel's text before one of its loops became a function.
-    ("gpu_experts_2_ranks", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
     # Rows of this kernel name the commit that they are of.
     **{
         (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
@@ -439,11 +430,19 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("honest_evaluations", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
     # Rows of mutants that the kernel has no more were taken out.
     ("emulated_mutants_1_gpus_of_2_ranks", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
-    # Blocks on GPUs have the length that they had; ranks there do not meet by gloo.
+    # Blocks on GPUs have fewer calls, and more of one may be overhead. It counts requests, and compares times of one run.
     **{
-        (result, f"pkb_gym/engine/{name}.py"): "9305ab242da4"
-        for result in ("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_experts_2_ranks", "handover_requests")
-        for name in ("stages/time", "stages/timing_statistics", "ranks/zygote", "evaluators/gang_pool")
+        ("handover_requests", f"pkb_gym/engine/stages/{name}.py"): "3be163d96f8f"
+        for name in ("time", "timing_statistics")
+    },
+    # Blocks on the CPU have as many calls as before, and at least as large a share of them is work.
+    **{
+        (result, f"pkb_gym/engine/stages/{name}.py"): "3be163d96f8f"
+        for result in (
+            *("experts", "latency", "repeatability"),
+            *("honest_evaluations", "learning_run", "reward_study"),
+        )
+        for name in ("time", "timing_statistics")
     },
     # Collectives of gloo take less time, and blocks on the CPU hold fewer calls. Evaluations of the drills are as right
     # or wrong as they were, and figures of learning compare policies whose kernels were timed alike, with gloo as it
