@@ -150,7 +150,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # slow to answer: the evaluations were on the CPU, whose delays are the same.
     **{("honest_evaluations", f"pkb_gym/engine/stages/{name}.py"): "9ba5bb4f" for name in ("check", "block_staging")},
     # Translation units of the emulator, and options for its kernels, which the drill does not use.
-    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "f190e42d",
+    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "5f4ddf71",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
     # counts of instructions before and after.
     **{

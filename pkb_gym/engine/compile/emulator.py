@@ -23,13 +23,14 @@ TIMEOUT_S = 1800.0
 """A processor takes about a minute for it; a busy machine leaves it a fraction of one."""
 
 FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off", "-fvisibility=hidden")
-FAST = ("alu_", "matrix_", "executor_run")
-"""Beginnings of the sources whose loops are to be vectorised; -O1 compiles the others sooner."""
+FAST = ("alu", "executor_run", "matrix_tiles")
+"""Beginnings of the translation units whose loops are to be vectorised; -O1 compiles the others sooner."""
 
-TOGETHER = ("detector", "executor", "prepare", "ptx", "runtime")
+TOGETHER = ("alu", "detector", "executor", "prepare", "ptx", "runtime")
 """Beginnings of sources that form one translation unit, as the remaining ones do: they include the same headers."""
-ALONE = ("executor_memory", "executor_wgmma", "ptx_parser")
-"""Sources that define names of internal linkage which another source of their unit defines, too."""
+ALONE = ("alu_half", "executor_memory", "executor_run", "executor_wgmma", "matrix_tiles", "ptx_parser")
+"""Sources with a unit of their own: vectorised ones, and those that define names of internal linkage which another
+source of their unit defines, too."""
 
 ALIASES = r"nm -g --defined-only *.o | sed -n 's/.* T \(_*\)cuda\(.*\)$/-Wl,--defsym=\1CUDA\2=\1cuda\2/p' | sort -u"
 """Prints options that give the functions of the runtime the names that `emulated_names` gives those of a candidate."""
@@ -120,7 +121,7 @@ def _units(names: Iterable[str]) -> dict[str, list[str]]:
     for stem in sorted(name.removesuffix(".cpp") for name in names if name.endswith(".cpp")):
         beginning = stem.partition("_")[0]
         shared = beginning if beginning in TOGETHER else "remaining"
-        units.setdefault(stem if stem.startswith(FAST) or stem in ALONE else shared, []).append(f"{stem}.cpp")
+        units.setdefault(stem if stem in ALONE else shared, []).append(f"{stem}.cpp")
     return units
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,10 +38,15 @@ def groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
 
 def lacking(source: str) -> frozenset[str]:
     """Functions of the runtime that a source calls and the emulator lacks."""
-    texts = (path.read_text(encoding="utf-8") for path in RUNTIME.glob("runtime_cuda*.cpp"))
-    known = {name for text in texts for name in CALL.findall(text)}
     called = CALL.findall(source)
-    return frozenset(name for name in called if not {name, f"{name}C"} & known)  # templates call the name with C
+    return frozenset(name for name in called if not {name, f"{name}C"} & known())  # templates call the name with C
+
+
+@functools.cache
+def known() -> frozenset[str]:
+    """Functions of the runtime that the emulator has."""
+    texts = (path.read_text(encoding="utf-8") for path in RUNTIME.glob("runtime_cuda*.cpp"))
+    return frozenset(name for text in texts for name in CALL.findall(text))
 
 
 def in_namespace(namespace: str, name: str, source: str) -> list[str]:

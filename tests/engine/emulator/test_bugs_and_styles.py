@@ -6,6 +6,7 @@ Honest kernels of many ways to synchronise, in candidates/cuda/styles, are right
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 
@@ -51,9 +52,15 @@ ALL = [*BUGS, *MENDED, *STYLES]
 """Compiled together."""
 
 
+@functools.cache
+def source_of_all() -> str:
+    """The source that they share."""
+    return joined_source(ALL)
+
+
 def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **requested: object) -> Feedback:
     config = joined_config(ALL.index(kernel) + 1, kernel, timeout_s=60.0, compile_timeout_s=600.0, **requested)
-    return evaluator.evaluate(find_problem("AllReduce"), joined_source(ALL), config)
+    return evaluator.evaluate(find_problem("AllReduce"), source_of_all(), config)
 
 
 def test_all_classes_are_there() -> None:

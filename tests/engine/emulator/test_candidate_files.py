@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,12 @@ def limits_of(candidate: Candidate) -> tuple[int, int] | None:
     return LIMITS.get(short_name(candidate)) or LIMITS.get(candidate.outcome)
 
 
+@functools.cache
+def source_of_group(number: int) -> str:
+    """The source that the candidates of a group share."""
+    return joined_source(JOINED[number])
+
+
 def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     """Its evaluation. The detector runs where synchronisation is the question."""
     requested: dict[str, object] = {
@@ -50,10 +57,10 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     }
     if (limits := limits_of(candidate)) is not None:
         requested["memory_bytes"], _ = limits
-    together = next((group for group in JOINED if candidate in group), [])
-    if len(together) > 1:
-        config = joined_config(together.index(candidate) + 1, candidate, **requested)
-        return find_problem(candidate.problem), joined_source(together), config
+    number = next((number for number, group in enumerate(JOINED) if candidate in group), None)
+    if number is not None and len(JOINED[number]) > 1:
+        config = joined_config(JOINED[number].index(candidate) + 1, candidate, **requested)
+        return find_problem(candidate.problem), source_of_group(number), config
     alone = {"device": "emulated", "until": "check"} | requested
     config = EvalConfig.model_validate(candidate.config.model_dump() | alone)
     return find_problem(candidate.problem), candidate.source, config

@@ -16,7 +16,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages.progress import BUILDING
 from pkb_gym.envs.text.feedback import feedback_text
-from pkb_gym.problems.catalogue import expert_source, find_problem
+from pkb_gym.problems.catalogue import find_problem
 
 pytestmark = [
     pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++"),
@@ -198,13 +198,6 @@ def test_the_same_seed_repeats_a_run_to_the_instruction(local_evaluator: LocalEv
     assert first.emulation == again.emulation
     assert first.emulation is not None and other.emulation is not None
     assert first.emulation.schedules != other.emulation.schedules
-
-
-def test_an_expert_is_right(local_evaluator: LocalEvaluator) -> None:
-    problem = find_problem("AllReduce")
-    config = EvalConfig(device="emulated", world_size=2, compile_timeout_s=600.0, detect_races=True)
-    feedback = local_evaluator.evaluate(problem, expert_source(problem, "cu") or "", config)
-    assert feedback.passed, feedback.message
 
 
 def test_an_episode_is_judged_with_the_detector(local_evaluator: LocalEvaluator) -> None:

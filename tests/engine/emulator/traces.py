@@ -43,17 +43,17 @@ region shared 0 tile 0x900000 0x1000 4 1
 """Two ranks: `x`, `out`, scratch and signals of rank r begin at 0x100000 (r + 1). Streams 10 and 20 are theirs."""
 
 
-def _build(cache: CompileCache) -> Path:
-    """The detector and the player, compiled once for all test processes."""
-    sources = [*sorted(SOURCES.glob("detector*.cpp")), SOURCES / "findings.cpp"]
-    sources.append(Path(__file__).with_name("trace_player.cpp"))
+def _build(cache: CompileCache, *, with_detector: bool) -> Path:
+    """The player, compiled once for all test processes; with the detector, where no emulator holds one."""
+    detector = [*sorted(SOURCES.glob("detector*.cpp")), SOURCES / "findings.cpp"]
+    sources = [*(detector if with_detector else ()), Path(__file__).with_name("trace_player.cpp")]
     read = [path.read_text(encoding="utf-8") for path in [*sources, *sorted(SOURCES.glob("*.h"))]]
-    key = CompileCache.key(detector=read, command=COMPILER, compiler=compiler_version())
-    library = cache.folder / f"detector-{key}.so"
+    key = CompileCache.key(player=read, command=COMPILER, compiler=compiler_version())
+    library = cache.folder / f"player-{key}.so"
     with cache.exclusive(key):
         if not library.exists():
             with tempfile.TemporaryDirectory(dir=cache.folder) as folder:
-                whole = Path(folder, "detector.cpp")  # one translation unit: the standard headers are read once
+                whole = Path(folder, "player.cpp")  # one translation unit: the standard headers are read once
                 whole.write_text("".join(f'#include "{source}"\n' for source in sources))
                 compiled = whole.with_suffix(".so")
                 subprocess.run([*COMPILER, str(whole), "-o", str(compiled)], check=True)
@@ -65,11 +65,13 @@ class DetectorLibrary:
     """The detector and the player of traces.
 
     Args:
-        cache: where they are kept.
+        cache: where what is compiled is kept.
+        emulator: the library whose detector it is; None compiles the detector alone.
     """
 
-    def __init__(self, cache: CompileCache) -> None:
-        self._library = ctypes.CDLL(str(_build(cache)))
+    def __init__(self, cache: CompileCache, emulator: Path | None) -> None:
+        self._player = ctypes.CDLL(str(_build(cache, with_detector=emulator is None)))
+        self._library = self._player if emulator is None else ctypes.CDLL(str(emulator))
         self._library.pkb_emu_detector_create.restype = ctypes.c_void_p
         self._library.pkb_emu_detector_observer.restype = ctypes.c_void_p
         self._library.pkb_emu_detector_json.restype = ctypes.c_char_p
@@ -82,7 +84,7 @@ class DetectorLibrary:
         try:
             error = ctypes.create_string_buffer(400)
             observer = ctypes.c_void_p(self._library.pkb_emu_detector_observer(detector))
-            line = self._library.play_trace(observer, (WORLD + trace).encode(), error, len(error))
+            line = self._player.play_trace(observer, (WORLD + trace).encode(), error, len(error))
             assert line == 0, error.value.decode()
             report = json.loads(self._library.pkb_emu_detector_json(detector))
             assert self._library.pkb_emu_detector_count(detector) == len(report["findings"])

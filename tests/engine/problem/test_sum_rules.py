@@ -53,7 +53,7 @@ def narrowed(addends: torch.Tensor, mantissa_bits: int) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_any_order_of_addition_is_right(world_size: int, shape: tuple[int, ...], of_one_sign: bool) -> None:
-    for seed in range(20):
+    for seed in range(20 if shape != SHAPES[-1] else 4):  # the largest has many elements
         for dtype in (torch.bfloat16, torch.float16):
             whole = draw(world_size, shape, of_one_sign, seed)
             addends = whole.to(dtype)
