@@ -34,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
     elif config.getoption("numprocesses", None):
         return  # it hands tests to other processes, and needs nothing of what they import
+    gc.disable()  # until tests are collected
     import torch
     from hypothesis import settings
 

@@ -214,8 +214,11 @@ def _is_str(value: object) -> TypeGuard[str]:
     return isinstance(value, str)
 
 
+_ONLY_INTS = frozenset({int})
+
+
 def _is_ints(value: object) -> TypeGuard[tuple[int, ...]]:
-    return isinstance(value, tuple) and {*map(type, value)} <= {int}
+    return isinstance(value, tuple) and _ONLY_INTS.issuperset(map(type, value))
 
 
 def _is_int_lists(value: object) -> TypeGuard[tuple[tuple[int, ...], ...]]:
@@ -293,8 +296,9 @@ def resolve_shape(shape: tuple[str | int, ...] | str, ax: Axes) -> tuple[int, ..
         # Without the words for each kind of error: layouts have thousands of shapes.
         entries = ax.entries
         dims = tuple([entries.get(dim) if isinstance(dim, str) else dim for dim in shape])
-        if not _is_ints(dims):
-            dims = tuple(ax.number(dim) if isinstance(dim, str) else dim for dim in shape)
+        if _is_shape(dims):
+            return dims
+        dims = tuple(ax.number(dim) if isinstance(dim, str) else dim for dim in shape)
     if not _is_shape(dims):
         raise SizeError(f"{ax.problem}: shape {shape!r} on rank {ax.r} gives {dims!r}; expected numbers >= 0")
     return dims

@@ -11,6 +11,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pkb_gym.engine.errors import DeclarationError, SizeError
@@ -174,7 +175,7 @@ class Problem:
         """Gymnasium id."""
         return f"PKB/{self.name}-v0"
 
-    @property
+    @cached_property
     def data_args(self) -> tuple[Tensor | TensorList | Linear | Sparse, ...]:
         """The arguments that hold data, in order."""
         return tuple(arg for arg in self.args if isinstance(arg, Tensor | TensorList | Linear | Sparse))
@@ -190,7 +191,7 @@ class Problem:
         """The tags for the communication of the ranks."""
         return tuple(tag for tag in self.tags if tag in PATTERNS)
 
-    @property
+    @cached_property
     def returned(self) -> tuple[Output | OutputList, ...]:
         """The outputs that `solution` of the python dialect returns, in order."""
         return tuple(out for out in self.outputs if not isinstance(out, InPlace))
