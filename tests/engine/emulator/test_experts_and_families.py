@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,22 +29,32 @@ pytestmark = [
 ]
 
 
+EXPERTS = [problem.name for problem in catalogue() if expert_source(problem, "cu") is not None]
+OF_FAMILIES = [problem for problem, language in sorted(FAMILIES) if language == "cuda"]
+NAMES = [*(f"expert {problem}" for problem in EXPERTS), *(f"family {problem}" for problem in OF_FAMILIES)]
+
+
+@cache
+def groups() -> dict[str, list[Kernel]]:
+    """By the first word of their names; texts of families take seconds to write, which collecting does not need."""
+    experts = [Kernel(f"expert {name}", name, expert_source(find_problem(name), "cu") or "") for name in EXPERTS]
+    return {"expert": experts, "family": [_of_family(problem) for problem in OF_FAMILIES]}
+
+
 def _of_family(problem: str) -> Kernel:
     variant = random.Random(problem).choice(find_family(problem, "cuda").variants)
     return Kernel(f"family {problem}", problem, variant.source)
 
 
-EXPERTS = [
-    Kernel(f"expert {problem.name}", problem.name, expert_source(problem, "cu") or "")
-    for problem in catalogue()
-    if expert_source(problem, "cu") is not None
-]
-ALL = [*EXPERTS, *(_of_family(problem) for problem, language in sorted(FAMILIES) if language == "cuda")]
+def group_of(name: str) -> tuple[list[Kernel], int]:
+    """The group of a kernel, and its place there."""
+    group = groups()[name.split()[0]]
+    return group, [kernel.name for kernel in group].index(name)
+
+
 FEW_CALLS = {"expert HyenaCP": 5}
 """Calls of kernels that execute more than a million instructions of warps in each, so that `make test` has time for
 them: two together, and three under another policy."""
-
-GROUPS = [[kernel for kernel in ALL if kernel.name.startswith(kind)] for kind in ("expert", "family")]
 
 
 def config_of(seed: int = 0, trials: int = 14) -> EvalConfig:
@@ -69,28 +80,28 @@ def assert_right(evaluator: LocalEvaluator, kernel: Kernel, source: str, config:
 @pytest.fixture(scope="module")
 def together(compiled_before: Path) -> None:
     """The groups; the tests find them in the cache."""
-    for group in GROUPS:
+    for group in groups().values():
         compile_together(group, CompileCache.in_folder(compiled_before))
 
 
 @pytest.mark.usefixtures("together")
-@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
-def test_it_is_right_and_has_no_finding(kernel: Kernel, local_evaluator: LocalEvaluator) -> None:
-    (group,) = [group for group in GROUPS if kernel in group]
-    source = joined(group, group.index(kernel))
-    config = config_of(trials=FEW_CALLS.get(kernel.name, 14))
-    assert_right(local_evaluator, kernel, source, config)
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_right_and_has_no_finding(name: str, local_evaluator: LocalEvaluator) -> None:
+    group, place = group_of(name)
+    config = config_of(trials=FEW_CALLS.get(name, 14))
+    assert_right(local_evaluator, group[place], joined(group, place), config)
 
 
 @pytest.fixture(scope="module")
 def alone(local_evaluator: LocalEvaluator) -> None:
     """All of them, side by side; the tests find them in the cache."""
-    work = [(find_problem(each.problem), each.source, config_of()) for each in ALL]
+    work = [(find_problem(each.problem), each.source, config_of()) for group in groups().values() for each in group]
     compile_ahead(local_evaluator, work, threads=os.cpu_count() or 2)
 
 
 @pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="takes minutes: run it by `make emulated`")
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
-def test_it_is_right_as_its_own_source(kernel: Kernel, local_evaluator: LocalEvaluator) -> None:
-    assert_right(local_evaluator, kernel, kernel.source, config_of(seed=1))
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_right_as_its_own_source(name: str, local_evaluator: LocalEvaluator) -> None:
+    group, place = group_of(name)
+    assert_right(local_evaluator, group[place], group[place].source, config_of(seed=1))
