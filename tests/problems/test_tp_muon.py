@@ -74,6 +74,21 @@ def test_in_timing_the_first_iteration_is_more_than_a_multiplication(trial):
     assert run.wrong(0, "y", X.bfloat16()).float().mean() > 0.5
 
 
+@pytest.mark.parametrize("trial", [2, 3])
+@pytest.mark.parametrize("place", range(9))
+def test_no_coefficient_of_the_first_iterations_can_be_left_out(trial, place):
+    """Of noise alone, matrices as large as those at size published came out right with others."""
+    run = run_reference("TPMuon", size={"m": 256, "n": 256, "n_r": None}, world_size=1, trial=trial)
+    ax, x = run.axes[0], run.args[0]["x"].float()
+    table = torch.tensor([float(number) for number in TABLES[ax["coefficient_type"]].split()])
+    table[place] = 0
+    X = (x if ax.partition_dim == 1 else x.T) / x.norm()
+    for a, b, c in table.view(-1, 3):
+        gram = X @ X.T
+        X = a * X + (b * gram + c * gram @ gram) @ X
+    assert run.wrong(0, "y", (X if ax.partition_dim == 1 else X.T).bfloat16()).any()
+
+
 def test_trials_cover_tables_and_dimensions():
     problem = find_problem("TPMuon")
     axes = [make_axes(problem, trial=trial)[3] for trial in range(5)]

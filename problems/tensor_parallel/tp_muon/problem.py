@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 TABLE_LENGTH = {"simple": 1, "quintic": 5, "polar_express": 8, "aol": 4}
 SPREAD = 8
-"""Singular values of a matrix of spectrum "falling": 1, 1/2, 1/4 ... over this many directions, and noise."""
+NOISE = {"falling": 2.0**-6, "leaning": 1.0}
+"""By spectrum: the singular values are 1, 1/2, 1/4 ... over `SPREAD` directions, and so much noise."""
 
 LOOSENESS = {"bfloat16": 1.0, "float16": 2.0**-2, "float32": 2.0**-2}
 """Factor on the tolerance. The iteration is made in float32 whatever the dtype, and magnifies small singular values:
@@ -57,11 +58,13 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: all four tables, both partitioned dimensions, subgroups, few columns, falling singular values.
 
+    Of noise alone, the first iterations of the longer tables would come to much the same with other coefficients.
     In timing they fall, too: those of noise alone are all so small beside the norm that the first iteration is next to
     a multiplication by its first coefficient.
     The longest table has more columns than rows: with fewer, the last iterations keep a shard whose columns are
     orthogonal already as it is, whatever the other ranks hold.
-    More steps than these would make an iteration on the Gram matrix alone, which is legal, lose small singular values.
+    More steps than these, or less noise in eight of them, would make an iteration on the Gram matrix alone, which is
+    legal, lose small singular values.
     """
     scale: dict[str, AxisValue] = {"scale": 10 ** draw.uniform(-2, 1)}
     if draw.timed:
@@ -79,24 +82,32 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
             "partition_dim": 1,
             "n_r": ax.m,
             "group": halves if ax.W > 2 else None,
+            "spectrum": "leaning",
         },
-        {"coefficient_type": "aol", "steps": 4, "partition_dim": 0, "n_r": max(1, ax.m // (2 * ax.W))},
+        {
+            "coefficient_type": "aol",
+            "steps": 4,
+            "partition_dim": 0,
+            "n_r": max(1, ax.m // (2 * ax.W)),
+            "spectrum": "falling",
+        },
         {"coefficient_type": "quintic", "steps": 5, "partition_dim": 1, "spectrum": "falling", "group": (world,)},
     )
     return scale | modes[(draw.trial - 1) % len(modes)]
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """Noise, or falling singular values and a little noise as a gradient has them, at any scale."""
+    """Noise, or falling singular values and noise as a gradient has them, at any scale."""
     import torch
 
     ax = make.ax
     values = make.randn(ax.m, ax.n_r)
-    if ax.text("spectrum") == "falling":
+    noise = NOISE.get(ax.text("spectrum"))
+    if noise is not None:
         directions = make.stream("directions", ax.first).randn(ax.m, SPREAD) * torch.exp2(
             -torch.arange(SPREAD, device=make.device, dtype=torch.float32)
         )
-        values = 2.0**-6 * values + directions @ make.randn(SPREAD, ax.n_r)
+        values = noise * values + directions @ make.randn(SPREAD, ax.n_r)
     x = (values * ax.real("scale")).to(make.dtype)
     return (x if ax.partition_dim == 1 else x.T.contiguous(),)
 
