@@ -44,7 +44,7 @@ def test_a_library_of_too_many_parts_is_not_gone_through(assembly: str, tmp_path
 
 
 def test_names_that_share_their_ends_are_not_read_one_by_one(tmp_path: Path) -> None:
-    """60 names of up to 1.2 MB, which lie in a table of 1.2 MB, took 36 MB; larger ones held a service up.
+    """60 names of up to 1.2 MB, which lie in a table of 1.2 MB: read one by one, larger ones held a service up.
 
     Names of symbols do so, and names of sections, which reading by a section's name goes through.
     """
