@@ -11,11 +11,22 @@ from typing import Literal
 
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.records.check_report import Mismatch, Race
-from pkb_gym.engine.stages.block_staging import TOGETHER, CallConditions, Pace, Withheld, conducted, longest_delays_s
+from pkb_gym.engine.stages.block_staging import (
+    LONG_HOLD,
+    TOGETHER,
+    CallConditions,
+    Pace,
+    Withheld,
+    conducted,
+    longest_delays_s,
+)
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 
 MOST_TENSORS = 32
 """The most tensors that are tried one by one, to find the one that was read."""
+
+SEARCHES = 3
+"""How often they are, for one that was read late."""
 
 
 def late_output(finished: FinishedBlock) -> Race | None:
@@ -55,14 +66,26 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
             return Race(kind="missing_wait", rank=wrong.rank, owner=late, evidence=str(wrong))
     # A rank that reads late shows it also where the machine, rather than a hold, let it fall behind.
     for reader in dict.fromkeys((held, (mismatch.rank,))):
-        others = [rank for rank in range(run.config.world_size) if rank not in reader]
-        conditions = CallConditions(held_ranks=reader)
-        found = _first_wrong(run, conditions, _tensors(run, others, withdrawn=True), pace) if reader else None
-        if found is not None and found[0].names:
-            alone, wrong = found
-            return _read(wrong, "late_read", alone)
+        race = _late_read(run, reader, pace) if reader else None
+        if race is not None:
+            return race
     rank = mismatch.rank if mismatch.rank in slow else slow[0]
     return Race(kind="reuse", rank=rank, evidence=str(mismatch))
+
+
+def _late_read(run: CandidateRun, readers: tuple[int, ...], pace: Pace) -> Race | None:
+    """The tensor of another rank that these ranks read late; None if there is none.
+
+    They are held for long, and again: on a busy machine the others may not depart meanwhile.
+    """
+    others = [rank for rank in range(run.config.world_size) if rank not in readers]
+    for _ in range(SEARCHES):
+        conditions = CallConditions(held_ranks=readers, holds=LONG_HOLD)
+        found = _first_wrong(run, conditions, _tensors(run, others, withdrawn=True), pace)
+        if found is not None:
+            alone, wrong = found
+            return _read(wrong, "late_read", alone) if alone.names else None
+    return None
 
 
 def _read(wrong: Mismatch, kind: Literal["early_read", "late_read"], alone: Withheld) -> Race:

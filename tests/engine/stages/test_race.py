@@ -8,8 +8,8 @@ import pytest
 
 from pkb_gym.engine.ranks.reference_orders import ConductCalls
 from pkb_gym.engine.records.check_report import Mismatch, Race
-from pkb_gym.engine.stages.block_staging import CallConditions, Pace
-from pkb_gym.engine.stages.race import find_race
+from pkb_gym.engine.stages.block_staging import LONG_HOLD, CallConditions, Pace
+from pkb_gym.engine.stages.race import SEARCHES, find_race
 from tests.engine.records.mismatches import mismatch
 from tests.engine.stages.fake_gangs import Bench
 
@@ -62,6 +62,14 @@ def test_an_argument_that_a_rank_read_late_though_it_was_not_held() -> None:
     wrong = mismatch(rank=1, trial=4 + X_WITHHELD)
     race = found(LATE, [], [wrong])
     assert race == Race(kind="late_read", rank=1, owner=0, tensor="tensor", evidence=str(wrong))
+
+
+def test_a_late_read_that_shows_in_the_last_search() -> None:
+    """On a busy machine no other rank departed while the reader was held: it was named as one that used data again."""
+    bench = Bench()
+    assert found(HELD, [], [], [mismatch(rank=1, trial=8 + X_WITHHELD)], bench=bench).kind == "late_read"
+    held_ns = [setting.holds_ns for setting in bench.candidate.settings]
+    assert held_ns == [((0,) * 4, (LONG_HOLD * 1_000_000, 0) * 2)] * SEARCHES
 
 
 def test_a_late_rank_is_tried_before_a_held_one() -> None:
