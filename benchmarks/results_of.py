@@ -252,7 +252,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # The same interval, computed once for both questions.
     **{
         (result, "pkb_gym/engine/stages/timing_statistics.py"): "3435599ae"
-        for result in ("experts", "latency", "repeatability")
+        for result in ("experts", "repeatability")
     },
     # Inputs that show a wrong kernel, or that a right one could not miss. With them 120 further evaluations, 20 of each
     # kernel of SAM3IoUSuppression, DDP, ZeRO1, ZeRO2 and FSDPStep, were all right.
@@ -439,7 +439,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Blocks on the CPU are as long, and the same share of one is work.
     **{
         (result, f"pkb_gym/engine/stages/{name}.py"): "3be163d96f8f"
-        for result in ("experts", "latency", "repeatability")
+        for result in ("experts", "repeatability")
         for name in ("time", "timing_statistics")
     },
     # Collectives of gloo take less time, and blocks on the CPU hold fewer calls. Evaluations of the drills are as right
