@@ -250,10 +250,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for name, as_of in (("time", "bf7e1fb3"), ("timing_statistics", "3435599ae"))
     },
     # The same interval, computed once for both questions.
-    **{
-        (result, "pkb_gym/engine/stages/timing_statistics.py"): "3435599ae"
-        for result in ("experts", "repeatability")
-    },
+    **{(result, "pkb_gym/engine/stages/timing_statistics.py"): "3435599ae" for result in ("experts", "repeatability")},
     # Inputs that show a wrong kernel, or that a right one could not miss. With them 120 further evaluations, 20 of each
     # kernel of SAM3IoUSuppression, DDP, ZeRO1, ZeRO2 and FSDPStep, were all right.
     ("honest_evaluations", "problems/data_parallel/ddp/problem.py"): "bf7e1fb3",
