@@ -428,25 +428,22 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("honest_evaluations", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
     # Rows of mutants that the kernel has no more were taken out.
     ("emulated_mutants_1_gpus_of_2_ranks", "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef",
-    # Blocks on GPUs have fewer calls, and more of one may be overhead. It counts requests, and compares times of a run.
-    **{
-        ("handover_requests", f"pkb_gym/engine/stages/{name}.py"): "3be163d96f8f"
-        for name in ("time", "timing_statistics")
-    },
-    # Blocks on the CPU are as long, and the same share of one is work.
     **{
         (result, f"pkb_gym/engine/stages/{name}.py"): "3be163d96f8f"
-        for result in ("experts", "repeatability")
+        for result in (
+            # Blocks on GPUs have fewer calls, and more of one may be overhead. It counts requests, and compares times
+            # of a run.
+            "handover_requests",
+            # Blocks on the CPU are as long, and the same share of one is work.
+            *("experts", "repeatability"),
+            # And those hold fewer calls, as collectives of gloo take less time. Evaluations are as right or wrong as
+            # they were, and figures of learning compare policies whose kernels were timed alike, with gloo as it was
+            # then (docs/training.md).
+            *("honest_evaluations", "learning_run", "reward_study"),
+        )
         for name in ("time", "timing_statistics")
     },
-    # Collectives of gloo take less time, and blocks on the CPU hold fewer calls. Evaluations of the drills are as right
-    # or wrong as they were, and figures of learning compare policies whose kernels were timed alike, with gloo as it
-    # was then (docs/training.md).
-    **{
-        (result, f"pkb_gym/engine/stages/{name}.py"): "3be163d96f8f"
-        for result in ("honest_evaluations", "learning_run", "reward_study")
-        for name in ("time", "timing_statistics")
-    },
+    # Evaluations of the drills are as right or wrong as they were.
     **{
         (result, f"pkb_gym/engine/{name}.py"): "9305ab242da4"
         for result in ("fault_drill", "ray_faults")

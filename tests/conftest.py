@@ -34,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
         _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
     elif config.getoption("numprocesses", None):
         return  # it hands tests to other processes, and needs nothing of what they import
-    gc.disable()  # until tests are collected
+    # Thousands of tests and what they import are a million objects, which every full collection would look at again.
+    gc.disable()
     import torch
     from hypothesis import settings
 
@@ -78,15 +79,12 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    # Thousands of tests and what they import are a million objects, which every full collection would look at again,
-    # and which a forked child would copy.
-    gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # a forked child would copy what a collection touches
         gc.set_threshold(*COLLECTED_AT)
 
 
