@@ -49,12 +49,12 @@ def header() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """How this program was started, but for the folders of results and of compiled files."""
+    """How this program was started, but for the folders of results and compiled files, and the places of others."""
     words = ["python", *sys.orig_argv[1:]]
     for option in {"--out", "--compiled"} & set(words):
         begin = words.index(option)
         del words[begin : begin + 2]
-    return shlex.join(words)
+    return shlex.join(Path(word).name if word.startswith("/") else word for word in words)
 
 
 def commit() -> str:
