@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -78,9 +79,10 @@ def stale(commit: str, paths: list[str]) -> list[str]:
 
 
 def commits_of(name: str, result: dict[str, object]) -> set[str]:
-    """The commit of a result, and those of rows that name their own where a later run went on with an earlier one."""
-    rows = () if name in RENEWED_ROW_BY_ROW else result.get("rows", ())
-    own = {row["commit"] for row in rows if isinstance(row, dict) and row.get("commit")}  # type: ignore[attr-defined]
+    """The commit of a result, and those of its rows, seeds and arms that name their own: they may be of other runs."""
+    names = ("seeds", "arms") if name in RENEWED_ROW_BY_ROW else ("rows", "seeds", "arms")
+    parts = [part for part in map(result.get, names) if isinstance(part, list)]
+    own = {row["commit"] for part in parts for row in part if isinstance(row, dict) and row.get("commit")}
     return own | {str(result["commit"])}
 
 
@@ -110,6 +112,7 @@ def test_every_result_has_date_machine_command_and_commit(path: Path):
     dt.date.fromisoformat(result["date"])
     assert result["machine"] and result["command"].startswith("python -m benchmarks.")
     assert re.fullmatch(r"[0-9a-f]{12}", result["commit"]), "measure a commit, without changes that are not in it"
+    assert not [word for word in shlex.split(result["command"]) if word.startswith("/")], "no folder of the machine"
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
