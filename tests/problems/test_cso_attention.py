@@ -79,17 +79,6 @@ def test_trials_cover_clips_heads_and_ranges():
     assert (eight.Hq, eight.c, eight.m) == (48, 21600, 2700)
 
 
-@pytest.mark.parametrize("size", ["tiny", "published", "large"])
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
-def test_only_the_ranges_tell_some_checks_from_timed_calls(size, world_size):
-    """Where as many tokens as slots were checked with another number or form of keys alone, ranges could be ignored."""
-    problem = find_problem(NAME)
-    timed, checked = (make_axes(problem, size=size, world_size=world_size, timed=each)[0] for each in (True, False))
-    seen = ("n", "Hq", "Hk", "D", "R", "clip_token_nums", "group")
-    assert [checked[name] for name in seen] == [timed[name] for name in seen]
-    assert checked["ranges"] != timed["ranges"]
-
-
 def test_own_blocks_instead_of_ranges_are_refused_where_all_slots_are_keys():
     size = {"padding": 0, "m": 16}
     run = run_reference(NAME, size=size, world_size=2)
