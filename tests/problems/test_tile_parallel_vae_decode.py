@@ -83,6 +83,15 @@ def test_published_trials_match_and_are_bfloat16(dtype: str) -> None:
     assert (run.outputs[0]["video"].float() - expected(run)).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("size", ["tiny", "published", "large"])
+def test_height_and_width_cannot_be_taken_for_each_other(size: str) -> None:
+    ax = make_axes(find_problem(NAME), size=size, trial=2)[0]
+    stride = [int(tile * (1 - ax.real("spatial_overlap"))) for tile in (ax.tile_height, ax.tile_width)]
+    tiles = [math.ceil(n / step) for n, step in zip((ax.H, ax.width), stride, strict=True)]
+    for height, width in (ax.tile_height, ax.tile_width), (ax.H_out, ax.W_out), tiles:
+        assert height != width
+
+
 def test_more_ranks_than_tiles() -> None:
     size = {"T": 1, "H": 4, "width": 3, "tile_length": 1, "tile_height": 4, "tile_width": 4, "temporal_overlap": 0.0}
     run = run_reference(NAME, size=size | {"spatial_upsample": 2, "spatial_overlap": 0.0}, world_size=4)
