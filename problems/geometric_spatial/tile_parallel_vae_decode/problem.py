@@ -58,8 +58,7 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing cycles through overlaps along t, super-resolution, longer tiles, few channels, and odd strides.
 
-    On one trial in four tiles and the video are not square, and there are other numbers of tiles across than down, but
-    of small videos.
+    On half of the trials tiles are not square, of which there are other numbers across than down.
     """
     if draw.timed or draw.trial == 0:
         return {}
@@ -70,7 +69,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         {"first_frame_as_image": True, "temporal_overlap": overlap, "sr_ratio": 2},
         # A stride that is cut to a whole number, so that pieces kept do not fit strides.
         {"spatial_overlap": 0.3, "temporal_overlap": 0.0, "C": 2, "B": 2, "tile_height": flat},
-        {"first_frame_as_image": True, "temporal_overlap": 0.3, "spatial_overlap": 0.0},
+        {"first_frame_as_image": True, "temporal_overlap": 0.3, "spatial_overlap": 0.0, "tile_height": flat},
     )
     return modes[draw.trial % len(modes)]
 
