@@ -79,6 +79,16 @@ def test_trials_cover_clips_heads_and_ranges():
     assert (eight.Hq, eight.c, eight.m) == (48, 21600, 2700)
 
 
+def test_own_blocks_instead_of_ranges_are_refused_where_all_slots_are_keys():
+    size = {"padding": 0, "m": 16}
+    run = run_reference(NAME, size=size, world_size=2)
+    assert run.axes[0].clip_token_nums == run.axes[0].W * run.axes[0].m
+    blocks = torch.tensor(make_axes(run.problem, size=size, world_size=2, timed=True)[0]["ranges"])
+    for rank in range(2):
+        run.args[rank] = run.args[rank] | {"k_ranges": blocks}
+    assert all(run.wrong(rank, "out", own.bfloat16()).any() for rank, own in enumerate(oracle(run)))
+
+
 def test_illegal_sizes():
     problem = find_problem(NAME)
     for size, message in (

@@ -85,6 +85,15 @@ def test_near_misses_are_refused(trial: int) -> None:
     assert run.wrong(0, "loss", alone["loss"]) and run.wrong(0, "metrics", alone["metrics"]).any()
 
 
+@pytest.mark.parametrize(("trial", "statistic", "reduced"), [(1, 2, max), (2, 1, min)])
+@pytest.mark.parametrize("size", ["tiny", {"T": 512, "H": 64, "V": 512}])
+def test_ignored_tokens_that_count_as_ratios_of_one_are_refused(trial, statistic, reduced, size) -> None:
+    run = run_reference(NAME, size=size, world_size=2, trial=trial)
+    metrics = run.outputs[0]["metrics"].clone()
+    metrics[statistic] = reduced(1.0, float(metrics[statistic]))
+    assert run.wrong(0, "metrics", metrics)[statistic]
+
+
 def no_label(run: Run) -> list[dict[str, torch.Tensor]]:
     return [one | {"labels": torch.full_like(one["labels"], -100)} for one in run.args]
 

@@ -69,6 +69,13 @@ def test_one_swapped_id_and_one_part_in_a_million_are_refused() -> None:
     assert not run.wrong(0, "values_out").any()
 
 
+def test_ids_cut_to_half_of_their_bits_are_refused_in_timed_calls() -> None:
+    run = run_reference("KJTAllToAll", world_size=2, timed=True)
+    for rank, outputs in enumerate(run.outputs):
+        for cut in (outputs["values_out"].int().long(), outputs["values_out"] & 2**32 - 1):
+            assert run.wrong(rank, "values_out", cut).float().mean() > 0.4
+
+
 def test_trials_cover_every_mode() -> None:
     problem = find_problem("KJTAllToAll")
     trials = [make_axes(problem, size="published", trial=trial) for trial in range(6)]

@@ -44,7 +44,7 @@ def expected(run: Run) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("trial", "world_size"), [(0, 4), (1, 4), (2, 4), (3, 4), (0, 2), (1, 2), (2, 2), (3, 1), (2, 1)]
+    ("trial", "world_size"), [(0, 4), (1, 4), (2, 4), (3, 4), (0, 2), (1, 2), (2, 2), (3, 2), (3, 1), (2, 1)]
 )
 def test_trials_match_the_definition(trial: int, world_size: int) -> None:
     run = run_reference(NAME, world_size=world_size, trial=trial)
@@ -62,11 +62,19 @@ def test_published_trials_match_and_have_four_entries_a_row(world_size: int) -> 
         assert indices[:, 4:8].tolist() == [[0] * 4, [1] * 4, [16 + 1, 16 + 2, 16 + 3, 16 + 4]]
 
 
-def test_shares_are_uneven_and_a_last_one_may_be_the_longest() -> None:
-    run = run_reference(NAME, size="tiny", world_size=4, trial=2)  # 6 channels over 4 ranks: 1, 1, 1, 3
-    assert [ax.Ca for ax in run.axes] == [1, 1, 1, 3]
-    assert len({ax.Wl for ax in run.axes}) > 1
-    assert (run.axes[0]["azimuth_group"], run.axes[0]["polar_group"]) == (None, ((0,), (1,), (2,), (3,)))
+@pytest.mark.parametrize("size", ["tiny", "published", "large"])
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_shares_are_uneven_in_both_groups(world_size: int, size: str) -> None:
+    trials = [make_axes(find_problem(NAME), size=size, world_size=world_size, trial=trial) for trial in range(4)]
+    for share in ("Ca", "Wl", "Wa", "Hl", "Hq"):
+        assert any(len({ax[share] for ax in axes}) > 1 for axes in trials), share
+
+
+def test_a_last_share_may_be_the_longest() -> None:
+    run = run_reference(NAME, size="tiny", world_size=4, trial=3)  # 9 latitudes over 4 ranks
+    assert [ax.Hl for ax in run.axes] == [ax.Hq for ax in run.axes] == [2, 2, 2, 3]
+    groups = run.axes[0]["azimuth_group"], run.axes[0]["polar_group"]
+    assert groups == (((0,), (1,), (2,), (3,)), None)
 
 
 def test_filters_are_coalesced_with_empty_and_full_rows() -> None:

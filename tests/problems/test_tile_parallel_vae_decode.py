@@ -83,6 +83,18 @@ def test_published_trials_match_and_are_bfloat16(dtype: str) -> None:
     assert (run.outputs[0]["video"].float() - expected(run)).abs().max() < 0.05
 
 
+@pytest.mark.parametrize("size", ["tiny", "published", "large"])
+@pytest.mark.parametrize(("trial", "overlap"), [(2, "spatial_overlap"), (3, "temporal_overlap")])
+def test_height_and_width_cannot_be_taken_for_each_other(trial: int, overlap: str, size: str) -> None:
+    ax = make_axes(find_problem(NAME), size=size, trial=trial)[0]
+    assert (ax.tile_height != ax.tile_width) and (ax.H_out != ax.W_out or trial == 3) and ax.real(overlap) > 0
+    down, across = (
+        math.ceil(n / int(tile * (1 - ax.real("spatial_overlap"))))
+        for n, tile in ((ax.H, ax.tile_height), (ax.width, ax.tile_width))
+    )
+    assert down != across or (trial, size) == (2, "tiny")
+
+
 def test_more_ranks_than_tiles() -> None:
     size = {"T": 1, "H": 4, "width": 3, "tile_length": 1, "tile_height": 4, "tile_width": 4, "temporal_overlap": 0.0}
     run = run_reference(NAME, size=size | {"spatial_upsample": 2, "spatial_overlap": 0.0}, world_size=4)

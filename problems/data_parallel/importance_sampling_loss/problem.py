@@ -40,6 +40,9 @@ FLOAT32_ERROR = 1e-4
 FAR = 40.0
 """Old log-probabilities moved by this much reach the clamp."""
 
+ASIDE = 2.0
+"""Those moved by this much have their ratios on one side of 1."""
+
 
 def derive(ax: Axes) -> dict[str, int]:
     """Adds the second result, which is None always."""
@@ -49,6 +52,7 @@ def derive(ax: Axes) -> dict[str, int]:
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: own or common weights, tokens below the clamp or (alone) above it, another ignore_index.
 
+    Where some are below the clamp all ratios are below 1, which is that of an ignored token; and likewise above.
     Now and then a rank has no valid token, or none has; what belongs to ignored tokens is not a number on odd trials.
     """
     if draw.timed:
@@ -110,8 +114,9 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     order = make.permutation(ax.T)
     ignored = int(ax.T * (LEAST_IGNORED + (MOST_IGNORED - LEAST_IGNORED) * float(make.rand(1))))
     far = order[ignored : ignored + max(1, ax.T // 64)]
-    if ax.text("clamped") != "none":
-        old[far] += FAR if ax.text("clamped") == "low" else -FAR
+    side = {"none": 0.0, "low": 1.0, "high": -1.0}[ax.text("clamped")]
+    old += side * ASIDE
+    old[far] += side * FAR
     if make.rank in ax.ints("silent"):
         ignored = ax.T
     labels[order[:ignored]] = ax.ignore_index

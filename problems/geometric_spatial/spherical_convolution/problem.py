@@ -79,19 +79,23 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing cycles through coarser longitudes, groups, no bias, other grids, uneven shares, filled filters."""
+    """Outside timing cycles through coarser longitudes, groups, no bias, other grids, uneven shares, filled filters.
+
+    Shares are uneven along the latitudes on one trial, and on another along the longitudes and of the channels.
+    """
     if draw.timed:
         return {}
-    channels = ax.Cin + ax.Cin // 2
+    channels = ax.Cin + ax.Cin // 2 + 1
     more = {"Cin": channels, "Cout": 2 * ax.Cout, "groups": 1}
     grouped = 2 if ax.Cin % 4 == 0 and ax.Cout % 2 == 0 else 1
     coarse = {"nlon_out": ax.nlon_out // 2} if ax.nlon_out % 2 == 0 and ax.nlon_out >= 2 * ax.W else {}
-    uneven = {"nlat_out": ax.nlat_out + 1, "nlon_in": ax.nlon_in + 2, "nlon_out": ax.nlon_in + 2}
+    latitudes = {"nlat_in": ax.nlat_in + 1, "nlat_out": ax.nlat_out + 1}
+    longitudes = {"nlon_in": ax.nlon_in + 1, "nlon_out": ax.nlon_in + 1}
     modes: tuple[dict[str, AxisValue], ...] = (
         {},
         {"groups": grouped, **coarse, "has_bias": False, "nlat_out": ax.nlat_out + ax.W},
-        {**more, **uneven, "nlat_in": ax.nlat_in + 1, "A": ax.W if channels >= ax.W else ax["A"]},
-        {"groups": grouped, "A": 1, **coarse},
+        {**more, **latitudes, **longitudes, "A": ax.W if channels >= ax.W else ax["A"]},
+        {"groups": grouped, "A": 1, **latitudes, **coarse},
     )
     changes = modes[draw.trial % len(modes)]
     rows = ax.K * ax.replace(**changes).nlat_out

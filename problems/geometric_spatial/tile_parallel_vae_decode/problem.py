@@ -56,16 +56,20 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """Outside timing cycles through overlaps along t, super-resolution, longer tiles, few channels, and odd strides."""
+    """Outside timing cycles through overlaps along t, super-resolution, longer tiles, few channels, and odd strides.
+
+    On half of the trials tiles are not square, of which there are other numbers across than down.
+    """
     if draw.timed or draw.trial == 0:
         return {}
+    flat = ax.tile_height - ax.tile_height // 4
     overlap = ax.real("temporal_overlap") or (0.4 if ax.tile_length > 1 else 0.0)
     modes: tuple[dict[str, AxisValue], ...] = (
         {"temporal_overlap": overlap, "C": 1, "spatial_upsample": max(1, ax.spatial_upsample // 2), "sr_ratio": 2},
         {"first_frame_as_image": True, "temporal_overlap": overlap, "sr_ratio": 2},
         # A stride that is cut to a whole number, so that pieces kept do not fit strides.
-        {"spatial_overlap": 0.3, "temporal_overlap": 0.0, "C": 2, "B": 2},
-        {"first_frame_as_image": True, "temporal_overlap": 0.3, "spatial_overlap": 0.0},
+        {"spatial_overlap": 0.3, "temporal_overlap": 0.0, "C": 2, "B": 2, "tile_height": flat},
+        {"first_frame_as_image": True, "temporal_overlap": 0.3, "spatial_overlap": 0.0, "tile_height": flat},
     )
     return modes[draw.trial % len(modes)]
 

@@ -161,9 +161,9 @@ def bag_lengths(stream: Stream, make: InputMaker) -> torch.Tensor:
 
 
 def robust_inputs(make: InputMaker) -> Inputs:
-    """Bags, ids and weights that differ by rank and trial."""
+    """Bags, ids and weights that differ by rank and trial; ids have all 64 bits, as hashes have."""
     weights = make.normal("weights") if make.ax.flag("weighted") else None
-    return bag_lengths(make, make), make.integers("values", 0, 1_000_000), weights
+    return bag_lengths(make, make), make.bits("values"), weights
 
 
 def published_inputs(make: InputMaker) -> Inputs:
