@@ -144,8 +144,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{(result, "pkb_gym/engine/compile/gxx.py"): "0e77265b" for result in ("command_times", "fault_drill")},
     # Words of what a wrong call was called with.
     ("honest_evaluations", "pkb_gym/engine/compare/call_words.py"): "7ac97ece",
-    # Precompiled headers of other users, of which the measured machines had none.
-    **{(result, "pkb_gym/engine/compile/precompiled.py"): "d6fc786e" for result in ("command_times", "fault_drill")},
+    # Precompiled headers of other users, of which the measured machines had none, and of processes that begin together,
+    # of which a command is alone.
+    **{(result, "pkb_gym/engine/compile/precompiled.py"): "9f54dcd1" for result in ("command_times", "fault_drill")},
     # Deadlines allow for the delays of their own calls alone, and keep 10 s beside them. Longer delays where a GPU is
     # slow to answer: the evaluations were on the CPU, whose delays are the same.
     **{("honest_evaluations", f"pkb_gym/engine/stages/{name}.py"): "9ba5bb4f" for name in ("check", "block_staging")},
@@ -279,7 +280,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for name in ("deadlines", "request_resolver", "service")
     },
     # Locks of the cache are bytes of one file, and end with their process as locks of files did.
-    ("fault_drill", "pkb_gym/engine/compile/cache.py"): "f9034cf161cd",
+    ("fault_drill", "pkb_gym/engine/compile/cache.py"): "9f54dcd1",
     # Names, texts of messages, comments in kernels, and types: the same work.
     **{
         (result, "pkb_gym/cluster/evaluation_step.py"): "eba7c4fcf9b4"
@@ -292,6 +293,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("starters", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
         for name in ("corpus/families/loss", "corpus/families/meetings", "corpus/families/ragged", "starters/starter")
     },
+    # The plainest text of a family is found among fewer: every starter is the same to the byte.
+    ("starters", "pkb_gym/starters/native.py"): "4900f183",
     **{
         ("report_size", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
         for name in ("metrics/figures", "metrics/outcomes", "metrics/shares", "report/figures/charts")
@@ -311,11 +314,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # The place of the worst element is found by NumPy and its text has what tells it apart, places of tensors are
     # tuples, elements that were left are counted and named, and a byte is declared elsewhere: the same verdicts. An
     # error about axes of a user's own has another name. A page lies between scratch and the first tensors.
+    # Partitions of groups can be had without a block: the same ones.
     **{
         ("honest_evaluations", f"pkb_gym/engine/{name}.py"): as_of
         for name, as_of in (
             *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "7ac97ece"), ("compare/poison", "0f7b1b0e")),
-            *(("compare/layout", "9e217076"), ("stages/mismatch", "9ba5bb4f")),
+            *(("compare/layout", "c7eb0e31"), ("stages/mismatch", "9ba5bb4f")),
         )
     },
     # A count and words in each mismatch, of which right kernels have none.

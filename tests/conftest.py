@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import shutil
 import tempfile
@@ -15,14 +14,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from tests.garbage import pause_collections, resume_collections
 from tests.leaks import Lasting, leftovers, snapshot
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 PR_SET_CHILD_SUBREAPER = 36
-COLLECTED_AT = (100_000, 50, 100)
-"""As for `gc.set_threshold`: at Python's own, a tenth of the processor time of quick tests are collections."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,8 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
     elif config.getoption("numprocesses", None):
         return  # it hands tests to other processes, and needs nothing of what they import
-    # Thousands of tests and what they import are a million objects, which every full collection would look at again.
-    gc.disable()
+    pause_collections()
     import torch
     from hypothesis import settings
 
@@ -82,10 +79,7 @@ def pytest_collection() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        gc.enable()
-        gc.collect()
-        gc.freeze()  # a forked child would copy what a collection touches
-        gc.set_threshold(*COLLECTED_AT)
+        resume_collections()
 
 
 @pytest.fixture(scope="session")

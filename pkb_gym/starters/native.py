@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pkb_gym.corpus.families import FAMILIES, Family, Variant
+from pkb_gym.corpus.families import FAMILIES, Family
 from pkb_gym.engine.problem import Problem
 from pkb_gym.problems.catalogue import problem_folder
 from pkb_gym.starters.element_kernels import NativeLanguage, definition_head, element_source
@@ -55,13 +55,10 @@ def naive_kernel(problem: Problem, language: NativeLanguage) -> NaiveKernel | No
 
 def _plainest(family: Family) -> str:
     """The shortest text, which has the fewest of the ideas that make a kernel fast, with a plain number of threads."""
-
-    def is_plain(variant: Variant) -> bool:
-        sizes = [name for name in ("threads", "blocks") if name in family.choices]
-        return all(variant.knobs[name] == family.choices[name][0] for name in sizes)
-
-    plain = [variant.source for variant in family.variants if is_plain(variant)]
-    return min(plain or [variant.source for variant in family.variants], key=len)
+    plain = {knob: values[:1] for knob, values in family.choices.items() if knob in ("threads", "blocks")}
+    # Those of one number alone, as a family has hundreds of variants.
+    variants = replace(family, choices={**family.choices, **plain}).variants or family.variants
+    return min((variant.source for variant in variants), key=len)
 
 
 def _paragraphs(comment: str) -> tuple[str, ...]:

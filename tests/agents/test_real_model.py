@@ -9,9 +9,9 @@ import pytest
 from pkb_gym.cli import main
 from pkb_gym.engine.records.attempt_file import read_attempts
 from tests.agents.smollm2 import model_folder, served
+from tests.packages import needs
 
-pytest.importorskip("openai", reason="needs the extra `agents`")
-pytest.importorskip("transformers", reason="needs the extra `train`")
+pytestmark = [needs("openai", extra="agents"), needs("transformers", extra="train")]
 
 MOST_TOKENS = 24
 """Of a reply: the model takes up to a second for each on a busy machine."""

@@ -8,8 +8,9 @@ import pytest
 
 from pkb_gym.cluster.metrics import COUNTERS, GAUGES, LANE_GAUGES, PoolMetrics
 from pkb_gym.cluster.records import LaneStatus, PoolStatus
+from tests.packages import needs
 
-pytest.importorskip("ray")
+pytestmark = needs("ray", extra="ray")
 
 LANE = LaneStatus(
     device="cuda", world_size=8, purpose="exclusive", gangs=3, starting=1, busy=2, slots=3, waiting=5, most=4

@@ -120,7 +120,7 @@ def started_trainers(
     started = []
     for rank, log in enumerate(logs):
         with log.open("wb") as file:
-            command = [sys.executable, "-m", "tests.cluster.trainer", *map(str, arguments)]
+            command = [sys.executable, "-m", "tests.garbage", "tests.cluster.trainer", *map(str, arguments)]
             environment = env_vars.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common)
             started.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
     return started

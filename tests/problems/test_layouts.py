@@ -7,7 +7,7 @@ import heapq
 
 import pytest
 
-from pkb_gym.engine.compare.layout import SetPlan, Workload, plan_set
+from pkb_gym.engine.compare.layout import SetPlan, Workload, partitions_of, plan_set
 from pkb_gym.engine.hardware.gpu_memory import GPU_MEMORY_GIB, gpus_with
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
@@ -19,9 +19,6 @@ from pkb_gym.problems.catalogue import catalogue, find_problem
 CHECKED_TRIALS, TIMED_TRIALS = 100, 8
 SLOW_TO_DRAW, FEW_TRIALS = ("MoEDispatch", "MoECombine"), 25
 """Problems that draw the experts of every token to know their sizes; those differ little from trial to trial."""
-
-MODES = 12
-"""The most kinds of trials, among which partitions into groups differ."""
 
 LARGEST = 3
 """Sets that are laid out in the other dtypes too: those that are largest in the default one."""
@@ -65,17 +62,13 @@ def test_every_trial_fits_into_the_heap_and_the_heap_into_gpus(problem: Problem)
             gpus[problem.name, size, world_size] = gpus_with(layout.memory_bytes)
             checked = FEW_TRIALS if problem.name in SLOW_TO_DRAW else CHECKED_TRIALS
             trials = [(t, False) for t in range(checked)] + [(t, True) for t in range(TIMED_TRIALS)]
-            plans = {}
-            modes: dict[int, int] = {}
+            plans: dict[int, SetPlan] = {}
             for trial, timed in trials:
                 axes = of_default.axes(trial, timed)
-                if trial < MODES and not timed:
-                    modes.setdefault(id(axes), trial)
                 if id(axes) not in plans:
                     plans[id(axes)] = plan_set(problem, trial, axes, 0)
                     assert_fits(problem, plans[id(axes)], layout, (config, trial))
-            for trial in modes.values():
-                assert len(of_default.plan([trial], False, 0).partitions) <= MAX_GROUPS
+                    assert len(partitions_of(problem, [plans[id(axes)]])) <= MAX_GROUPS
             largest = heapq.nlargest(LARGEST, plans.values(), key=lambda plan: plan.nbytes)
             layouts = {ITEMSIZE[default]: layout}
             for dtype in others:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="needs the extra `report`")
-
 from pkb_gym.report.leaderboard import make_entry, read_entries
 from pkb_gym.report.leaderboard.build import EntryText
 from pkb_gym.report.leaderboard.pictures import figures_digest, leaderboard_pictures, write_leaderboard_pictures
 from pkb_gym.report.leaderboard.table import entry_groups
 from tests.metrics.attempts import attempt, write
+from tests.packages import needs
 from tests.report.test_leaderboard import TEXT
+
+pytestmark = needs("matplotlib", extra="report")
 
 FOLDER = Path(__file__).resolve().parents[2] / "leaderboard"
 SVG = "{http://www.w3.org/2000/svg}"

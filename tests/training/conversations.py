@@ -20,8 +20,12 @@ def source(block: int) -> str:
 def prompt(problem: str) -> list[dict[str, Any]]:
     return [
         {"role": "system", "content": "You write kernels.", "tool_calls": None, "name": None},
-        {"role": "user", "content": f"Write {problem} for 2 ranks.", "tool_calls": None, "name": None},
+        user(f"Write {problem} for 2 ranks."),
     ]
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text, "tool_calls": None, "name": None}
 
 
 def submission(text: str) -> dict[str, Any]:

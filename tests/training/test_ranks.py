@@ -29,7 +29,7 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.training.two_ranks", str(policy), str(tmp_path)],
+            [sys.executable, "-m", "tests.garbage", "tests.training.two_ranks", str(policy), str(tmp_path)],
             env=env_vars.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

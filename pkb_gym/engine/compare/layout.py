@@ -81,7 +81,7 @@ class BlockPlan:
         sets: one per call.
         scratch_bytes: of the symmetric scratch, which lies in front of them.
         end: first free byte of a segment behind them.
-        partitions: the distinct rank partitions that group arguments of any set name.
+        partitions: see `partitions_of`.
     """
 
     sets: tuple[SetPlan, ...]
@@ -203,7 +203,7 @@ class Workload:
         places = _places([planned.nbytes for planned in sets], min(gaps, MOST_GAP_PAGES * len(sets)), rng)
         placed = [_moved(planned, planned.trial, begin + place) for planned, place in zip(sets, places, strict=True)]
         end = max(planned.offset + planned.nbytes for planned in placed)
-        return BlockPlan(tuple(placed), scratch_bytes, max(end, begin), _partitions(self.problem, sets))
+        return BlockPlan(tuple(placed), scratch_bytes, max(end, begin), partitions_of(self.problem, sets))
 
 
 def _places(sizes: Sequence[int], gap_pages: int, rng: random.Random) -> list[int]:
@@ -228,7 +228,8 @@ def _moved(plan: SetPlan, trial: int, offset: int) -> SetPlan:
     return SetPlan(trial, plan.axes, offset, plan.nbytes, plan.outputs_offset + by, leaves)
 
 
-def _partitions(problem: Problem, sets: Sequence[SetPlan]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def partitions_of(problem: Problem, sets: Sequence[SetPlan]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The distinct rank partitions that group arguments of any set name."""
     found: dict[Any, None] = {}
     for axes in {id(plan.axes): plan.axes for plan in sets}.values():
         for arg in problem.args:

@@ -8,15 +8,12 @@ read is no failure: the compile is then done again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
-import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,12 +21,11 @@ from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.exclusive import exclusive
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 3
-LOCKS = "locks"
-"""Name of the file that `CompileCache.exclusive` locks bytes of."""
 
 
 class CompileCache:
@@ -117,29 +113,9 @@ class CompileCache:
             self._prune()
         return True
 
-    @contextmanager
-    def exclusive(self, key: str) -> Iterator[None]:
-        """One caller on this machine at a time for each key: others wait for a long compile instead of repeating it.
-
-        Where the folder cannot be written to, nobody waits. All keys share one file, of which each locks one byte: a
-        file for each would have to stay, since removing it is a race with those that wait for it.
-        """
-        locks = self._open_locks()
-        try:
-            if locks is not None:
-                _lock_byte(locks, key, fcntl.F_WRLCK)
-            yield
-        finally:
-            if locks is not None:
-                _lock_byte(locks, key, fcntl.F_UNLCK)  # closing is not enough where a forked process has it too
-                os.close(locks)
-
-    def _open_locks(self) -> int | None:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            return os.open(self.folder / LOCKS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError:
-            return None
+    def exclusive(self, key: str) -> AbstractContextManager[None]:
+        """One caller on this machine at a time for each key: others wait for a long compile instead of repeating it."""
+        return exclusive(self.folder, key)
 
     def export(self, key: str) -> bytes | None:
         """The file of a stored result, for `adopt` on another machine; None where there is none, or it is damaged."""
@@ -189,16 +165,6 @@ class CompileCache:
         if not self._warned:
             self._warned = True
             logger.warning("compile cache: %s", message)
-
-
-def _lock_byte(file: int, key: str, kind: int) -> None:
-    """Locks or unlocks the byte of a key; by open file (fcntl(2), open file description locks), so for threads too."""
-    place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
-    fcntl.fcntl(file, fcntl.F_OFD_SETLKW, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
-
-
-_FLOCK = struct.Struct("@hhqqi4x")
-"""struct flock of fcntl(2): kind, whence, start, length, and 0 in place of a process."""
 
 
 def _is_intact(file: bytes) -> bool:

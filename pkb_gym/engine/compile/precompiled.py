@@ -28,6 +28,7 @@ from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandbo
 from pkb_gym.engine.compile.toolchain import INCLUDE, compiler_version, ffi_root, header_digest, include_arguments
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.exclusive import exclusive
 from pkb_gym.engine.support.ownership import remove_abandoned, share_ownership, take_ownership
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,8 @@ def precompiled_header(flags: Sequence[str]) -> Path | None:
     with _LOCK:  # whoever needs it while it is being made waits for it
         if (root, key) not in _READY:
             try:
-                _READY[root, key] = _find_or_make(root, root / key, flags)
+                with exclusive(root.parent, key):  # in another process too
+                    _READY[root, key] = _find_or_make(root, root / key, flags)
             except OSError as error:
                 logger.warning("headers cannot be precompiled in %s: %s", root, error)
                 _READY[root, key] = None

@@ -26,6 +26,7 @@ from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.exclusive import exclusive
 
 SCHEMA = 1
 """Rises when what is measured changes, so that stale files are not used."""
@@ -95,21 +96,16 @@ def load_or_measure(cache: Path, repetitions: int = REPETITIONS) -> HardwareSpec
     info = cpu_info()
     key = machine_key(info, find_compiler())
     path = cache / "hardware" / f"cpu-{key}.json"
-    complaint = None
-    try:
-        calibration = Calibration.model_validate_json(path.read_bytes())
-        if calibration.machine == key:
-            return to_hardware(info, calibration)
-        complaint = f"it describes machine {calibration.machine}, not {key}"
-    except FileNotFoundError:
-        pass
-    except (OSError, ValidationError) as error:
-        complaint = f"it cannot be read ({_first_line(error)})"
-    calibration = run_child(repetitions)
-    try:
-        write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
-    except OSError as error:
-        complaint = f"it cannot be written ({_first_line(error)}), so this is measured again each time"
+    calibration, complaint = _kept(path, key)
+    if calibration is None:
+        with exclusive(cache, path.name):  # measured beside each other, processors would seem slow
+            calibration, complaint = _kept(path, key)
+            if calibration is None:
+                calibration = run_child(repetitions)
+                try:
+                    write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
+                except OSError as error:
+                    complaint = f"it cannot be written ({_first_line(error)}), so this is measured again each time"
     if complaint is not None:
         warnings.warn(
             f"hardware calibration {path}: {complaint}; measured anew. PKB_CACHE_DIR names another cache folder.",
@@ -117,6 +113,19 @@ def load_or_measure(cache: Path, repetitions: int = REPETITIONS) -> HardwareSpec
             stacklevel=2,
         )
     return to_hardware(info, calibration)
+
+
+def _kept(path: Path, key: str) -> tuple[Calibration | None, str | None]:
+    """The measurements in a file, if they are of this machine; else what is wrong with the file, where there is one."""
+    try:
+        calibration = Calibration.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None, None
+    except (OSError, ValidationError) as error:
+        return None, f"it cannot be read ({_first_line(error)})"
+    if calibration.machine != key:
+        return None, f"it describes machine {calibration.machine}, not {key}"
+    return calibration, None
 
 
 def machine_key(info: CpuInfo, compiler: str | None) -> str:

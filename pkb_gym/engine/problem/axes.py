@@ -232,7 +232,7 @@ def _is_real_lists(value: object) -> TypeGuard[tuple[tuple[float, ...], ...]]:
 
 
 def _is_shape(value: object) -> TypeGuard[tuple[int, ...]]:
-    return _is_ints(value) and min(value, default=0) >= 0
+    return _is_ints(value) and (not value or min(value) >= 0)
 
 
 def _is_shapes(value: object) -> TypeGuard[tuple[tuple[int, ...] | None, ...]]:

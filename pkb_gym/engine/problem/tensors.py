@@ -6,9 +6,8 @@ A leaf has a name: `x` for a tensor, `grads[2]` for a list's element, `gate_proj
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem.arguments import Linear, Output, OutputList, Sparse, Tensor, TensorList
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from pkb_gym.engine.problem.values import Value
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """One tensor of an argument or result, on one rank.
+class Leaf(NamedTuple):
+    """One tensor of an argument or result, on one rank: a tuple, as layouts make thousands of them.
 
     Attributes:
         name: see the module.

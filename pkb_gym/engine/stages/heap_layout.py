@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, SetPlan, Workload, align
+from pkb_gym.engine.compare.layout import PAGE_BYTES, SetPlan, Workload, align, partitions_of, plan_set
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.problem import Axes, Problem
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.records.config import Device, Protocol, ResolvedConfig
@@ -92,13 +92,13 @@ def _lay_out(
 ) -> HeapLayout:
     named = size if isinstance(size, str) else dict(size)
     workload = Workload(problem, named, world_size, dtype, protocol, b"heap layout", seed=0, turn=0)  # type: ignore[arg-type]
-    checked = _distinct_blocks(workload, trials, timed=False)
-    timed = _distinct_blocks(workload, TIMED_TRIALS, timed=True)
-    if world_size > MAX_RANKS or any(len(block.partitions) > MAX_GROUPS for block in checked + timed):
+    checked = _distinct_sets(workload, trials, timed=False)
+    timed = _distinct_sets(workload, TIMED_TRIALS, timed=True)
+    if world_size > MAX_RANKS or any(len(partitions_of(problem, [plan])) > MAX_GROUPS for plan in checked + timed):
         raise InfrastructureError(f"{problem.name}: more than {MAX_RANKS} ranks, or {MAX_GROUPS} groups in one call")
-    largest_checked = _with_variation([block.sets[0].nbytes for block in checked])
-    largest_timed = _with_variation([block.sets[0].nbytes for block in timed])
-    one = timed[0].sets[0]
+    largest_checked = _with_variation([plan.nbytes for plan in checked])
+    largest_timed = _with_variation([plan.nbytes for plan in timed])
+    one = timed[0]
     scratch_bytes = align(max(MIN_SCRATCH_BYTES, 2 * (one.nbytes - _resident_bytes(problem, one))), PAGE_BYTES)
     room = GPU_BLOCK_BYTES // ranks_per_gpu if device == "cuda" else CPU_BLOCK_BYTES // world_size
     most_calls = max(1, (room + room // ZONES_SHARE) // (one.nbytes or 1))
@@ -117,12 +117,13 @@ def _lay_out(
     return HeapLayout(scratch_bytes, segment_bytes, most_calls, int(memory_bytes))
 
 
-def _distinct_blocks(workload: Workload, trials: int, *, timed: bool) -> list[BlockPlan]:
-    """Blocks of one call, in order of trials: of those with the same axes, only the first."""
-    first: dict[int, int] = {}
+def _distinct_sets(workload: Workload, trials: int, *, timed: bool) -> list[SetPlan]:
+    """One call each, in order of trials: of those with the same axes, only the first."""
+    first: dict[int, tuple[int, tuple[Axes, ...]]] = {}
     for trial in range(trials):
-        first.setdefault(id(workload.axes(trial, timed)), trial)
-    return [workload.plan([trial], timed, 0) for trial in first.values()]
+        axes = workload.axes(trial, timed)
+        first.setdefault(id(axes), (trial, axes))
+    return [plan_set(workload.problem, trial, axes, 0) for trial, axes in first.values()]
 
 
 def _with_variation(sizes: list[int]) -> int:

@@ -32,7 +32,7 @@ from pkb_openenv.server.app import make_app
 from pkb_openenv.trl import RemoteKernelTool
 from tests.doors import contract
 from tests.doors.examples import example
-from tests.training.conversations import tiny_corpus
+from tests.training.conversations import answer, closing, submission, user
 from tests.training.scripted import say, script_generation, submit, write_tiny_policy
 
 PATIENCE_S = 600.0
@@ -40,8 +40,13 @@ PATIENCE_S = 600.0
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
+    """Its tokenizer is trained on the contract: spelt in letters, texts are twice as long, and their learning slow."""
     torch.set_num_threads(1)
-    return write_tiny_policy(tiny_corpus(), tmp_path_factory.mktemp("policy"))
+    rows = [
+        {"messages": [user(case.task), submission(case.source), answer(case.text), closing()]}
+        for case in contract.expected()
+    ]
+    return write_tiny_policy(Dataset.from_list(rows), tmp_path_factory.mktemp("policy"))
 
 
 def kernel_tool() -> KernelTool:

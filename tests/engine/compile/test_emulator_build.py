@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.compile import emulator
-from pkb_gym.engine.compile.cache import LOCKS, CompileCache
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.support.exclusive import LOCKS
 
 
 def test_standard_headers_are_read_once_for_all_sources() -> None:

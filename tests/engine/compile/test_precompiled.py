@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pkb_gym.engine.compile.opened_files import checked
 from pkb_gym.engine.compile.precompiled import MANIFEST, PRECOMPILED, begins_with_header, precompiled_header
 from pkb_gym.engine.compile.sandboxed_compiler import Run
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.exclusive import exclusive
 
 KERNEL = """// {id}
 #include <vector>
@@ -160,6 +162,28 @@ def test_old_ones_are_removed(compiler: FakeCompiler) -> None:
     end_process()
     kept = of_each(range(2, 2 + precompiled.MOST_KEPT))
     assert [folder.exists() for folder in (*old, *kept)] == [False] * 2 + [True] * precompiled.MOST_KEPT
+
+
+def test_other_processes_wait_while_it_is_made(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four processes that began together each compiled it, for three seconds."""
+
+    def other_process() -> None:
+        with exclusive(env_vars.cache_dir(), key):
+            began.set()
+
+    def make(*_: object, **__: object) -> Run:
+        other.start()
+        assert not began.wait(0.1)
+        return compiler()
+
+    began, other = threading.Event(), threading.Thread(target=other_process)
+    key = another_process().name
+    end_process()
+    compiler.header.write_text("int two();")
+    monkeypatch.setattr(precompiled, "run_sandboxed", make)
+    assert precompiled_header(["-O3"]) is not None
+    assert began.wait(60)
+    other.join()
 
 
 def test_one_in_use_is_not_removed(compiler: FakeCompiler) -> None:

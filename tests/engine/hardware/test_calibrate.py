@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import warnings
 
 import pytest
@@ -58,6 +59,24 @@ def test_second_call_reads_what_the_first_measured(tmp_path, runs):
         assert load_or_measure(tmp_path) == first
     assert len(runs) == 1
     assert [path.name for path in (tmp_path / "hardware").iterdir()] == [cache_file(tmp_path).name], "temporary files"
+
+
+def test_others_wait_for_the_measurement(tmp_path, monkeypatch):
+    """Processes that began together each measured, beside the others."""
+
+    def run_child(_):
+        other.start()  # raises where a second one measures
+        other.join(0.1)
+        assert not found
+        key = calibrate.machine_key(cpu_info(), calibrate.find_compiler())
+        return Calibration(machine=key, core=some_peaks(1e12), all_cores=some_peaks(1e12))
+
+    found = []
+    other = threading.Thread(target=lambda: found.append(load_or_measure(tmp_path)))
+    monkeypatch.setattr(calibrate, "run_child", run_child)
+    first = load_or_measure(tmp_path)
+    other.join(60)
+    assert found == [first]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b'{"schema_version": 0}', b"[]"])
