@@ -150,8 +150,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Deadlines allow for the delays of their own calls alone, and keep 10 s beside them. Longer delays where a GPU is
     # slow to answer: the evaluations were on the CPU, whose delays are the same.
     **{("honest_evaluations", f"pkb_gym/engine/stages/{name}.py"): "9ba5bb4f" for name in ("check", "block_staging")},
-    # Translation units of the emulator, and options for its kernels, which the drill does not use.
-    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "5f4ddf71",
+    # The emulator, which the drill does not use.
+    ("fault_drill", "pkb_gym/engine/compile/emulator.py"): "b7fd02eade5d",
     # NaN, literals and saturation of the ALU. The 15 experts on 1, 2, 4 and 8 ranks had the same verdicts, findings and
     # counts of instructions before and after.
     **{
@@ -279,8 +279,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("service_load", f"pkb_gym/serve/{name}.py"): "99b99fee"
         for name in ("deadlines", "request_resolver", "service")
     },
-    # Locks of the cache are bytes of one file, and end with their process as locks of files did.
-    ("fault_drill", "pkb_gym/engine/compile/cache.py"): "9f54dcd1",
+    # Locks of the cache are bytes of one file, and end with their process as locks of files did. What is read is copied
+    # once.
+    ("fault_drill", "pkb_gym/engine/compile/cache.py"): "b7fd02eade5d",
     # Names, texts of messages, comments in kernels, and types: the same work.
     **{
         (result, "pkb_gym/cluster/evaluation_step.py"): "eba7c4fcf9b4"
@@ -454,23 +455,25 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for name in ("time", "timing_statistics")
     },
     # Evaluations of the drills are as right or wrong as they were.
-    **{
-        (result, f"pkb_gym/engine/{name}.py"): "9305ab242da4"
-        for result in ("fault_drill", "ray_faults")
-        for name in ("ranks/zygote", "evaluators/gang_pool")
-    },
+    **{(result, "pkb_gym/engine/ranks/zygote.py"): "9305ab242da4" for result in ("fault_drill", "ray_faults")},
     # What a service or a pool adds to evaluations, and its share of an evaluator's throughput: evaluations of both
     # sides take less time.
     **{
-        (result, f"pkb_gym/engine/{name}.py"): "9305ab242da4"
+        (result, "pkb_gym/engine/ranks/zygote.py"): "9305ab242da4"
         for result in ("service_load", "ray_overhead", "ray_gangs")
-        for name in ("ranks/zygote", "evaluators/gang_pool")
+    },
+    # The same, and the first exception of a rank is reported in less time: no measured kernel ends by one, and in the
+    # drills verdicts are counted.
+    **{
+        (result, "pkb_gym/engine/evaluators/gang_pool.py"): "b1b07df59611"
+        for result in (
+            *("agent_runs", "fault_drill", "gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "latency"),
+            *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
+        )
     },
     # Libraries of our own are compiled by one function, with the same commands as before; one more is.
-    **{
-        ("fault_drill", f"pkb_gym/engine/compile/{name}.py"): "9305ab242da4"
-        for name in ("handover", "own_library", "stack_trace")
-    },
+    **{("fault_drill", f"pkb_gym/engine/compile/{name}.py"): "9305ab242da4" for name in ("handover", "stack_trace")},
+    ("fault_drill", "pkb_gym/engine/compile/own_library.py"): "b1b07df59611",
     # The drill compiles C++ alone, and makes no debug builds.
     **{("fault_drill", f"pkb_gym/engine/compile/{name}.py"): "32ffb903" for name in ("library_headers", "nvcc")},
     ("fault_drill", "pkb_gym/engine/compile/debug_build.py"): "0e77265b",

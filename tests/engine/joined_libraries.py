@@ -13,10 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.gxx import compile_cpp
+from pkb_gym.engine.compile.gxx import FLAGS, compile_cpp
 from pkb_gym.engine.records.artifact import Artifact
 
 TIMEOUT_S = 600.0
+QUICK_FLAGS = tuple("-O1" if flag == "-O3" else flag for flag in FLAGS)
+"""Half of the processor time: for sources of which tests ask what is wrong with them, not how quick they are."""
 EXPORT = re.compile(r"^TVM_FFI_DLL_EXPORT_TYPED_FUNC\(solution, (\w+)\);$", re.MULTILINE)
 INCLUDE = re.compile(r"^#include .*$", re.MULTILINE)
 OF_ALL = re.compile(
@@ -98,16 +100,17 @@ def joined(sources: Sequence[str], file: str = "kernel.cpp") -> str:
     return "\n".join(parts) + dispatch(len(sources))
 
 
-def compile_together(sources: Iterable[str], cache: CompileCache) -> None:
+def compile_together(sources: Iterable[str], cache: CompileCache, flags: Sequence[str] = FLAGS) -> None:
     """Compiles those C++ sources that can be joined; the cache then has a library for each.
 
     Args:
         sources: whose libraries evaluations will ask for.
         cache: of the evaluator.
+        flags: of the compiler; by default those of candidates.
     """
     together = list(dict.fromkeys(filter(can_join, sources)))
     if len(together) < 2:
         return
-    artifact = compile_cpp(joined(together), cache, TIMEOUT_S)
+    artifact = compile_cpp(joined(together), cache, TIMEOUT_S, flags)
     for number, source in enumerate(together):
         compile_cpp(source, Answering(cache.folder, chosen(artifact, number)), TIMEOUT_S)

@@ -59,12 +59,13 @@ class CompileCache:
             file = path.read_bytes()
             if not _is_intact(file):
                 raise ValueError("its content does not match its digest")
-            content = file.partition(b"\n")[2]
-            head, _, body = content.partition(b"\n")
-            stored: dict[str, Any] = json.loads(head)
-            parts, offset = {}, 0
+            # Binaries of megabytes are copied once.
+            begin = file.index(b"\n") + 1
+            end = file.index(b"\n", begin)
+            stored: dict[str, Any] = json.loads(file[begin:end])
+            parts, offset = {}, end + 1
             for name, size in stored["parts"].items():
-                parts[name] = body[offset : offset + size]
+                parts[name] = file[offset : offset + size]
                 offset += size
             transfers = stored["transfers"]
             artifact = Artifact(
@@ -168,9 +169,9 @@ class CompileCache:
 
 
 def _is_intact(file: bytes) -> bool:
-    digest, _, content = file.partition(b"\n")
-    return digest == _digest(content)
+    end = file.find(b"\n")
+    return end >= 0 and file[:end] == _digest(memoryview(file)[end + 1 :])
 
 
-def _digest(content: bytes) -> bytes:
+def _digest(content: bytes | memoryview) -> bytes:
     return hashlib.sha256(content).hexdigest().encode()

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from pkb_gym.engine.compile import nvcc
@@ -104,7 +105,9 @@ def is_built(cache: CompileCache) -> bool:
     return cache.get(_key(_contents())) is not None
 
 
-def _contents() -> dict[str, bytes]:
+@cache
+def _contents() -> Mapping[str, bytes]:
+    """The files of the emulator by name, read once: every evaluation asks for what was compiled of them."""
     sources = {
         path.name: path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".cpp", ".h", ".map")
     }

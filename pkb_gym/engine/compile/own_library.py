@@ -23,13 +23,14 @@ def build_for_host(files: Sequence[str], cache: CompileCache) -> bytes:
     """A library that the host's compiler makes.
 
     Args:
-        files: relative to `engine/`; the first is compiled, the others are those that it includes.
+        files: relative to `engine/`; those that end in .cpp are compiled, the others are those that they include.
         cache: where compiled results are kept.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not take it.
     """
-    command = [*HOST_COMPILER, Path(files[0]).name, "-o", RESULT]
+    compiled = [Path(name).name for name in files if name.endswith(".cpp")]
+    command = [*HOST_COMPILER, *compiled, "-o", RESULT]
     return build(files, command, cache, LIMITS, compiler=compiler_version())
 
 

@@ -30,7 +30,7 @@ STANDBY_GANGS = 8
 those with NCCL's buffers."""
 
 
-STACK_TRACE, GLOO_LOOP = ("debugging/stack_trace.cpp",), ("ranks/gloo_loop.cpp",)
+STACK_TRACE, PRELOADED = ("debugging/stack_trace.cpp",), ("ranks/gloo_loop.cpp", "ranks/exception_places.cpp")
 """Libraries of ranks; see there."""
 
 
@@ -107,9 +107,9 @@ class GangPool:
                     self._zygotes[kind] = Zygote(trusted=kind, preloaded=self._preloaded())
 
     def _preloaded(self) -> bytes | None:
-        """What has collectives on the CPU wait well; without a compiler they do as well as gloo itself."""
+        """What has collectives wait well on the CPU, and kernels throw quickly; without a compiler both are slower."""
         try:
-            return build_for_host(GLOO_LOOP, self._cache)
+            return build_for_host(PRELOADED, self._cache)
         except InfrastructureError:
             return None
 

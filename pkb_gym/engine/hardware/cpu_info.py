@@ -7,6 +7,7 @@ import os
 import platform
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SYSTEM = Path("/sys/devices/system/cpu")
@@ -47,17 +48,26 @@ class CpuInfo:
     caches: tuple[Cache, ...]
 
 
-def cpu_info(system: Path = SYSTEM, processors: Path = PROCESSORS, cpus: frozenset[int] | None = None) -> CpuInfo:
-    """Reads it, with common values where the system says nothing.
+def cpu_info() -> CpuInfo:
+    """The cores that this process may use now, with common values where the system says nothing."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return _read_once(frozenset(os.sched_getaffinity(0) if has_affinity else range(os.cpu_count() or 1)))
+
+
+@cache
+def _read_once(cpus: frozenset[int]) -> CpuInfo:
+    """Every evaluation asks, and dozens of files are read for it."""
+    return read_cpu_info(SYSTEM, PROCESSORS, cpus)
+
+
+def read_cpu_info(system: Path, processors: Path, cpus: frozenset[int]) -> CpuInfo:
+    """Reads what a system says.
 
     Args:
         system: folder with one folder `cpu<N>` per logical processor.
         processors: file with one block of `name : value` lines per logical processor.
-        cpus: logical processors that may be used; None asks the operating system.
+        cpus: logical processors that may be used.
     """
-    if cpus is None:
-        has_affinity = hasattr(os, "sched_getaffinity")
-        cpus = frozenset(os.sched_getaffinity(0) if has_affinity else range(os.cpu_count() or 1))
     siblings = {_read(system / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus}
     cores = len(siblings)
     fields = _first_processor(processors)

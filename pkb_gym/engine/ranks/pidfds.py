@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from pathlib import Path
+
+from pkb_gym.engine.support.proc_files import read_proc
 
 
 def send(pidfd: int, number: signal.Signals) -> None:
@@ -15,15 +16,15 @@ def send(pidfd: int, number: signal.Signals) -> None:
 
 def pid_of(pidfd: int) -> int | None:
     """The process's ordinary number; None if it has ended and was waited for."""
-    lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
-    pid = next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
+    lines = read_proc(f"/proc/self/fdinfo/{pidfd}").splitlines()
+    pid = next((int(line.split()[1]) for line in lines if line.startswith(b"Pid:")), -1)
     return pid if pid > 0 else None
 
 
 def stat(pidfd: int) -> tuple[str, int]:
     """State letter and processor time in clock ticks of a process; ("X", 0) if it has ended."""
     try:
-        fields = Path(f"/proc/{pid_of(pidfd)}/stat").read_text().rpartition(")")[2].split()
+        fields = read_proc(f"/proc/{pid_of(pidfd)}/stat").rpartition(b")")[2].split()
     except OSError:
         return "X", 0
-    return fields[0], int(fields[11]) + int(fields[12])
+    return fields[0].decode(), int(fields[11]) + int(fields[12])

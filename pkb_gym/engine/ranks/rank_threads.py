@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.ranks.pidfds import pid_of, send
@@ -99,10 +98,10 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
 def _processor_ns(pidfd: int) -> dict[str, int]:
     """Processor time of each thread of a process that has not ended, by its number."""
     times: dict[str, int] = {}
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid_of(pidfd)}/task").iterdir():
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid_of(pidfd)}/task") as threads:
+        for thread in threads:
             with contextlib.suppress(OSError):
-                times[thread.name] = int((thread / "schedstat").read_bytes().split(None, 1)[0])
+                times[thread.name] = int(read_proc(f"{thread.path}/schedstat").split(None, 1)[0])
     return times
 
 
@@ -141,6 +140,6 @@ class ThreadWatch:
 
 def _count(pidfd: int) -> int:
     try:
-        return int(Path(f"/proc/{pid_of(pidfd)}/stat").read_text().rpartition(")")[2].split()[17])
+        return int(read_proc(f"/proc/{pid_of(pidfd)}/stat").rpartition(b")")[2].split()[17])
     except OSError:
         return 0

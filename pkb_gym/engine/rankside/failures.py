@@ -13,6 +13,8 @@ FFI_CALL = "tvm_ffi/cython/"
 """In the names of the files of the FFI library that calls a kernel."""
 HEADERS = "/include/pkb/"
 """In the names of the headers that kernels include."""
+ADDRESS = "0x"
+"""What the name of a function begins with that is not known, such as that of the end of a stack."""
 KERNELS = ("kernel.cpp", "kernel.cu")
 """Names of native sources, in whatever folder they are compiled."""
 MOST_FRAMES = 6
@@ -89,8 +91,9 @@ def _near_attribute(error: BaseException) -> str:
 
 
 def _is_harness(frame: traceback.FrameSummary) -> bool:
-    name = frame.filename
-    return os.path.dirname(name) == HERE or FFI_CALL in name or HEADERS in name or frame.name == EXPORTED
+    name, function = frame.filename, frame.name
+    is_ours = os.path.dirname(name) == HERE or FFI_CALL in name or HEADERS in name or function == EXPORTED
+    return is_ours or function.startswith(ADDRESS)
 
 
 def _renamed(frame: traceback.FrameSummary) -> traceback.FrameSummary:

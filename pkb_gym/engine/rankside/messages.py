@@ -70,6 +70,8 @@ def read(frame: Mapping[str, object], *kinds: type[Kind]) -> Kind:
 
 def to_json(value: object) -> Json:
     """The JSON of a dataclass, or of anything that a field may hold."""
+    if type(value) in _PLAIN:  # most are
+        return value  # type: ignore[return-value]
     if dataclasses.is_dataclass(value):
         return _fields_to_json(value)
     if isinstance(value, Mapping):
@@ -99,9 +101,11 @@ def decode(kind: type[Value], data: object) -> Value:
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:
+    if hint in _PLAIN and _is_plain(hint, data):  # most are
+        return float(data) if hint is float else data
+    origin, arguments = _parts(hint)
     if dataclasses.is_dataclass(hint):
         return _decode_dataclass(hint, data, where)
-    origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _decode_union(arguments, data, where)
     if origin is typing.Literal:
@@ -115,8 +119,6 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
             return {key: _decode(arguments[1], entry, f"{where}.{key}"[:80]) for key, entry in data.items()}
     elif hint is object:
         return _frozen(data, where)
-    elif _is_plain(hint, data):
-        return float(data) if hint is float else data
     raise ProtocolError(f"{where}: expected {_name(hint)}, got {_shown(data)}")
 
 
@@ -194,6 +196,15 @@ def _shown(data: object) -> str:
     if isinstance(data, list | tuple):
         return f"a list of {len(data)}"
     return ascii(data)[:60]
+
+
+_PLAIN = frozenset({bool, int, float, str, types.NoneType})
+
+
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A generic type's origin and arguments; nothing of one that has none."""
+    return get_origin(hint), get_args(hint)
 
 
 @cache

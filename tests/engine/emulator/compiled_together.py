@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from unittest import mock
 
+from pkb_gym.engine.compile import nvcc
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import ARCHITECTURE, CANDIDATE_FLAGS, compile_emulated
-from pkb_gym.engine.compile.nvcc import compile_cuda
+from pkb_gym.engine.records.artifact import Artifact
 from tests.engine.emulator.joined import in_namespace
 from tests.engine.joined_libraries import INCLUDE, TIMEOUT_S, Answering, chosen, dispatch
 
@@ -38,8 +40,20 @@ def joined(kernels: Sequence[Kernel], number: int) -> str:
     return "\n".join(parts) + dispatch(len(kernels), number)
 
 
+def compile_of_many(source: str, cache: CompileCache) -> Artifact:
+    """Has the cache answer for a source of many kernels. Their instructions are not counted: those of all are no one's.
+
+    Args:
+        source: that evaluations will ask for.
+        cache: of the evaluator.
+    """
+    with mock.patch.object(nvcc, "count_instructions", return_value=None):
+        artifact = nvcc.compile_cuda(source, cache, TIMEOUT_S, ARCHITECTURE, QUICK_FLAGS)
+    return compile_emulated(source, Answering(cache.folder, artifact), TIMEOUT_S)
+
+
 def compile_together(kernels: Sequence[Kernel], cache: CompileCache) -> None:
     """Has the cache answer for the joined source of every number."""
-    artifact = compile_cuda(joined(kernels, 0), cache, TIMEOUT_S, ARCHITECTURE, QUICK_FLAGS)
-    for number in range(len(kernels)):
+    artifact = compile_of_many(joined(kernels, 0), cache)
+    for number in range(1, len(kernels)):
         compile_emulated(joined(kernels, number), Answering(cache.folder, chosen(artifact, number)), TIMEOUT_S)

@@ -30,9 +30,9 @@ def can_join(candidate: Candidate) -> bool:
 
 def groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
     """Those that may lie in one library: of a library that calls what the emulator lacks, nothing is loaded."""
-    found: dict[frozenset[str], list[Candidate]] = {}
+    found: dict[bool, list[Candidate]] = {}
     for candidate in filter(can_join, candidates):
-        found.setdefault(lacking(candidate.source), []).append(candidate)
+        found.setdefault(bool(lacking(candidate.source)), []).append(candidate)
     return list(found.values())
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
+from tests.engine.emulator.compiled_together import compile_of_many
 from tests.engine.emulator.joined import joined_config, joined_source
 
 pytestmark = [
@@ -56,6 +59,13 @@ ALL = [*BUGS, *MENDED, *STYLES]
 def source_of_all() -> str:
     """The source that they share."""
     return joined_source(ALL)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def together(compiled_before: Path) -> None:
+    """The tests find it in the cache."""
+    if nvcc_available():
+        compile_of_many(source_of_all(), CompileCache.in_folder(compiled_before))
 
 
 def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **requested: object) -> Feedback:

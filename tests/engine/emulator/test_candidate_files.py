@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.emulator import emulated_gang
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -14,6 +15,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
+from tests.engine.emulator.compiled_together import compile_of_many
 from tests.engine.emulator.joined import groups, joined_config, joined_source
 from tests.engine.emulator.verdicts import DIFFERENT, table
 
@@ -43,9 +45,20 @@ def limits_of(candidate: Candidate) -> tuple[int, int] | None:
 
 
 @functools.cache
+def compile_group(number: int, folder: Path) -> None:
+    """Compiles the source of a group once, into this folder of caches."""
+    compile_of_many(source_of_group(number), CompileCache.in_folder(folder))
+
+
+@functools.cache
 def source_of_group(number: int) -> str:
     """The source that the candidates of a group share."""
     return joined_source(JOINED[number])
+
+
+def group_of(candidate: Candidate) -> int | None:
+    """The number of its group, if it shares a source with others."""
+    return next((number for number, group in enumerate(JOINED) if candidate in group and len(group) > 1), None)
 
 
 def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
@@ -57,8 +70,7 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     }
     if (limits := limits_of(candidate)) is not None:
         requested["memory_bytes"], _ = limits
-    number = next((number for number, group in enumerate(JOINED) if candidate in group), None)
-    if number is not None and len(JOINED[number]) > 1:
+    if (number := group_of(candidate)) is not None:
         config = joined_config(JOINED[number].index(candidate) + 1, candidate, **requested)
         return find_problem(candidate.problem), source_of_group(number), config
     alone = {"device": "emulated", "until": "check"} | requested
@@ -70,8 +82,10 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
 @pytest.mark.timeout(1800)  # the first compiles the emulator
 @pytest.mark.parametrize("candidate", ALL, ids=short_name)
 def test_its_verdict_is_that_of_gpus_or_is_explained(
-    local_evaluator: LocalEvaluator, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+    local_evaluator: LocalEvaluator, candidate: Candidate, compiled_before: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if (number := group_of(candidate)) is not None:
+        compile_group(number, compiled_before)
     if (limits := limits_of(candidate)) is not None:
         monkeypatch.setattr(emulated_gang, "EMULATOR_BYTES", limits[1])
     feedback = local_evaluator.evaluate(*work_of(candidate))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.calibrate import limits_of
-from pkb_gym.engine.hardware.cpu_info import Cache, cpu_info
+from pkb_gym.engine.hardware.cpu_info import Cache, read_cpu_info
 from pkb_gym.engine.hardware.limits import GPU_LIMITS, HardwareLimits
 from pkb_gym.engine.hardware.peaks import GPUS, HardwareSpec, Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier, memory_s
@@ -195,28 +195,28 @@ def fake_system(folder: Path) -> tuple[Path, Path]:
 
 
 def test_cpu_info_counts_cores_and_caches_once(tmp_path):
-    info = cpu_info(*fake_system(tmp_path), cpus=frozenset(range(4)))
+    info = read_cpu_info(*fake_system(tmp_path), cpus=frozenset(range(4)))
     assert (info.model, info.cores) == ("Test 9000", 2)
     assert info.caches == (Cache("L1", 32 << 10, 64 << 10), Cache("L3", 8 << 20, 8 << 20))
 
 
 def test_cpu_info_counts_allowed_cores_only(tmp_path):
-    info = cpu_info(*fake_system(tmp_path), cpus=frozenset({2, 3}))
+    info = read_cpu_info(*fake_system(tmp_path), cpus=frozenset({2, 3}))
     assert info.cores == 1
     assert info.caches[0] == Cache("L1", 32 << 10, 32 << 10)
 
 
 def test_cpu_identity_ignores_the_clock_but_not_the_model(tmp_path):
     system, processors = fake_system(tmp_path)
-    before = cpu_info(system, processors, frozenset({0})).identity
+    before = read_cpu_info(system, processors, frozenset({0})).identity
     processors.write_text(processors.read_text().replace("1234.5", "999.9"))
-    assert cpu_info(system, processors, frozenset({0})).identity == before
+    assert read_cpu_info(system, processors, frozenset({0})).identity == before
     processors.write_text(processors.read_text().replace("9000", "9001"))
-    assert cpu_info(system, processors, frozenset({0})).identity != before
+    assert read_cpu_info(system, processors, frozenset({0})).identity != before
 
 
 def test_cpu_info_without_a_system_to_ask(tmp_path):
-    info = cpu_info(tmp_path / "none", tmp_path / "nothing", frozenset({0, 1, 2}))
+    info = read_cpu_info(tmp_path / "none", tmp_path / "nothing", frozenset({0, 1, 2}))
     assert info.cores == 3
     assert [cache.name for cache in info.caches] == ["L1", "L2", "L3"]
 

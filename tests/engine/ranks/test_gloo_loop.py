@@ -11,7 +11,7 @@ import pytest
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.own_library import build_for_host
-from pkb_gym.engine.evaluators.gang_pool import GLOO_LOOP
+from pkb_gym.engine.evaluators.gang_pool import PRELOADED as FILES
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.ranks.heaps import memory_file
 from pkb_gym.engine.rankside.forking import PRELOADED
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
 
 @pytest.fixture(scope="module")
 def library(compiled_before: Path) -> bytes:
-    return build_for_host(GLOO_LOOP, CompileCache.in_folder(compiled_before))
+    return build_for_host(FILES, CompileCache.in_folder(compiled_before))
 
 
 @pytest.mark.parametrize(("what", "naps"), [("handles", False), ("leaves", True)])

@@ -85,6 +85,14 @@ def test_a_trace_of_a_kernel_has_neither_headers_nor_folders(monkeypatch: pytest
     ]
 
 
+def test_a_trace_leaves_out_functions_that_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The FFI library names the end of a stack by an address."""
+    names = ("0xffffffffffffffff", "solution")
+    stack = traceback.StackSummary.from_list([("kernel.cpp", 7, name, "") for name in names])
+    monkeypatch.setattr(traceback.StackSummary, "_extract_from_extended_frame_gen", lambda *_, **__: stack)
+    assert trace_of(ValueError("no")).splitlines()[1:] == ['  File "kernel.cpp", line 7, in solution', "ValueError: no"]
+
+
 def test_a_trace_of_an_endless_recursion_is_short() -> None:
     assert len(trace_of(raised("def f():\n    f()\nf()\n"))) < 1000
 
