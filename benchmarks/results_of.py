@@ -281,7 +281,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     },
     # Locks of the cache are bytes of one file, and end with their process as locks of files did. What is read is copied
     # once.
-    ("fault_drill", "pkb_gym/engine/compile/cache.py"): "b7fd02eade5d",
+    ("fault_drill", "pkb_gym/engine/compile/cache.py"): "54f029c8caf6",
     # Names, texts of messages, comments in kernels, and types: the same work.
     **{
         (result, "pkb_gym/cluster/evaluation_step.py"): "eba7c4fcf9b4"
