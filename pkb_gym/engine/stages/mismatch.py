@@ -17,6 +17,9 @@ from pkb_gym.engine.stages.race import find_race, late_output
 LATE_S = 0.2
 """How long a gang with wrong outputs may go on, to see whether it was merely late."""
 
+OTHER_PLACES = 3
+"""Times that inputs of a wrong timed block are tried elsewhere, before it is said that they are wrong everywhere."""
+
 FAILURES: dict[str, Failure] = {
     "shape_or_dtype": Failure.WRONG_SHAPE_OR_DTYPE,
     "values": Failure.OUTPUT_MISMATCH,
@@ -133,16 +136,27 @@ def _distinguishes_calls(run: CandidateRun, plan: BlockPlan, first: Mismatch, pa
     """Whether the same inputs have come out right in one call and wrong in another.
 
     The timed inputs are tried as checked calls at other places, and so are the checked inputs, which were right. A
-    kernel that is wrong on some inputs, such as sums at the edge of the tolerance, is so wherever and whenever.
+    kernel that is wrong on some inputs, such as sums at the edge of the tolerance, is so wherever and whenever. One
+    that remembers results by address is wrong again where it has been before, so that several places are tried.
     """
     timed = [planned.trial for planned in reversed(plan.sets)]
-    report = _unhurried(run, run.prepare_elsewhere(timed, timed=True), pace)[0]
-    if first.trial not in {mismatch.trial for mismatch in report.mismatches}:
-        return True
-    if not run.right_trials:
-        return False
     checked = run.right_trials[::-1]
-    return not _unhurried(run, run.prepare_elsewhere(checked, timed=False), pace)[0].passed
+    for place in range(OTHER_PLACES):
+        report = _unhurried(run, run.prepare_elsewhere(_rotated(timed, place), timed=True), pace)[0]
+        if first.trial not in {mismatch.trial for mismatch in report.mismatches}:
+            return True
+        if (
+            checked
+            and not _unhurried(run, run.prepare_elsewhere(_rotated(checked, place), timed=False), pace)[0].passed
+        ):
+            return True
+    return False
+
+
+def _rotated(trials: Sequence[int], by: int) -> Sequence[int]:
+    """The same trials with another one first, which says where they lie."""
+    by %= len(trials)
+    return [*trials[by:], *trials[:by]]
 
 
 def _raced(run: CandidateRun, race: Race) -> Stopped:

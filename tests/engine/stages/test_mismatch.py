@@ -13,7 +13,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages.block_staging import Pace, check_conditions, conducted, plain
 from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped
-from pkb_gym.engine.stages.mismatch import FAILURES, LATE_S, failed_check, failed_while_timed
+from pkb_gym.engine.stages.mismatch import FAILURES, LATE_S, OTHER_PLACES, failed_check, failed_while_timed
 from tests.engine.records.mismatches import mismatch
 from tests.engine.stages.fake_gangs import WORLD_SIZE, Bench
 
@@ -136,10 +136,18 @@ def test_an_output_that_is_wrong_on_the_same_inputs_always_is_a_mismatch_though_
     """A sum at the edge of the tolerance was called cheating because it came up while timed, in trial 214."""
     wrong = mismatch(rank=0, trial=2)
     bench = Bench()
-    found = timed(bench, [wrong], [wrong], [wrong])
+    found = timed(bench, [wrong], [wrong], *[[wrong]] * OTHER_PLACES)
     assert (found.failure, found.failed_rank, found.integrity) == (Failure.OUTPUT_MISMATCH, 0, ())
     assert found.message == f"while timed: {wrong}" and "trial 2" in found.message
     assert found.check is None
+
+
+def test_inputs_are_tried_at_several_places() -> None:
+    """Results remembered by address were wrong at the first other place too, where the kernel had been before."""
+    wrong = mismatch(rank=0, trial=2)
+    bench = Bench()
+    assert timed(bench, [wrong], [wrong], [wrong]).failure is Failure.INTEGRITY
+    assert bench.reference.trials[-2:] == [(2, 1, 0), (1, 0, 2)], "the first trial says where all lie"
 
 
 @pytest.mark.parametrize("still_right", [True, False])
@@ -147,7 +155,8 @@ def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) 
     """One that stops computing after some calls is wrong on all inputs, also on those that it has had right."""
     wrong = mismatch(rank=0, trial=checked_calls(WORLD_SIZE))
     bench = Bench()
-    bench.reference.mismatches = [[], [wrong], [wrong], [wrong], [] if still_right else [mismatch(trial=1)]]
+    elsewhere = [[wrong], []] * OTHER_PLACES if still_right else [[wrong], [mismatch(trial=1)]]
+    bench.reference.mismatches = [[], [wrong], [wrong], *elsewhere]
     with bench.run() as run:
         check(run)
         run.feedback.complete(Stage.CHECK)
@@ -157,9 +166,8 @@ def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) 
         with pytest.raises(Stopped):
             raise failed_while_timed(run, finished, report, 100.0)
     found = bench.feedback.build()
-    assert bench.reference.trials[-1] == tuple(reversed(range(checked_calls(WORLD_SIZE)))), (
-        "as they were, but elsewhere"
-    )
+    backwards = tuple(reversed(range(checked_calls(WORLD_SIZE))))
+    assert bench.reference.trials[4] == backwards, "as they were, but elsewhere"
     assert found.failure is (Failure.OUTPUT_MISMATCH if still_right else Failure.INTEGRITY)
     assert [finding.code for finding in found.integrity] == ([] if still_right else ["wrong_while_timed"])
     assert found.stage is Stage.CHECK and found.check is not None and found.check.passed, "as it was"
