@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -49,12 +50,12 @@ def header() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """How this program was started, but for the folders of results and compiled files, and the places of others."""
+    """How this program was started: without folders of results and compiled files, and other files by name alone."""
     words = ["python", *sys.orig_argv[1:]]
     for option in {"--out", "--compiled"} & set(words):
         begin = words.index(option)
         del words[begin : begin + 2]
-    return shlex.join(Path(word).name if word.startswith("/") else word for word in words)
+    return shlex.join(re.sub(r"(^|=)/.*/", r"\1", word) for word in words)
 
 
 def commit() -> str:

@@ -42,7 +42,7 @@ def model_folder() -> Path:
     with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
         _fetch(Path(beside))
         made = Path(beside) / "made"
-        _convert(beside, made)
+        _convert(Path(beside) / GGUF, made)
         if not folder.exists():
             made.rename(folder)
     return folder
@@ -63,11 +63,12 @@ def _fetch(folder: Path) -> None:
             shutil.copyfileobj(packed, file)
 
 
-def _convert(source: str, target: Path) -> None:
-    """Writes the GGUF file of a folder as transformers reads it; in this process, which has imported what it takes."""
+def _convert(source: Path, target: Path) -> None:
+    """Writes a GGUF file as transformers reads it; in this process, which has imported what that takes."""
     import gguf
     import numpy as np
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from pkb_gym.training.pretrained_model import convert_gguf
 
     with pytest.MonkeyPatch.context() as patch:
         # Configuration, tokenizer and weights each read the file anew, through a view of it for every word; and each
@@ -75,14 +76,7 @@ def _convert(source: str, target: Path) -> None:
         patch.setattr(np, "memmap", lambda path, mode, dtype=np.uint8: np.fromfile(path, dtype))
         patch.setattr(gguf, "GGUFReader", cache(gguf.GGUFReader))
         patch.setattr(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map))
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF)
-        model = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype="float32")
-    # It would refuse to be written as long as it is marked as quantised, which it no longer is.
-    model.hf_quantizer = None
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+        convert_gguf(source, target, "float32", keep_template=True)
 
 
 @contextmanager

@@ -10,6 +10,6 @@ from benchmarks.common import header
 
 
 def test_the_command_names_files_without_the_folders_of_the_machine(monkeypatch: pytest.MonkeyPatch):
-    words = "-m benchmarks.some --model /home/somebody/models/m.gguf --data data/x --out /tmp/out"
+    words = "-m benchmarks.some --model /home/somebody/models/m.gguf --data data/x --log=/tmp/a/l --out /tmp/out"
     monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", *words.split()])
-    assert header()["command"] == "python -m benchmarks.some --model m.gguf --data data/x"
+    assert header()["command"] == "python -m benchmarks.some --model m.gguf --data data/x --log=l"

@@ -1,9 +1,9 @@
 // Preloaded into the processes of ranks: the FFI library names the places of an exception without reading all symbols.
 //
 // At a process's first exception it reads and sorts the symbols of every library that `dl_iterate_phdr` names, torch's
-// among them: more than half a second of processor time for each rank of a kernel that throws. What was loaded before
-// the FFI library is no candidate's, and its lines are not reported. So that library alone is shown itself, and what
-// was loaded after it.
+// among them, which takes each rank of a kernel that throws longer than its evaluation otherwise does. What was loaded
+// before the FFI library is no candidate's, and its lines are not reported. So that library alone is shown itself, and
+// what was loaded after it.
 #include <dlfcn.h>
 #include <link.h>
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BytesIO
 
 from elftools.common.exceptions import ELFError
+from elftools.common.utils import struct_parse
+from elftools.elf.elffile import ELFFile
 
 MAX_SECTIONS = 10_000
-ELF_64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
-SHT_DYNSYM = 11
-HEADER = struct.Struct("<40xQ10xHH")
-"""Elf64_Ehdr of elf(5): where the headers of sections are, the size of each, and their number."""
-SECTION = struct.Struct("<4xI16xQQI12xQ")
-"""Elf64_Shdr: kind, place in the file, size, another section that belongs to it, size of an entry."""
 SYMBOL = struct.Struct("<IBBHQQ")
 """Elf64_Sym of elf(5): where its name begins, kind, visibility, section (0 where it is needed), value, size."""
 
@@ -52,28 +49,21 @@ def dynamic_symbols(binary: bytes) -> DynamicSymbols | None:
     """The first table of dynamic symbols; None where there is none, or more than `MAX_SECTIONS` sections.
 
     Raises:
-        ELFError: it is no ELF file of this kind of machine, or a broken one.
+        ELFError: it is no ELF file, or a broken one.
     """
-    if not binary.startswith(ELF_64_LITTLE_ENDIAN):
-        raise ELFError("it does not begin as ELF files of 64 bits do")
-    try:
-        at, entry, count = HEADER.unpack_from(binary)
-        if at and not count:  # too many for this field: the first section has their number in place of its size
-            count = SECTION.unpack_from(binary, at)[2]
-        if count > MAX_SECTIONS:
-            return None
-        sections = [SECTION.unpack_from(binary, at + entry * index) for index in range(count)]
-    except (struct.error, OverflowError) as error:
-        raise ELFError(f"it ends before its headers do: {error}") from None
-    table = next((section for section in sections if section[0] == SHT_DYNSYM), None)
-    if table is None:
+    file = ELFFile(BytesIO(binary))
+    if file.num_sections() > MAX_SECTIONS:
         return None
-    _, place, size, link, entry = table
-    if entry != SYMBOL.size:
+    kind, at, size = file.structs.Elf_Shdr, file["e_shoff"], file["e_shentsize"]
+    headers = [struct_parse(kind, file.stream, at + index * size) for index in range(file.num_sections())]
+    table = next((header for header in headers if header["sh_type"] == "SHT_DYNSYM"), None)
+    if table is None or table["sh_entsize"] != SYMBOL.size:
         return None
-    if link >= len(sections):
-        raise ELFError(f"names of symbols in section {link} of {len(sections)}")
-    _, names_at, names_size, _, _ = sections[link]
+    if table["sh_link"] >= len(headers):
+        raise ELFError(f"names of symbols in section {table['sh_link']} of {len(headers)}")
+    names = headers[table["sh_link"]]
     return DynamicSymbols(
-        entries=binary[place : place + size], names=binary[names_at : names_at + names_size], names_at=names_at
+        entries=binary[table["sh_offset"] : table["sh_offset"] + table["sh_size"]],
+        names=binary[names["sh_offset"] : names["sh_offset"] + names["sh_size"]],
+        names_at=names["sh_offset"],
     )

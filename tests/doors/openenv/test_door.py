@@ -187,7 +187,7 @@ def test_web_page(monkeypatch):
 
 
 def openenv(*arguments: str) -> Result:
-    """`openenv validate`, in this process: another one would import the framework for ten seconds."""
+    """`openenv validate`, in this process: another one would import the framework again."""
     return CliRunner().invoke(commands, ["validate", *arguments], catch_exceptions=False)
 
 

@@ -202,7 +202,7 @@ def test_verifiers_still_has_what_is_overridden():
 
 
 def test_vf_validate_is_green(tmp_path, monkeypatch, capsys):
-    """In this process: another one would import the framework for five seconds."""
+    """In this process: another one would import the framework again."""
     monkeypatch.setattr(sys, "argv", ["vf-validate"])  # which it writes, as it does this variable
     monkeypatch.setenv("VF_RUN_ID", "validated-here")
     command = ["pkb-verifiers", "--no-rich", "--runtime.type", "subprocess", "-o", str(tmp_path)]

@@ -92,7 +92,7 @@ void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm c
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 """
 MOST_MS = 250
-"""A tenth of it is enough; it was 600 where torch's symbols were read."""
+"""Many times what it takes, and less than to read torch's symbols."""
 
 
 def test_a_kernel_that_throws_names_its_lines_and_takes_little_time(local_evaluator: LocalEvaluator) -> None:
