@@ -15,7 +15,7 @@ from pkb_gym.engine.problem import ITEMSIZE
 from pkb_gym.engine.ranks import graphs
 from pkb_gym.engine.ranks.block_conditioner import BlockConditioner
 from pkb_gym.engine.ranks.bound_block import BoundBlock, ResultsByName
-from pkb_gym.engine.ranks.handover_script import Script, null_script, put_lines, write_script
+from pkb_gym.engine.ranks.handover_script import Script, null_script, put_lines
 from pkb_gym.engine.ranks.handover_server import HandoverLibrary, HandoverServer
 from pkb_gym.engine.ranks.reference_orders import (
     BlockFinished,
@@ -122,7 +122,7 @@ class BaselineBlocks:
             kept.append(deliveries[index].deliver(block.call(index))[0])
 
         if order.handovers:
-            script = write_script(block.problem, block.plan, block.rank, block.heap, block.seed)
+            script = block.script
             put_lines(block.heap, script.arrivals.lines, script.decoys)
             settled = self._run_served(script, block.heap, order.calls, order.pad_ns, call)
             put_lines(block.heap, script.arrivals.lines, script.values)

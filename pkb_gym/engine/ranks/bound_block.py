@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pkb_gym.engine.compare.layout import BlockPlan, delivered_leaves
 from pkb_gym.engine.problem import InPlace, Problem, Tensor, TensorList
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value, output_leaves
+from pkb_gym.engine.ranks.handover_script import Script, write_script
 from pkb_gym.engine.rankside.arguments import CallSpec
 from pkb_gym.engine.rankside.devices import AnyHeap
 from pkb_gym.engine.rankside.orders import Dialect
@@ -44,6 +46,11 @@ class BoundBlock:
     arguments: Sequence[Sequence[Any]]
     solution: Callable[..., object]
     seed: int
+
+    @cached_property
+    def script(self) -> Script:
+        """The handovers of the block, which both sides get; first asked for while the heap holds the inputs."""
+        return write_script(self.problem, self.plan, self.rank, self.heap, self.seed)
 
     def call(self, index: int) -> object:
         """Runs the baseline on the inputs of one call."""

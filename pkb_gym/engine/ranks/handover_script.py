@@ -7,7 +7,7 @@ a handover takes does not depend on sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,6 +81,10 @@ class Script:
         """The calls of the block."""
         return len(self.delays_us)
 
+    def late_by(self, delays_us: Sequence[int]) -> Script:
+        """The same lines, arriving so much later in each call; no later where there are no delays."""
+        return replace(self, delays_us=np.array(delays_us[: self.calls], np.int32)) if delays_us else self
+
     def withdrawn(self) -> tuple[Lines, NDArray[np.uint8]]:
         """All lines that are withdrawn after their call, and what they hold."""
         index = np.concatenate(
@@ -93,10 +97,8 @@ class Script:
         return self.arrivals.lines[index], self.values[index]
 
 
-def write_script(
-    problem: Problem, plan: BlockPlan, rank: int, heap: AnyHeap, seed: int, delays_us: Sequence[int] = ()
-) -> Script:
-    """Draws the script of a block.
+def write_script(problem: Problem, plan: BlockPlan, rank: int, heap: AnyHeap, seed: int) -> Script:
+    """Draws the script of a block, without delays.
 
     Args:
         problem: its declaration.
@@ -104,7 +106,6 @@ def write_script(
         rank: whose script.
         heap: holds the inputs as they were made.
         seed: of the draws.
-        delays_us: one for each call; none by default.
     """
     rng = np.random.default_rng(seed)
     arrivals = _Arrivals()
@@ -127,7 +128,7 @@ def write_script(
         decoys=arrivals.decoys(values, rng),
         poisons=CallLines.of(poisons),
         receipts=CallLines.of(receipts),
-        delays_us=np.array(list(delays_us[: len(plan.sets)]) or [0] * len(plan.sets), np.int32),
+        delays_us=np.zeros(len(plan.sets), np.int32),
     )
 
 

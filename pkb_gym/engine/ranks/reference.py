@@ -39,7 +39,7 @@ from pkb_gym.engine.ranks.conductor import Conductor
 from pkb_gym.engine.ranks.delivery_time import delivery_us
 from pkb_gym.engine.ranks.dumped_outputs import dump
 from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
-from pkb_gym.engine.ranks.handover_script import null_script, write_script
+from pkb_gym.engine.ranks.handover_script import null_script
 from pkb_gym.engine.ranks.handover_server import HandoverLibrary
 from pkb_gym.engine.ranks.kept_block import keep_rank
 from pkb_gym.engine.ranks.reference_orders import (
@@ -278,7 +278,7 @@ class ReferenceRank:
     def _serve_handovers(self, order: ServeHandovers) -> Staged:
         idle_us = self._stage_whole_inputs()
         block = self._block_in_hand()
-        script = write_script(block.problem, block.plan, block.rank, block.heap, block.seed, order.delays_us)
+        script = block.script.late_by(order.delays_us)
         pulses = GpuPulses(self._device.torch_device, order.pulses_us) if order.pulses_us else None
         is_disturbed = pulses is not None or any(order.delays_us)
         sampling = self._candidate_handovers.sampling(block, is_disturbed=is_disturbed)

@@ -182,8 +182,9 @@ def test_a_number_that_is_the_same_in_all_calls_has_poison_for_a_decoy():
 
 def test_delays_of_calls_that_the_block_does_not_have_are_dropped():
     plan, heap = block("AllReduce", calls=2)
-    found = write_script(find_problem("AllReduce"), plan, RANK, heap, 0, delays_us=(5, 6, 7))
-    assert found.delays_us.tolist() == [5, 6]
+    found = write_script(find_problem("AllReduce"), plan, RANK, heap, 0)
+    assert found.late_by(()) is found and found.delays_us.tolist() == [0, 0]
+    assert found.late_by((5, 6, 7)).delays_us.tolist() == [5, 6]
 
 
 def test_withdrawn_lines_come_with_what_they_held():
