@@ -472,6 +472,14 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
         )
     },
+    # Handovers of a block are drawn once for both sides, before its clock starts.
+    **{
+        (result, "pkb_gym/engine/ranks/baseline_blocks.py"): "0bd95172"
+        for result in (
+            *("experts", "gpu_evaluator_1_ranks", "gpu_experts_2_ranks", "handover_requests", "honest_evaluations"),
+            *("learning_run", "learning_run_cuda", "repeatability", "reward_study"),
+        )
+    },
     # Libraries of our own are compiled by one function, with the same commands as before; one more is.
     **{("fault_drill", f"pkb_gym/engine/compile/{name}.py"): "9305ab242da4" for name in ("handover", "stack_trace")},
     ("fault_drill", "pkb_gym/engine/compile/own_library.py"): "b1b07df59611",
