@@ -44,6 +44,9 @@ AFTERMATH_S = 0.05
 CAUSE_S = 1.0
 """How long to wait for the cause where ranks have only complained that another is gone."""
 
+REPORT_S = 10.0
+"""How long to wait for the leader's report on a rank that has ended: on a busy machine it takes its time."""
+
 TRACE_S = 0.5
 """How long ranks that missed a deadline may take to say where they stand."""
 
@@ -365,9 +368,7 @@ class Gang:
     def _first_failure(self, otherwise: str = "") -> GangFailed:
         """Listens a little longer, then attributes the failure to the rank that fell first."""
         began = time.monotonic()
-        while (
-            left := began + (AFTERMATH_S if cause_is_known(self._ended, self._errors) else CAUSE_S) - time.monotonic()
-        ) > 0:
+        while (left := began + self._patience_s() - time.monotonic()) > 0:
             try:
                 self._listen(left)
                 for rank, wire in enumerate(self._ranks):
@@ -375,6 +376,12 @@ class Gang:
             except (WireError, GangFailed):
                 break
         return first_failure(self._ended, self._errors, otherwise)
+
+    def _patience_s(self) -> float:
+        """How long to listen after a first failure, by what is known of it so far."""
+        if cause_is_known(self._ended, self._errors):
+            return AFTERMATH_S
+        return REPORT_S if self.processes.ended() - self._ended.keys() else CAUSE_S
 
     def _note_error(self, rank: int, wire: Wire) -> None:
         """Takes in a rank's error; a rank that is done is no evidence of the cause."""

@@ -105,9 +105,14 @@ class RankProcesses:
         """See `loopback.segments_sent`; None where ranks share the machine's network."""
         return segments_sent(pid_of(self._leader)) if self._isolated else None
 
+    def ended(self) -> set[int]:
+        """The ranks that have ended, whether their leader has reported it or not."""
+        ended = select.select(self.pidfds, [], [], 0)[0]
+        return {rank for rank, pidfd in enumerate(self.pidfds) if pidfd in ended}
+
     def all_run(self) -> bool:
         """Whether no rank has ended; a frozen rank runs."""
-        return not select.select(self.pidfds, [], [], 0)[0]
+        return not self.ended()
 
     def computing(self, ranks: Collection[int]) -> set[int]:
         """The ranks that compute rather than wait, by a look at them for `SAMPLING_S`."""

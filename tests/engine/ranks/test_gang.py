@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,6 +122,21 @@ def test_the_rank_that_fell_first_is_named(
         failed = fall(gang, *words)
     assert (failed.rank, failed.failure) == (rank, failure)
     assert message in str(failed)
+
+
+def test_the_leaders_report_on_a_rank_that_has_ended_is_waited_for(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_module, "CAUSE_S", 0.05)
+    first, second = (psutil.Process(reply.pid) for reply in do(gang, "nothing", "nothing"))
+    leader = first.parent()
+    assert leader is not None
+    leader.suspend()
+    second.kill()
+    assert select.select([gang.processes.pidfds[1]], [], [], SLACK_S)[0]
+    resume = threading.Timer(0.5, leader.resume)
+    resume.start()
+    failed = fall(gang, "echo of a peer", "nothing")
+    resume.join()
+    assert failed.rank == 1 and "killed by the kernel" in str(failed)
 
 
 def test_a_gang_is_whole_until_a_rank_ends(gang: Gang) -> None:
