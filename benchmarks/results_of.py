@@ -222,11 +222,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # Further limits of a gang (core dumps, descriptors of builds, time at the gate): numbers in the same requests. A
     # look for deadlocks five times a second, which acts where all ranks wait for good: none of these figures' do. Stops
     # of a rank begin elsewhere in blocks that decide no time.
+    # A failed gang is listened to for longer where a rank's end is not reported yet: none of these figures' is.
     **{
-        (result, "pkb_gym/engine/ranks/gang.py"): "bf7e1fb3"
+        (result, "pkb_gym/engine/ranks/gang.py"): "1516d437"
         for result in (
-            *("fault_drill", "service_load"),
-            *("ray_faults", "ray_gangs", "ray_overhead"),
+            *("agent_runs", "fault_drill", "fault_drill_gpus", "gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks"),
+            *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
         )
     },
     # Words of messages, too, and a state of evaluations on emulated GPUs, of which these results have none.
