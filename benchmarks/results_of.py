@@ -226,8 +226,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, "pkb_gym/engine/ranks/gang.py"): "1516d437"
         for result in (
-            *("agent_runs", "fault_drill", "fault_drill_gpus", "gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks"),
-            *("ray_faults", "ray_gangs", "ray_overhead", "service_load"),
+            *("agent_runs", "fault_drill", "fault_drill_gpus", "service_load"),
+            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_evaluator_2_ranks_other_machine"),
+            *("ray_faults", "ray_gangs", "ray_overhead"),
         )
     },
     # Words of messages, too, and a state of evaluations on emulated GPUs, of which these results have none.
