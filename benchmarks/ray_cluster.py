@@ -16,7 +16,7 @@ import psutil
 
 OBJECT_STORE_BYTES = 100 << 20
 END_S = 60.0
-QUIET = {
+ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
@@ -73,7 +73,7 @@ def local_cluster(
     """
     before = dict(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="pkb", dir="/tmp"))  # paths of sockets have 107 characters at most
-    os.environ |= QUIET | {"RAY_TMPDIR": str(folder)}
+    os.environ |= ENVIRONMENT | {"RAY_TMPDIR": str(folder)}
     if cache is not None:
         os.environ["PKB_CACHE_DIR"] = str(cache)
     import ray

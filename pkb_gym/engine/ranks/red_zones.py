@@ -2,8 +2,8 @@
 
 `compare/layout.py` leaves room behind the scratch and every tensor. A reference rank fills the zones of its segment
 before a block, and looks at them after it: a kernel that writes behind an output gets that as its error, and not the
-damage elsewhere. One that writes far behind its scratch overwrites tensors and their zones, too: what lies first in the
-segment is to blame.
+damage elsewhere. One that writes far behind its scratch overwrites tensors and their zones, too: the error names the
+zone that lies first in the segment.
 """
 
 from __future__ import annotations
