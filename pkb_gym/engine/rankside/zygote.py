@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from . import leader, namespaces
-from .confine import die_with_parent
+from .confine import MADV_COLLAPSE, die_with_parent
 from .forking import PRELOADED, ForkFailed, GangRequest, GangStarted, ZygoteReady
 from .messages import WireError
 from .remove_tree import remove_tree
@@ -52,6 +52,7 @@ def main() -> None:
     gc.enable()
     gc.collect()
     gc.freeze()  # collections in the ranks then pass over what was imported, and leave its pages shared
+    _join_pages()
     control.send(ZygoteReady())
     while True:
         try:
@@ -107,6 +108,21 @@ def _keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):  # glibc alone has it
         libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
         libc.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def _join_pages() -> None:
+    """Has the kernel put what was imported into huge pages, of which a fork copies one entry in place of 512.
+
+    Every gang is forked several times, once for each rank. Ranks of both sides are forked from such a process: a page
+    that one of them writes to is small again there. madvise(2), MADV_COLLAPSE; Linux before 6.1 knows no such advice.
+    """
+    libc = ctypes.CDLL(None)
+    with open("/proc/self/maps") as file:
+        mappings = [line.split() for line in file]
+    for addresses, permissions, *rest in mappings:
+        if permissions == "rw-p" and rest[3:] in ([], ["[heap]"]):
+            begin, end = (int(address, 16) for address in addresses.split("-"))
+            libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_COLLAPSE)
 
 
 def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
