@@ -18,6 +18,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -30,6 +31,9 @@ from .wire import Wire
 
 RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat", ".cuda_heap")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+JOINING_S, JOINED_TOGETHER = 0.5, 16 << 20
+"""How long to look for huge pages, and the bytes after which to look at the clock, many such pages: where memory is in
+pieces, the kernel moves others first."""
 
 
 def main() -> None:
@@ -116,13 +120,17 @@ def _join_pages() -> None:
     Every gang is forked several times, once for each rank. Ranks of both sides are forked from such a process: a page
     that one of them writes to is small again there. madvise(2), MADV_COLLAPSE; Linux before 6.1 knows no such advice.
     """
-    libc = ctypes.CDLL(None)
+    libc, deadline = ctypes.CDLL(None), time.monotonic() + JOINING_S
     with open("/proc/self/maps") as file:
         mappings = [line.split() for line in file]
     for addresses, permissions, *rest in mappings:
         if permissions == "rw-p" and rest[3:] in ([], ["[heap]"]):
             begin, end = (int(address, 16) for address in addresses.split("-"))
-            libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), MADV_COLLAPSE)
+            for part in range(begin - begin % JOINED_TOGETHER, end, JOINED_TOGETHER):
+                if time.monotonic() > deadline:
+                    return
+                first, last = max(begin, part), min(end, part + JOINED_TOGETHER)
+                libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), MADV_COLLAPSE)
 
 
 def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
