@@ -131,14 +131,14 @@ def test_a_good_kernel_has_the_speedup_that_a_fresh_evaluator_finds(
             feedback = evaluate(local_evaluator, candidate)
             assert feedback.failure is not Failure.INFRASTRUCTURE, f"{candidate.name}: {feedback.message}"
     after: list[float] = []
-    before: list[float] = []
+    beside: list[float] = []
     with LocalEvaluator(cache_dir=compiled_before) as fresh:
         while len(after) < ATTEMPTS:
-            before.append(speedup(fresh))
+            beside.append(speedup(fresh))
             after.append(speedup(local_evaluator))
-            if min(before) / LARGEST_RATIO < after[-1] < max(before) * LARGEST_RATIO:
+            if min(beside) / LARGEST_RATIO < after[-1] < max(beside) * LARGEST_RATIO:
                 return
-    pytest.fail(f"speedups of {after} after {len(ATTACKS)} attacks, of {before} without them")
+    pytest.fail(f"speedups of {after} after {len(ATTACKS)} attacks, of {beside} without them")
 
 
 def test_what_a_candidate_wrote_holds_no_lines_of_the_profiler(local_evaluator: LocalEvaluator) -> None:

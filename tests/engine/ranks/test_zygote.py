@@ -46,7 +46,7 @@ def huge_kib(pid: int) -> int:
 
 
 def test_what_it_has_imported_lies_in_huge_pages(gang_pool: GangPool) -> None:
-    """A fork copied an entry for each small page: 7 ms for each rank and each gang, and as much again at its end."""
+    """A fork copied an entry for each small page, for each rank and for their leader."""
     with mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.write(b"x" * (8 << 20))
         try:
