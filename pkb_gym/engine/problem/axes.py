@@ -6,7 +6,7 @@ import math
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeGuard, TypeVar
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from pkb_gym.engine.errors import AxisNotFound, SizeError
 
@@ -43,11 +43,15 @@ class Axes(Mapping[str, AxisValue]):
         entries: name -> value; always holds ``W`` (world size) and, except in `Trials.vary`, ``r`` (this rank).
         dtype: the problem's floating dtype in this evaluation, for example ``"bfloat16"``.
         problem: its name, with which errors begin; empty in `derive` and `vary`, whose errors `Problem` completes.
+        kept_leaves: of `tensors`: id of a declared argument or output -> it, and its tensors here.
     """
 
     entries: Mapping[str, AxisValue]
     dtype: str = "float32"
     problem: str = field(default="", compare=False)
+    kept_leaves: dict[int, tuple[object, tuple[Any, ...]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __getitem__(self, name: str) -> AxisValue:
         if name not in self.entries:

@@ -11,8 +11,9 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property, wraps
+from math import prod
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeAlias
 
 from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem.arguments import Linear, Sparse, Tensor, TensorList
@@ -87,6 +88,27 @@ class Draw(random.Random):
         raise TypeError("a Draw is made anew from its TrialKey, never pickled")
 
 
+Arguments = ParamSpec("Arguments")
+Drawing: TypeAlias = "Callable[Concatenate[Stream, Arguments], torch.Tensor]"
+"""A method of a `Stream`."""
+
+
+def _names_its_device(draw: Drawing[Arguments]) -> Drawing[Arguments]:
+    """Keeps torch from looking at each call for one that does not say where a tensor is made.
+
+    It does so wherever a default device is set, as for inputs on GPUs, and takes as long as a small call itself.
+    """
+
+    @wraps(draw)
+    def drawn(stream: Stream, /, *args: Arguments.args, **named: Arguments.kwargs) -> torch.Tensor:
+        import torch
+
+        with torch._C.DisableTorchFunction():  # it has no public name
+            return draw(stream, *args, **named)
+
+    return drawn
+
+
 class Stream:
     """One stream of random tensors; `name` picks shape and dtype from the declared argument of that name.
 
@@ -108,14 +130,15 @@ class Stream:
         """Uniform values in [low, high)."""
         return self._rounded(name, lambda wide: wide.uniform_(low, high, generator=self.generator))
 
+    @_names_its_device
     def _rounded(self, name: str, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The values that `fill` writes at 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
         import torch
 
         shape, dtype = self._maker.spec(name)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        if dtype == wide:
-            return fill(torch.empty(shape, dtype=wide, device=self._maker.device))
+        if dtype == wide or prod(shape) <= DRAWN_TOGETHER:
+            return fill(torch.empty(shape, dtype=wide, device=self._maker.device)).to(dtype)
         values = torch.empty(shape, dtype=dtype, device=self._maker.device)
         flat = values.view(-1)
         for first in range(0, flat.numel(), DRAWN_TOGETHER):
@@ -123,6 +146,7 @@ class Stream:
             part.copy_(fill(torch.empty(part.shape, dtype=wide, device=self._maker.device)))
         return values
 
+    @_names_its_device
     def integers(self, name: str, low: int, high: int) -> torch.Tensor:
         """Whole numbers in [low, high), in the argument's dtype."""
         import torch
@@ -131,6 +155,7 @@ class Stream:
         values = torch.randint(low, high, shape, generator=self.generator, device=self._maker.device)
         return values.to(dtype)
 
+    @_names_its_device
     def bits(self, name: str) -> torch.Tensor:
         """Random bit patterns: every value of the argument's dtype alike, NaN, infinities and -0.0 included.
 
@@ -146,24 +171,28 @@ class Stream:
         )
         return drawn.view(dtype)
 
+    @_names_its_device
     def randn(self, *shape: int) -> torch.Tensor:
         """float32 standard normal values of a free shape, for inputs that are computed."""
         import torch
 
         return torch.randn(shape, generator=self.generator, device=self._maker.device)
 
+    @_names_its_device
     def rand(self, *shape: int) -> torch.Tensor:
         """float32 uniform values in [0, 1) of a free shape."""
         import torch
 
         return torch.rand(shape, generator=self.generator, device=self._maker.device)
 
+    @_names_its_device
     def randint(self, low: int, high: int, *shape: int) -> torch.Tensor:
         """int64 values in [low, high) of a free shape."""
         import torch
 
         return torch.randint(low, high, shape, generator=self.generator, device=self._maker.device)
 
+    @_names_its_device
     def permutation(self, n: int) -> torch.Tensor:
         """int64 random permutation of 0 .. n-1."""
         import torch

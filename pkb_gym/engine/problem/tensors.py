@@ -6,8 +6,9 @@ A leaf has a name: `x` for a tensor, `grads[2]` for a list's element, `gate_proj
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem.arguments import Linear, Output, OutputList, Sparse, Tensor, TensorList
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from pkb_gym.engine.problem.values import Value
+
+
+Declared = TypeVar("Declared")
 
 
 class Leaf(NamedTuple):
@@ -46,8 +50,25 @@ def _leaf(name: str, owner: str, shape: tuple[int, ...], dtype: str) -> Leaf:
     return Leaf(name, owner, shape, dtype, prod(shape))
 
 
-def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> list[Leaf]:
+def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> Sequence[Leaf]:
     """The tensors of one data argument on one rank; those that are None are left out."""
+    return _resolved(arg, ax, _argument_leaves)
+
+
+def output_leaves(out: Output | OutputList, ax: Axes) -> Sequence[Leaf]:
+    """The tensors of one returned output on one rank; those that are absent are left out."""
+    return _resolved(out, ax, _output_leaves)
+
+
+def _resolved(declared: Declared, ax: Axes, resolve: Callable[[Declared, Axes], list[Leaf]]) -> Sequence[Leaf]:
+    """Resolves a declaration once for the same axes, which the hundreds of calls of a block share."""
+    kept = ax.kept_leaves.get(id(declared))
+    if kept is None:
+        kept = ax.kept_leaves[id(declared)] = declared, tuple(resolve(declared, ax))
+    return kept[1]
+
+
+def _argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> list[Leaf]:
     if isinstance(arg, Tensor):
         if arg.optional is not None and not ax[arg.optional]:
             return []
@@ -66,8 +87,7 @@ def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> lis
     return [*leaves, _leaf(f"{arg.name}.bias", arg.name, weight[:1], ax.dtype)] if arg.bias else leaves
 
 
-def output_leaves(out: Output | OutputList, ax: Axes) -> list[Leaf]:
-    """The tensors of one returned output on one rank; those that are absent are left out."""
+def _output_leaves(out: Output | OutputList, ax: Axes) -> list[Leaf]:
     dtype = resolve_dtype(out.dtype, ax)
     if isinstance(out, OutputList):
         shapes = enumerate(ax.shapes(out.shapes))

@@ -1,0 +1,105 @@
+"""The random streams of inputs, and what is resolved of declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pkb_gym.engine.problem import inputs
+from pkb_gym.engine.problem.axes import Axes
+from pkb_gym.engine.problem.inputs import InputMaker, Stream, TrialKey
+from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
+from pkb_gym.problems.catalogue import find_problem
+
+PROBLEM = find_problem("AllReduce")
+NAME = PROBLEM.data_args[0].name
+KEY = TrialKey(b"key", 0, PROBLEM.name, 0, 0)
+
+
+@pytest.fixture
+def axes() -> Axes:
+    with PROBLEM.fitting_axes("tiny"):
+        varied = PROBLEM.varied_axes("tiny", 2, "bfloat16", "robust", inputs.Draw(KEY))
+        return PROBLEM.derived_axes(varied, 1)
+
+
+DRAWS: dict[str, Callable[[Stream], torch.Tensor]] = {
+    "normal": lambda stream: stream.normal(NAME),
+    "uniform": lambda stream: stream.uniform(NAME),
+    "integers": lambda stream: stream.integers(NAME, 0, 5),
+    "bits": lambda stream: stream.bits(NAME),
+    "randn": lambda stream: stream.randn(3),
+    "rand": lambda stream: stream.rand(3),
+    "randint": lambda stream: stream.randint(0, 5, 3),
+    "permutation": lambda stream: stream.permutation(3),
+}
+
+
+class Seen(TorchFunctionMode):
+    """Notes every call of torch that a default device would look at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_no_call_of_a_stream_is_looked_at_for_its_device(draw: Callable[[Stream], torch.Tensor], axes: Axes) -> None:
+    expected = draw(InputMaker(PROBLEM, axes, KEY))
+    maker = InputMaker(PROBLEM, axes, KEY)
+    with torch.device("meta"), Seen() as seen:
+        drawn = draw(maker)
+        torch.zeros(1)
+    assert seen.calls == ["zeros"], "the second is the test's own, to show that calls are seen"
+    assert drawn.device.type == "cpu" and torch.equal(drawn.view(torch.uint8), expected.view(torch.uint8))
+
+
+def test_values_are_drawn_wide_and_rounded_once(axes: Axes, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = InputMaker(PROBLEM, axes, KEY)
+    shape, dtype = maker.spec(NAME)
+    generator = torch.Generator().manual_seed(KEY.derive_seed("rank", 1))
+    wide = torch.empty(shape).normal_(0.5, 2.0, generator=generator)
+    assert torch.equal(maker.normal(NAME, 2.0, 0.5), wide.to(dtype))
+    monkeypatch.setattr(inputs, "DRAWN_TOGETHER", wide.numel() // 3)
+    filled: list[int] = []
+
+    def fill(part: torch.Tensor) -> torch.Tensor:
+        filled.append(part.numel())
+        return part.fill_(len(filled))
+
+    values = maker._rounded(NAME, fill)
+    assert max(filled) <= wide.numel() // 3 and sum(filled) == wide.numel()
+    assert values.dtype == dtype and values.flatten()[[0, -1]].tolist() == [1, len(filled)]
+
+
+def _others() -> Iterator[tuple[TrialKey, tuple[str | int, ...]]]:
+    yield KEY, ("rank", 2)
+    yield KEY, ("rank1",)
+    yield KEY, ("rank", "1")
+    for changed in ({"key": b"other"}, {"seed": 1}, {"problem": "Other"}, {"turn": 1}, {"trial": 1}):
+        yield replace(KEY, **changed), ("rank", 1)
+
+
+def test_every_stream_of_every_trial_has_a_seed_of_its_own() -> None:
+    seeds = [KEY.derive_seed("rank", 1), *(key.derive_seed(*stream) for key, stream in _others())]
+    assert len(set(seeds)) == len(seeds) and all(0 <= seed < 1 << 63 for seed in seeds)
+    assert KEY.derive_seed("rank", 1) == seeds[0]
+
+
+def test_a_declaration_is_resolved_once_for_the_same_axes(axes: Axes) -> None:
+    arg, out = PROBLEM.data_args[0], PROBLEM.returned[0]
+    of_arg, of_out = argument_leaves(arg, axes), output_leaves(out, axes)
+    assert argument_leaves(arg, axes) is of_arg and output_leaves(out, axes) is of_out
+    larger = axes.replace(M=2 * axes.M)
+    assert argument_leaves(arg, larger)[0].capacity == 2 * of_arg[0].capacity
+    assert output_leaves(out, larger)[0].capacity == 2 * of_out[0].capacity
+    assert axes == axes.replace() and not axes.replace().kept_leaves
