@@ -197,9 +197,14 @@ class Comparison:
             counts: the values of `self.counts`, one tensor after the other.
         """
         size = len(self._calls)
-        return [self._verdict(index, counts[index::size]) for index in range(size)]
+        elements = sum(self._first.expected[placed.leaf.name].numel() for placed in self._placed)
+        right = CallVerdict(len(self._placed), elements, elements, ())
+        return [
+            self._verdict(index, counts[index::size], elements) if self._misshapen or any(counts[index::size]) else right
+            for index in range(size)
+        ]
 
-    def _verdict(self, index: int, counts: Sequence[int]) -> CallVerdict:
+    def _verdict(self, index: int, counts: Sequence[int], elements: int) -> CallVerdict:
         call = self._calls[index]
         mismatches = [
             modified_argument(call, leaf, slot)
@@ -207,7 +212,6 @@ class Comparison:
             if count
         ]
         mismatches += self._misshapen
-        elements = sum(call.expected[placed.leaf.name].numel() for placed in self._placed)
         right = elements - sum(mismatch.elements for mismatch in self._misshapen)
         for ruled, count in zip(self._ruled, counts[len(self._immutable) :], strict=True):
             if count:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan, placed_results
 from pkb_gym.engine.compare.poison import POISON
-from pkb_gym.engine.compare.stacked import byte_slot, heap_rows, row_index
+from pkb_gym.engine.compare.stacked import heap_rows, row_index
 from pkb_gym.engine.ranks.bound_block import BoundBlock
 from pkb_gym.engine.ranks.gpu_pulses import GpuPulses
 from pkb_gym.engine.ranks.handover_script import LINE_BYTES, Script, lines_of, put_lines
@@ -41,15 +41,15 @@ class CandidateBlock(Protocol):
 
 def stage_inputs(plan: BlockPlan, mine: AnyHeap, theirs: AnyHeap) -> None:
     """Copies a rank's inputs into the candidate's heap, and poisons its outputs."""
+    source, target = mine.bytes(), theirs.bytes()
     for run in plan.runs:
         if run[0].nbytes <= SMALL_SET_BYTES:
             _stage_together(run, mine, theirs)
         else:
             for planned in run:
-                arguments = byte_slot(planned.offset, planned.outputs_offset - planned.offset)
-                outputs = byte_slot(planned.outputs_offset, planned.offset + planned.nbytes - planned.outputs_offset)
-                theirs.tensor(arguments).copy_(mine.tensor(arguments))
-                theirs.tensor(outputs).fill_(POISON)
+                begin, middle, end = planned.offset, planned.outputs_offset, planned.offset + planned.nbytes
+                target[begin:middle].copy_(source[begin:middle])
+                target[middle:end].fill_(POISON)
 
 
 def _stage_together(run: Sequence[SetPlan], mine: AnyHeap, theirs: AnyHeap) -> None:

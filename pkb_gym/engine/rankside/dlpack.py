@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 DTYPE_CODES = {
@@ -53,6 +54,16 @@ _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
+@lru_cache(maxsize=256)
+def _contiguous(shape: tuple[int, ...]) -> tuple[ctypes.Array[ctypes.c_int64], ctypes.Array[ctypes.c_int64]]:
+    """A shape and its strides, in elements: a block has hundreds of tensors of a few shapes."""
+    strides, step = [0] * len(shape), 1
+    for dim in reversed(range(len(shape))):
+        strides[dim], step = step, step * max(1, shape[dim])
+    numbers = ctypes.c_int64 * max(1, len(shape))
+    return numbers(*shape), numbers(*strides)
+
+
 class HeapTensor:
     """A contiguous tensor at an address; keep it alive as long as anything made from it.
 
@@ -65,24 +76,9 @@ class HeapTensor:
 
     def __init__(self, address: int, shape: Sequence[int], dtype: str, cuda_device: int | None = None) -> None:
         self._device = _CPU if cuda_device is None else (_CUDA, cuda_device)
-        self._shape = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-        strides, step = [0] * len(shape), 1
-        for dim in reversed(range(len(shape))):
-            strides[dim], step = step, step * max(1, shape[dim])
-        self._strides = (ctypes.c_int64 * max(1, len(shape)))(*strides)
+        self._shape, self._strides = _contiguous(tuple(shape))
         code, bits = DTYPE_CODES[dtype]
-        as_pointer = ctypes.POINTER(ctypes.c_int64)
-        tensor = _DLTensor(
-            address,
-            *self._device,
-            len(shape),
-            code,
-            bits,
-            1,
-            ctypes.cast(self._shape, as_pointer),
-            ctypes.cast(self._strides, as_pointer),
-            0,
-        )
+        tensor = _DLTensor(address, *self._device, len(shape), code, bits, 1, self._shape, self._strides, 0)
         self._managed = _DLManagedTensor(tensor, None, None)
 
     def __dlpack__(self, **_: Any) -> object:
