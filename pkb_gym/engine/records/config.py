@@ -79,7 +79,7 @@ class EvalConfig(Record):
     compile_timeout_s: float = Field(default=60.0, gt=0, strict=True)
     """Deadline of the compiler."""
     timing_budget_s: float | None = Field(default=None, gt=0, strict=True)
-    """Timing ends after this even if the interval is still wide; by default 0.5 s on GPUs; on the CPU 0.2 s at
+    """Timing ends after this even if the interval is still wide; by default 0.4 s on GPUs; on the CPU 0.2 s at
     "tiny", else 7 s. It also ends after 16 blocks of each side on GPUs, 60 on the CPU."""
     memory_bytes: int | None = Field(default=None, gt=0, le=MOST, strict=True)
     """Memory that each rank may allocate beside the symmetric heap; by default a share of the machine's."""
@@ -288,7 +288,7 @@ def _check_debug(problem: Problem, language: Language, config: EvalConfig) -> No
 
 def _timing_budget_s(device: Device, size: object) -> float:
     if device == "cuda":
-        return 0.5
+        return 0.4
     return 0.2 if size == "tiny" else 7.0
 
 

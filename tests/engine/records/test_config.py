@@ -81,7 +81,7 @@ def test_there_is_no_gpu_to_share_on_the_cpu() -> None:
 def test_defaults_follow_the_device() -> None:
     cpu, cuda = resolved("cpu"), resolved("cuda", gpus=4)
     assert (cpu.size, cpu.timing_budget_s) == ("tiny", 0.2)
-    assert (cuda.size, cuda.timing_budget_s) == ("published", 0.5)
+    assert (cuda.size, cuda.timing_budget_s) == ("published", 0.4)
     assert resolved("cuda", gpus=4, size="tiny", timing_budget_s=3.0).timing_budget_s == 3.0
 
 
