@@ -258,10 +258,11 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # kernel of SAM3IoUSuppression, DDP, ZeRO1, ZeRO2 and FSDPStep, were all right.
     ("honest_evaluations", "problems/data_parallel/ddp/problem.py"): "bf7e1fb3",
     ("fault_drill", "pkb_gym/engine/compile/python.py"): "031ee00cc661",
-    # Memory of samples is taken before the candidate runs, and each is compared by itself: the same copies.
+    # Memory of samples is taken before the candidate runs, and each is compared by itself: the same copies. Large sets
+    # are staged by slices of the heap: the same bytes.
     **{
         ("handover_requests", f"pkb_gym/engine/ranks/{name}.py"): as_of
-        for name, as_of in (("candidate_block", "a7e6d158"), ("output_sampler", "3437b049"))
+        for name, as_of in (("candidate_block", "08695f81"), ("output_sampler", "3437b049"))
     },
     # Ranks with several processors of the CPU meet their servers on one of them: those of these figures have one each,
     # or GPUs. A reference rank is sent one descriptor more.
@@ -302,8 +303,12 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         ("report_size", f"pkb_gym/{name}.py"): "eba7c4fcf9b4"
         for name in ("metrics/figures", "metrics/outcomes", "metrics/shares", "report/figures/charts")
     },
-    # Bounds of whole numbers that no measured request comes near; what failures at a client's own sizes count for.
-    **{("ray_bytes", f"pkb_gym/engine/records/{name}.py"): "83fc42ac4647" for name in ("config", "config_request")},
+    # Bounds of whole numbers that no measured request comes near; what failures at a client's own sizes count for. A
+    # default has another number, of as many digits.
+    **{
+        ("ray_bytes", f"pkb_gym/engine/records/{name}.py"): as_of
+        for name, as_of in (("config", "2059cd60"), ("config_request", "83fc42ac4647"))
+    },
     ("service_load", "pkb_gym/serve/current_evaluator.py"): "83fc42ac4647",
     # Names of agents without control characters; those of the measured results have none.
     ("report_size", "pkb_gym/metrics/sources.py"): "b05a74d137cc",
@@ -318,11 +323,11 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # tuples, elements that were left are counted and named, and a byte is declared elsewhere: the same verdicts. An
     # error about axes of a user's own has another name. A page lies between scratch and the first tensors.
     # Partitions of groups can be had without a block: the same ones. Outputs that are wrong while timed are looked at
-    # more often, of which right kernels have none.
+    # more often, of which right kernels have none. Right calls share one verdict.
     **{
         ("honest_evaluations", f"pkb_gym/engine/{name}.py"): as_of
         for name, as_of in (
-            *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "7ac97ece"), ("compare/poison", "0f7b1b0e")),
+            *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "08695f81"), ("compare/poison", "0f7b1b0e")),
             *(("compare/layout", "c7eb0e31"), ("stages/mismatch", "2380348e8197")),
         )
     },
