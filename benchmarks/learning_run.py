@@ -22,7 +22,7 @@ With `--seed 0 1 2`, the second and third seed have stages of GRPO and `rft` of 
 `--arm two_turns grpo-turns=2 grpo-completion=2560` is in the folder `arm-two_turns`; with `--grpo-submissions`, arms
 end with equally many submissions. With `--side-by-side`, the stages after SFT run for all of them at once, each on a
 GPU and a share of the processors of its own; with `--controls-apart`, so do those of the first seed that need SFT
-alone.
+alone. With `--take-turns` too, each has an equal share of `--evaluation-gpus`, and its policy the first of them.
 
     python -m benchmarks.learning_run --gguf MODEL.gguf --corpus DATA --prompts RINGS --runs RUNS --out OUT --minutes 9
 """
@@ -38,7 +38,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -47,7 +47,7 @@ from pathlib import Path
 
 from benchmarks import learning_branches, learning_study
 from benchmarks.common import header, make_parser
-from benchmarks.learning_lanes import WHOLE, Lane, measure_share, side_by_side
+from benchmarks.learning_lanes import WHOLE, Lane, folders_apart, lanes_of, measure_share
 from benchmarks.learning_prompts import PRACTICE, RINGS, write_practice, write_rings
 from benchmarks.learning_stages import OF_SFT_ALONE, RINGS_OF_VERDICTS, STUDY_RING, Counts, Stage, stages_of
 from benchmarks.learning_weights import BEGIN, LEARNED, STATE, keep_weights, newest_weights, restore_kept, step_of
@@ -91,6 +91,11 @@ class Run:
     def folder(self) -> Path:
         """Of this run's stages."""
         return Path(self.args.runs)
+
+    def in_lane(self, lane: Lane) -> Run:
+        """The same run, whose stages are evaluated in this lane too."""
+        args = argparse.Namespace(**vars(self.args) | {"evaluation_gpus": list(lane.evaluation_gpus)})
+        return replace(self, args=args, lane=lane)
 
     def prompts_of(self, *rings: str) -> int:
         """Prompts of these rings that policies are judged on."""
@@ -245,7 +250,9 @@ def make_options() -> argparse.ArgumentParser:
     parser.add_argument("--controls-apart", action="store_true", help="--side-by-side: a lane for controls; see above")
     parser.add_argument("--resume-from", type=Path, help="folder with the parts of `--out`, to go on with their policy")
     parser.add_argument("--services", type=int, default=7, help="evaluation services (default: %(default)s)")
-    parser.add_argument("--evaluation-gpus", nargs="+", default=[], metavar="GPU", help="of one service instead")
+    parser.add_argument(
+        "--evaluation-gpus", nargs="+", default=[], metavar="GPU", help="of one service instead, or one of each lane"
+    )
     parser.add_argument("--evaluation-compilers", type=int, default=0, metavar="N", help="processors that compile CUDA")
     parser.add_argument("--take-turns", action="store_true", help="evaluate while the policy rests; see above")
     parser.add_argument(
@@ -304,6 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     deadline = began + 60 * args.minutes
     try:
         learning_branches.check_arms(args, lambda more: parser.parse_args([*words, *more]))
+        lanes = lanes_of(args) if args.side_by_side else []
     except ConfigError as error:
         parser.error(str(error))
 
@@ -317,16 +325,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         for run in branches():
             go_on(run, began)
         return
-    lanes = side_by_side(len(args.seed) + len(args.arm) + args.controls_apart)
-    replace(first, lane=Lane(lanes[0].gpu)).go_on(COMMON_AT_FIRST)  # trainers would share a batch out to all GPUs
+    with folders_apart(lanes) as apart:
+        go_on_side_by_side(first, branches, apart, began)
+
+
+def go_on_side_by_side(first: Run, branches: Callable[[], list[Run]], lanes: Sequence[Lane], began: float) -> None:
+    """Goes on with the common stages in the first lane, and then with all that is there, each in a lane."""
+    args = first.args
+    with_all_processors = replace(lanes[0], processors=())  # and one GPU: trainers would share a batch out to all
+    first.in_lane(with_all_processors).go_on(COMMON_AT_FIRST)
     if not args.evaluation_gpus:
         measure_share(lanes[0], args.services)
     apart = OF_SFT_ALONE if args.controls_apart else ()
     others = [stage.name for stage in first.stages() if stage.name not in apart]
     at_once = [(run, None) for run in branches()]
-    parts = [(first, others), *at_once, *([(first, apart)] if apart and (args.runs / "sft.finished").exists() else [])]
+    has_sft = (first.folder / "sft.finished").exists()
+    parts = [(first, others), *at_once, *([(first, apart)] if apart and has_sft else [])]
     with ThreadPoolExecutor(len(parts)) as pool:
-        laned = [(replace(run, lane=lane), only) for (run, only), lane in zip(parts, lanes, strict=False)]
+        laned = [(run.in_lane(lane), only) for (run, only), lane in zip(parts, lanes, strict=False)]
         for ended in [pool.submit(go_on, run, began, only) for run, only in laned]:
             ended.result()
 

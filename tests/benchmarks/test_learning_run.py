@@ -14,8 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import learning_branches, learning_lanes, learning_run, learning_search, learning_weights
-from benchmarks.learning_lanes import Lane, side_by_side
+from benchmarks import learning_branches, learning_run, learning_search, learning_weights
 from benchmarks.learning_prompts import PER_PROBLEM, in_turn_of_problems, write_practice, write_rings
 from benchmarks.learning_run import Run, collect
 from benchmarks.learning_stages import Stage
@@ -339,6 +338,7 @@ SLEEPS = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1]); folder.mkdir(exist_ok=True)
 here = {"gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "processors": sorted(os.sched_getaffinity(0))}
+here |= {"temporary": os.environ["TMPDIR"], "evaluation_gpus": sys.argv[3:]}
 other = pathlib.Path(sys.argv[2])
 (folder / "begun").touch()
 until = time.monotonic() + 20
@@ -365,28 +365,51 @@ def stages_of_two_lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list
     return measured
 
 
-def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each seed's stage waits until that of the other has begun, which no order one after another fulfils."""
-    measured = stages_of_two_lanes(tmp_path, monkeypatch)
+def stages_of_seeds_that_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Has the stage `rft` of seeds 4 and 5 wait for that of the other; returns the folders of the two."""
     runs = tmp_path / "runs"
 
     def made(run: Run) -> list[Stage]:
         other = runs / "seed-5" if run.folder == runs else runs
-        meets = [str(run.folder / "rft"), str(other / "rft" / "begun")]
+        meets = [str(run.folder / "rft"), str(other / "rft" / "begun"), *run.args.evaluation_gpus]
         works = {name: ["stage_that_works", str(run.folder / name)] for name in ("model", "sft")}
         waits = Stage("rft", ["stage_that_sleeps", *meets], 60, made="made")
         return [*(Stage(name, words, 60, made="made") for name, words in works.items()), waits]
 
     monkeypatch.setattr(Run, "stages", made)
+    return [runs, runs / "seed-5"]
+
+
+def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each seed's stage waits until that of the other has begun, which no order one after another fulfils."""
+    measured = stages_of_two_lanes(tmp_path, monkeypatch)
+    folders = stages_of_seeds_that_meet(tmp_path, monkeypatch)
     learning_run.main(command_line(tmp_path, "--seed", "4", "5", "--side-by-side"))
-    found = [json.loads((folder / "rft" / "made").read_text()) for folder in (runs, runs / "seed-5")]
+    found = [json.loads((folder / "rft" / "made").read_text()) for folder in folders]
     assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["6", "3"]
     assert measured == [(len(found[0]["processors"]), 7)], "once, before they keep each other's memory busy"
     first, second = (set(one["processors"]) for one in found)
     assert first and not first & second and len(first) == len(second)
-    assert finished(Run(argparse.Namespace(runs=runs), 0.0)) == ["model", "rft", "sft"]
+    assert finished(Run(argparse.Namespace(runs=folders[0]), 0.0)) == ["model", "rft", "sft"]
     for name in ("out", "out/seed-5"):
         assert (tmp_path / name / "run.tar.gz").exists()
+
+
+def test_seeds_that_take_turns_share_out_the_evaluation_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each policy has the first GPU of its share, whatever GPUs the command sees, and nobody waits for a timing."""
+    assert stages_of_two_lanes(tmp_path, monkeypatch) == []
+    folders = stages_of_seeds_that_meet(tmp_path, monkeypatch)
+    more = ["--side-by-side", "--take-turns", "--evaluation-gpus", "0", "1", "2", "7"]
+    learning_run.main(command_line(tmp_path, "--seed", "4", "5", *more))
+    found = [json.loads((folder / "rft" / "made").read_text()) for folder in folders]
+    assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["0", "2"]
+    assert [one["evaluation_gpus"] for one in found] == [["0", "1"], ["2", "7"]]
+    assert not set(found[0]["processors"]) & set(found[1]["processors"])
+    temporary = [Path(one["temporary"]) for one in found]
+    assert len({*temporary, *(folder.parent for folder in temporary)}) == 4, "the one above is a queue of its own"
+    assert not any(folder.exists() for folder in temporary)
+    about = [json.loads((folder / "about.json").read_text()) for folder in folders]
+    assert [one["evaluation_gpus"] for one in about] == [["0", "1"], ["2", "7"]]
 
 
 def test_a_stage_may_be_left_out_in_one_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -398,23 +421,6 @@ def test_a_stage_may_be_left_out_in_one_seed_alone(tmp_path: Path, monkeypatch: 
         (tmp_path / "runs" / f"{name}.finished").touch()
     learning_run.main(command_line(tmp_path, "--seed", "0", "1", "--skip", "rings_base", "0:rft", "1:rings_rft"))
     assert seen == {0: ["rings_base", "rft"], 1: ["rings_base", "rings_rft", *learning_branches.COMMON]}
-
-
-def test_lanes_share_the_gpus_in_turn_and_there_may_be_none(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(learning_lanes, "share_out_processors", lambda count: [(number,) for number in range(count)])
-    monkeypatch.setattr(learning_lanes.gpus, "names", lambda: ["a", "b"])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert side_by_side(3) == [Lane("0", (0,)), Lane("1", (1,)), Lane("0", (2,))]
-    monkeypatch.setattr(learning_lanes.gpus, "names", list)
-    assert side_by_side(2) == [Lane(None, (0,)), Lane(None, (1,))]
-    assert Lane("1", (4, 5)).bound(["x"]) == ["taskset", "--cpu-list", "4,5", "x"] and Lane().bound(["x"]) == ["x"]
-
-
-def test_the_share_of_a_service_is_measured(monkeypatch: pytest.MonkeyPatch):
-    measured: list[tuple[int, ...]] = []
-    monkeypatch.setattr(learning_lanes, "measure_processors", measured.append)
-    learning_lanes.measure_share(Lane("0", tuple(range(10, 25))), services=7)
-    assert measured == [(11, 12)]
 
 
 def test_each_step_of_practice_has_every_problem(tmp_path: Path):
