@@ -20,6 +20,7 @@ from pkb_gym.training.results.policy_summary import (
     EpisodeResult,
     correct_of,
     episodes_by_prompt,
+    fast_captured_of,
     gain,
     problem_of,
     reward_of,
@@ -28,7 +29,7 @@ from pkb_gym.training.results.policy_summary import (
 Rows = Sequence[Row]
 Episodes = dict[str, list[EpisodeResult]]
 
-FIGURES = {"reward": reward_of, "correct": correct_of}
+FIGURES = {"reward": reward_of, "correct": correct_of, "fast_captured": fast_captured_of}
 CERTAIN = 3.0
 """Standard errors by which a gain is counted."""
 

@@ -50,6 +50,17 @@ def test_joined_gains_pair_prompts_and_cluster_problems_by_hand():
     assert found["joined"]["certain"] == {"grpo over sft": {"sizes": 1}}
 
 
+def test_seeds_and_all_joined_have_the_share_that_is_faster_than_captured_by_hand():
+    """A kernel for A is twice as fast in seed 0, one for B as fast as the baseline in seed 1; no other is compared."""
+    grpo = [results(1, 1, 1), results(1, 1, 1)]
+    grpo[0][0]["captured_speedup"], grpo[1][1]["captured_speedup"] = 2.0, 1.0
+    seeds = [SeedResults(number, {"sft": SFT, "grpo": rows}) for number, rows in enumerate(grpo)]
+    found = seeds_figures(seeds, RINGS, [("grpo", "sft")], "sizes")
+    shares = [one["policies"]["grpo"]["sizes"]["fast_captured"]["mean"] for one in (*found["seeds"], found["joined"])]
+    assert shares == pytest.approx([1 / 3, 0, 1 / 6])
+    assert found["joined"]["gains"]["grpo over sft"]["sizes"]["fast_captured"]["mean"] == pytest.approx(1 / 6)
+
+
 def arm(seed: int, name: str, training: int, *rewards: float) -> Arm:
     """One prompt each of two problems."""
     keys = list(RINGS)[:2]

@@ -122,6 +122,11 @@ def correct_of(episode: EpisodeResult) -> float | None:
     return None if episode.reward is None else float(episode.is_correct)
 
 
+def fast_captured_of(episode: EpisodeResult) -> float | None:
+    """1 for an episode with a right submission faster than the captured baseline, else 0; None where not judged."""
+    return None if episode.reward is None else float((episode.captured_speedup or 0.0) > BASELINE)
+
+
 def gain(
     before: Mapping[str, Sequence[EpisodeResult]],
     after: Mapping[str, Sequence[EpisodeResult]],

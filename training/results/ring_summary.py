@@ -14,6 +14,7 @@ from pkb_gym.training.results.policy_summary import (
     EpisodeResult,
     Figures,
     episode_result,
+    fast_captured_of,
     figures_of,
     problem_of,
     prompt_key,
@@ -148,7 +149,7 @@ def _best_of(k: int, episodes: Sequence[EpisodeResult]) -> float:
 
 
 def _fast_captured(episodes: Sequence[EpisodeResult]) -> float:
-    return _mean([float((episode.captured_speedup or 0.0) > BASELINE) for episode in episodes])
+    return _mean([share for episode in episodes if (share := fast_captured_of(episode)) is not None])
 
 
 def _rewards(episodes: Sequence[EpisodeResult]) -> list[float]:
