@@ -12,7 +12,8 @@ elsewhere. With the archives of further seeds, there are figures of each seed an
 seed without an SFT has that of the first, and its samples. The archives of arms may follow in any order, and are
 compared with that of their seed (`learning_arms`). `feedback` says what the text of the feedback adds to second turns
 (`learning_feedback`), for every seed and arm that was judged without it. A run with kernels in another language has a
-result of its own: `--name learning_run_cuda` is shown on the page too.
+result of its own: `--name learning_run_cuda` is shown on the page too, and results with further seeds of it, such as
+`learning_run_cuda_seeds`, in a table of all seeds.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     "learning_rate_probe": ("training/learner/turn_credit.py", "rewards/advantages.py", "rewards/returns.py"),
     "attention_gradients": ("training/processes/attention.py",),
     "learning_run": ("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py", *TIMING),
-    "learning_run_cuda": (
+    "learning_run_cuda*": (
         *("pkb_gym/corpus/families/*", "rewards/default.py", "rewards/ladder.py"),
         *(*GPU_HEADERS, *TIMING),
     ),

@@ -15,35 +15,37 @@ from pkb_gym.problems.loading import load_module
 HERE = Path(__file__).resolve().parent
 parts = load_module(HERE / "page_parts.py", "docs.page_parts")
 pictures = load_module(HERE / "reward_pictures.py", "docs.reward_pictures")
+seeds = load_module(HERE / "training_seeds.py", "docs.training_seeds")
 tables = load_module(HERE / "training_tables.py", "docs.training_tables")
 
-CUDA = "learning_run_cuda.json"
+CUDA = "learning_run_cuda*.json"
 
 Found = Mapping[str, Any]
 
 
-def read_cuda() -> dict[str, Any] | None:
-    """The result of a run with kernels in CUDA; None where there is none."""
-    path: Path = tables.RESULT.with_name(CUDA)
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def read_cuda() -> dict[str, Found]:
+    """Name of the file -> result, of each run with kernels in CUDA; the one without further seeds is the first."""
+    paths = sorted(tables.RESULT.parent.glob(CUDA))
+    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def sections(found: Found, cuda: Found | None = None) -> str:
+def sections(found: Found, cuda: Mapping[str, Found] | None = None) -> str:
     """Further tables, each with what is needed to read it; empty where there are none.
 
     Args:
         found: the result of the run.
-        cuda: that of a run with kernels in CUDA.
+        cuda: those of runs with kernels in CUDA.
     """
-    texts = [*(_arm(arm) for arm in found.get("arms", ())), _feedback(found.get("feedback", ())), _cuda(cuda)]
-    return "\n\n".join(text for text in texts if text)
+    texts = [*(_arm(arm) for arm in found.get("arms", ())), _feedback(found.get("feedback", ()))]
+    texts += [_cuda(*first) for first in [*(cuda or {}).items()][:1]]
+    return "\n\n".join(text for text in [*texts, seeds.section(cuda or {})] if text)
 
 
-def drawn(found: Found, cuda: Found | None = None) -> dict[str, str]:
+def drawn(found: Found, cuda: Mapping[str, Found] | None = None) -> dict[str, str]:
     """File -> picture."""
     files = {f"arm_{arm['arm']}.svg": _arm_picture(arm) for arm in found.get("arms", ())}
-    if cuda is not None:
-        files["cuda_curves.svg"] = tables.drawn(cuda)["curves.svg"]
+    for first in [*(cuda or {}).values()][:1]:
+        files["cuda_curves.svg"] = tables.drawn(first)["curves.svg"]
     return files
 
 
@@ -160,15 +162,11 @@ def _feedback(effects: list[Found]) -> str:
     return "\n\n".join(text.strip() for text in texts)
 
 
-def _cuda(found: Found | None) -> str:
-    if found is None:
-        return ""
+def _cuda(name: str, found: Found) -> str:
     texts = (tables._about(found), tables._rings(found), tables._gains(found), tables._verdicts(found))
     more = (tables._by_problem(found), tables._nearest(found), tables._study(found), tables._time(found))
     picture = "![Loss of SFT, reward and share correct of GRPO on GPUs](training/cuda_curves.svg)"
     body = "\n\n".join(text.strip() for text in (*texts, *more) if text)
-    body = body.replace(f"`benchmarks/results/{tables.RESULT.name}`", f"`benchmarks/results/{CUDA}`", 1)
-    count = len(found.get("evaluation_gpus") or ())
-    learnt = "on one of them, in turns with evaluation" if found.get("takes_turns") else "on another"
-    where = f"Submissions were evaluated on {count} GPUs, and the policy learnt {learnt}.\n\n" if count else ""
-    return f"#### Kernels in CUDA, timed on GPUs\n\n{where}{picture}\n\n{body}"
+    body = body.replace(f"`benchmarks/results/{tables.RESULT.name}`", f"`benchmarks/results/{name}`", 1)
+    where = seeds.where_evaluated(found)
+    return "\n\n".join(text for text in ("#### Kernels in CUDA, timed on GPUs", where, picture, body) if text)

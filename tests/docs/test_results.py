@@ -209,6 +209,11 @@ def test_a_result_that_is_not_listed_is_an_error(tmp_path: Path):
         paths_of(tmp_path / "unheard_of.json")
 
 
+def test_further_seeds_depend_on_what_the_first_depends_on(tmp_path: Path):
+    first, further = (tmp_path / f"learning_run_cuda{more}.json" for more in ("", "_seeds"))
+    assert paths_of(first) == paths_of(further) != paths_of(tmp_path / "learning_run.json")
+
+
 def test_references_that_baselines_precede_are_those_on_the_page():
     table = (
         (BENCHMARKS / "README.md").read_text(encoding="utf-8").split("| reference | written as |")[1].split("\n\n")[0]

@@ -192,6 +192,50 @@ def test_a_run_in_cuda_has_tables_of_its_own(found, tmp_path, monkeypatch):
     assert generator.FOLDER / "cuda_curves.svg" in generator.drawn()
 
 
+def test_all_seeds_in_cuda_have_a_row_whichever_result_they_are_in(found, tmp_path, monkeypatch):
+    monkeypatch.setattr(generator.tables, "RESULT", tmp_path / "learning_run.json")
+    (tmp_path / "learning_run.json").write_text(json.dumps(found))
+    first = {**found, "evaluation_gpus": ["2", "3"], "policies": {**found["policies"], "sft": {"sizes": ring(0.25)}}}
+    first["policies"]["grpo"]["sizes"]["fast_captured"] = one(0.5, 0.1)
+    (tmp_path / "learning_run_cuda.json").write_text(json.dumps(first))
+    page = f"{generator.BEGIN}\n{generator.END}"
+    alone, drawn = generator.render(page), generator.drawn()
+    assert "seed by seed" not in alone.lower()
+
+    def seed(share: float, gain: float) -> dict[str, object]:
+        sft, grpo = ({"correct": one(of, 0.02), "reward": one(2 * of, 0.1)} for of in (share, share + 0.5))
+        gains = {"reward": one(gain, 0.1), "correct": one(0.5)}
+        policies = {"sft": {"sizes": sft}, "grpo": {"sizes": {**grpo, "fast_captured": one(0.25, 0.05)}}}
+        return {"policies": policies, "gains": {"grpo over sft": {"sizes": gains}}}
+
+    trained = [{"seed": 1, "grpo": found["grpo"]}, {"seed": 2, "grpo": None}]
+    seeds = [{**trained[0], **seed(0.25, 0.4)}, {**trained[1], **seed(0.25, 0.6)}]
+    more = {"seeds": seeds, "joined": {"seeds": [1, 2], **seed(0.25, 0.5)}, "evaluation_gpus": ["0", "1"]}
+    further = {**found, **more, "takes_turns": True, "commit": "d" * 12, "machine": "another"}
+    (tmp_path / "learning_run_cuda_seeds.json").write_text(json.dumps(further))
+    text = generator.render(page)
+    assert text.startswith(alone.removesuffix(f"\n\n{generator.END}")) and generator.drawn() == drawn
+    of_both = text.partition("#### Kernels in CUDA, seed by seed\n\n")[2]
+    assert of_both.startswith(
+        f"- Seed 0: `benchmarks/results/learning_run_cuda.json` (2026-01-02, commit {'c' * 12}): a GPU, a processor. "
+        "Submissions were evaluated on 2 GPUs, and the policy learnt on another.\n"
+        f"- Seeds 1, 2: `benchmarks/results/learning_run_cuda_seeds.json` (2026-01-02, commit {'d' * 12}): a GPU, "
+        "another. Submissions of each were evaluated on 2 GPUs, and the policy learnt on one of them, in turns with "
+        "evaluation.\n\n"
+    )
+    rows = [line for line in of_both.splitlines() if line.startswith("| ")][2:]
+    assert rows == [
+        "| 0 | 25 ± 10 % | 0.70 ± 0.20 | 75 ± 10 % | 50 ± 10 % | 0.70 ± 0.20 | +0.30 ± 0.10 | +3.0 | -0.05 | 2 | 40 |",
+        "| 1 | 25 ± 2 % | 0.50 ± 0.10 | 75 ± 2 % | 25 ± 5 % | 1.50 ± 0.10 | +0.40 ± 0.10 | +4.0 | +0.50 | 2 | 40 |",
+        "| 2 | 25 ± 2 % | 0.50 ± 0.10 | 75 ± 2 % | 25 ± 5 % | 1.50 ± 0.10 | +0.60 ± 0.10 | +6.0 | +0.50 |  |  |",
+        "| All of 1, 2 | 25 ± 2 % | 0.50 ± 0.10 | 75 ± 2 % | 25 ± 5 % | 1.50 ± 0.10 | +0.50 ± 0.10 | +5.0 | +0.50 |"
+        "  |  |",
+    ]
+    del further["seeds"][1]["policies"]["grpo"], further["seeds"][1]["gains"]["grpo over sft"]
+    (tmp_path / "learning_run_cuda_seeds.json").write_text(json.dumps(further))
+    assert "\n| 2 | 25 ± 2 % | 0.50 ± 0.10 |  |  |  |  |  |  |  |  |\n" in generator.render(page), "it was not judged"
+
+
 def test_the_time_of_steps_is_shown_seed_by_seed_in_the_course_of_the_training(found):
     assert "In the course of the training" not in generator.tables.sections(found)
     share = {"generation": 0.5, "evaluation": 0.25}
