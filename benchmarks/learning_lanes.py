@@ -74,7 +74,7 @@ def lanes_of(args: argparse.Namespace) -> list[Lane]:
     if not args.evaluation_gpus:
         return lanes
     if args.controls_apart:
-        raise ConfigError("--controls-apart is for evaluation on the CPU: evaluation GPUs are shared out to seeds")
+        raise ConfigError("--controls-apart: evaluation GPUs are shared out to seeds and arms alone; leave it out")
     shares = share_out_gpus(args.evaluation_gpus, count)
     if args.evaluation_compilers >= (each := len(lanes[0].processors)):
         raise ConfigError(f"--evaluation-compilers {args.evaluation_compilers}: a lane has {each} processors for all")

@@ -76,7 +76,10 @@ def test_lanes_with_hardware_of_their_own_wait_for_no_timing_of_another(machine:
         ([*TURNS, "0"], "2 lanes need equal shares"),
         ([*TURNS, "0", "1", "0", "1"], "equal shares of different GPUs, got 0 1 0 1"),
         ([*TURNS, "0", "1", "2", "3", "--arm", "a", "group=4"], "3 lanes need equal shares"),
-        ([*TURNS, "0", "1", "--controls-apart"], "--controls-apart is for evaluation on the CPU"),
+        (
+            [*TURNS, "0", "1", "--controls-apart"],
+            "--controls-apart: evaluation GPUs are shared out to seeds and arms alone",
+        ),
         (
             [*TURNS, "0", "1", "--evaluation-compilers", "4"],
             "--evaluation-compilers 4: a lane has 4 processors for all",

@@ -372,9 +372,10 @@ def stages_of_seeds_that_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def made(run: Run) -> list[Stage]:
         other = runs / "seed-5" if run.folder == runs else runs
         meets = [str(run.folder / "rft"), str(other / "rft" / "begun"), *run.args.evaluation_gpus]
-        works = {name: ["stage_that_works", str(run.folder / name)] for name in ("model", "sft")}
-        waits = Stage("rft", ["stage_that_sleeps", *meets], 60, made="made")
-        return [*(Stage(name, words, 60, made="made") for name, words in works.items()), waits]
+        model, sft = (str(run.folder / name) for name in ("model", "sft"))
+        modules = {"model": ["stage_that_works", model], "sft": ["stage_that_sleeps", sft, f"{sft}/begun"]}
+        modules["rft"] = ["stage_that_sleeps", *meets]
+        return [Stage(name, words, 60, made="made") for name, words in modules.items()]
 
     monkeypatch.setattr(Run, "stages", made)
     return [runs, runs / "seed-5"]
@@ -405,6 +406,8 @@ def test_seeds_that_take_turns_share_out_the_evaluation_gpus(tmp_path: Path, mon
     assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["0", "2"]
     assert [one["evaluation_gpus"] for one in found] == [["0", "1"], ["2", "7"]]
     assert not set(found[0]["processors"]) & set(found[1]["processors"])
+    of_sft = json.loads((folders[0] / "sft" / "made").read_text())
+    assert of_sft["gpu"] == "0" and of_sft["processors"] == sorted(os.sched_getaffinity(0)), "it runs alone"
     temporary = [Path(one["temporary"]) for one in found]
     assert len({*temporary, *(folder.parent for folder in temporary)}) == 4, "the one above is a queue of its own"
     assert not any(folder.exists() for folder in temporary)
