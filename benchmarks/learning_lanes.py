@@ -103,7 +103,8 @@ def share_out_gpus(numbers: Sequence[str], lanes: int) -> list[tuple[str, ...]]:
 def folders_apart(lanes: Sequence[Lane]) -> Iterator[list[Lane]]:
     """Gives each lane a folder for temporary files of its own, so that none waits for a timing of another.
 
-    Lanes that evaluate on the same GPUs keep the common folder, by which they take turns.
+    It lies two levels down, as the folder above it is locked too, by whoever waits to time (`machine_sharing`). Lanes
+    that evaluate on the same GPUs keep the common folder, by which they take turns.
     """
     used = Counter(gpu for lane in lanes for gpu in lane.evaluation_gpus)
     if any(count > 1 for count in used.values()):
