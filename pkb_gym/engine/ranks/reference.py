@@ -182,7 +182,8 @@ class ReferenceRank:
         for segment in self._segments:
             segment.close()
         self._mine = self._theirs = None
-        self._give_memory_back()
+        self._conditioner.release()
+        self._device.release()
         self._segments = [Segment(order.segment_bytes, torch.cuda.current_device()) for _ in range(2)]
         return [segment.fd for segment in self._segments]
 
@@ -223,7 +224,8 @@ class ReferenceRank:
         self._forget()
         if self._device.name == "cpu":  # where the next evaluation brings heaps of its own
             self._mine = self._theirs = None
-        self._give_memory_back()
+        self._conditioner.release()
+        self._device.trim()
         return Ready()
 
     def _forget(self) -> None:
@@ -232,10 +234,6 @@ class ReferenceRank:
         self._baseline.forget()
         self._candidate_block = PlainBlock()
         self._candidate_handovers.close()
-
-    def _give_memory_back(self) -> None:
-        self._conditioner.release()
-        self._device.release()
 
     # ---- inputs -----------------------------------------------------------------------------------------------------
 

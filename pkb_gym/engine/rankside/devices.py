@@ -88,7 +88,10 @@ class Device(Protocol):
         """Waits until all that was enqueued on the current stream is done; work on other streams may go on."""
 
     def release(self) -> None:
-        """Gives memory that is kept for later back, between evaluations."""
+        """Gives memory that is kept for later back."""
+
+    def trim(self) -> None:
+        """As `release`, between evaluations: as much may be kept as the next one needs anyway."""
 
 
 class CpuDevice:
@@ -138,6 +141,14 @@ class CpuDevice:
         """See `Device`; see `_keep_freed_memory` of the zygote."""
         ctypes.CDLL(None).malloc_trim(0)
 
+    def trim(self) -> None:
+        """See `Device`; all of it, as candidates have the same memory."""
+        self.release()
+
+
+KEPT_BYTES = 3 << 30
+"""Of a GPU, what its reference ranks may keep between evaluations, which then need not ask the driver for it: within
+what every evaluation may take beside its heaps (`GPU_RESERVE_BYTES`)."""
 
 NO_FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 """torch's record of past collectives is off: keeping it makes launches slower and their times scatter."""
@@ -165,6 +176,7 @@ class CudaDevice:
     def __init__(self, rank: int, world_size: int, threads: int, ranks_per_gpu: int = 1) -> None:
         self._index = self._gpu = rank // ranks_per_gpu
         self._shares_gpu = ranks_per_gpu > 1
+        self._kept_bytes = KEPT_BYTES // ranks_per_gpu
         self._rank, self._world_size, self._threads = rank, world_size, threads
         self._prepared = self._joined = False
 
@@ -241,6 +253,13 @@ class CudaDevice:
         import torch
 
         torch.cuda.empty_cache()
+
+    def trim(self) -> None:
+        """See `Device`."""
+        import torch
+
+        if torch.cuda.memory_reserved() > self._kept_bytes:
+            self.release()
 
 
 def make_device(name: DeviceName, rank: int, world_size: int, threads: int, ranks_per_gpu: int = 1) -> Device:

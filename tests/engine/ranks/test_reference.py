@@ -64,6 +64,9 @@ class Machine:
     def release(self) -> None:
         self.log.append("release")
 
+    def trim(self) -> None:
+        self.log.append("trim")
+
     def answer_us(self) -> float:
         self.log.append("answer")
         return 20.0
@@ -136,7 +139,9 @@ def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine:
                 assert (theirs.tensor(placed.slot).view(torch.uint8) == POISON).all(), name
     assert len(seen) == 3 and not torch.equal(seen[0], seen[1]), "each call has inputs of its own"
     assert rank.carry_out(EndBlock(), []) == (BlockEnded(complete=True, late=()), ())
+    machine.log.clear()
     assert rank.carry_out(Release(), []) == (Ready(), ())
+    assert machine.log == ["release", "trim"], "of the conditioner, and of the device"
 
 
 @pytest.mark.parametrize(("name", "torch_device", "looks"), [("cpu", "cpu", 0), ("cuda", "meta", 1)])

@@ -10,6 +10,7 @@ import torch
 
 from pkb_gym.engine.rankside import devices
 from pkb_gym.engine.rankside.devices import CudaDevice, make_device
+from pkb_gym.engine.stages.heap_layout import GPU_RESERVE_BYTES
 
 
 @pytest.fixture
@@ -76,3 +77,22 @@ def test_one_stream_needs_one_queue(seen: dict[str, str | None]) -> None:
     seen.clear()
     device.prepare("native")
     assert not seen, "a rank is prepared once"
+
+
+@pytest.mark.parametrize(("ranks_per_gpu", "kept"), [(1, devices.KEPT_BYTES), (4, devices.KEPT_BYTES // 4)])
+def test_a_little_memory_is_kept_between_evaluations(
+    ranks_per_gpu: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[str] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append("all"))
+    device = CudaDevice(0, 4, 1, ranks_per_gpu)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: kept)
+    device.trim()
+    assert not freed
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: kept + 1)
+    device.trim()
+    assert freed == ["all"]
+
+
+def test_what_reference_ranks_keep_is_part_of_what_an_evaluation_needs() -> None:
+    assert GPU_RESERVE_BYTES > devices.KEPT_BYTES
