@@ -200,8 +200,8 @@ class Comparison:
         elements = sum(self._first.expected[placed.leaf.name].numel() for placed in self._placed)
         right = CallVerdict(len(self._placed), elements, elements, ())
         return [
-            self._verdict(index, counts[index::size], elements) if self._misshapen or any(counts[index::size]) else right
-            for index in range(size)
+            self._verdict(index, of_call, elements) if self._misshapen or any(of_call) else right
+            for index, of_call in enumerate(counts[index::size] for index in range(size))
         ]
 
     def _verdict(self, index: int, counts: Sequence[int], elements: int) -> CallVerdict:
