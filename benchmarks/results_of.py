@@ -327,7 +327,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         ("honest_evaluations", f"pkb_gym/engine/{name}.py"): as_of
         for name, as_of in (
-            *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "08695f81"), ("compare/poison", "0f7b1b0e")),
+            *(("compare/mismatches", "25ff8f0c"), ("compare/comparison", "1599cab9"), ("compare/poison", "0f7b1b0e")),
             *(("compare/layout", "c7eb0e31"), ("stages/mismatch", "2380348e8197")),
         )
     },
