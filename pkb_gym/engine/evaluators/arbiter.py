@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+JUST_TAKEN_S = 0.05
+"""How long after a candidate has taken the devices a gang for later ones may be begun: it is ready when the candidate
+has been checked, about, while one that is begun later would be waited for."""
 
 
 class DeviceArbiter:
@@ -13,13 +17,15 @@ class DeviceArbiter:
 
     - One candidate at a time has them (`acquire`, `release`).
     - Preparing and ending gangs (`preparing`) never runs while something is timed (`timing`). Any number of
-      preparations run at once, or one timing; a timing that waits goes first.
+      preparations run at once, or one timing; a timing that waits goes first. What no candidate waits for
+      (`preparing_ahead`) does not begin when one is about to be timed either.
     - While paused, no candidate gets the devices and no preparation begins, so that another program may have them.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._held = False
+        self._taken_s = 0.0
         self._shut = False
         self._timing = 0
         self._waiting = 0
@@ -39,7 +45,8 @@ class DeviceArbiter:
             if not blocking and not self._is_free():
                 return False
             self._changed.wait_for(self._is_free)
-            self._held = True
+            self._held, self._taken_s = True, time.monotonic()
+            self._changed.notify_all()
             return True
 
     def release(self) -> None:
@@ -73,8 +80,45 @@ class DeviceArbiter:
     def preparing(self) -> Iterator[None]:
         """Waits until nothing is timed or waits to be."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._timing and not self._waiting and not self._preparations_paused)
+            self._changed.wait_for(self._may_prepare)
             self._preparing += 1
+        with self._prepared():
+            yield
+
+    @contextmanager
+    def preparing_ahead(self, is_wanted: Callable[[], bool]) -> Iterator[bool]:
+        """As `preparing`; waits too while a candidate has had the devices for longer than `JUST_TAKEN_S`.
+
+        Args:
+            is_wanted: whether to go on waiting; asked whenever something has changed, see `look_again`.
+
+        Yields:
+            Whether it may be done; False where it is not wanted any more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._may_prepare_ahead() or not is_wanted())
+            begins = self._may_prepare_ahead() and is_wanted()
+            self._preparing += begins
+        if not begins:
+            yield False
+            return
+        with self._prepared():
+            yield True
+
+    def look_again(self) -> None:
+        """Has those that wait in `preparing_ahead` ask whether they are wanted."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _may_prepare(self) -> bool:
+        return not self._timing and not self._waiting and not self._preparations_paused
+
+    def _may_prepare_ahead(self) -> bool:
+        is_timing_near = self._held and time.monotonic() - self._taken_s > JUST_TAKEN_S
+        return self._may_prepare() and not is_timing_near
+
+    @contextmanager
+    def _prepared(self) -> Iterator[None]:
         try:
             yield
         finally:

@@ -20,7 +20,8 @@ class Standby:
     """A stock of prepared gangs of one kind, refilled in the background once half of them are left.
 
     Preparing touches the devices, so that it never runs beside a timing: one gang after the other, as the driver makes
-    contexts one at a time anyway, and a timing that waits goes first and waits for one gang at most.
+    contexts one at a time anyway. A timing that waits goes first and waits for one gang at most, which is begun before
+    its candidate or together with it: the candidate is checked meanwhile.
 
     Args:
         start: forks and prepares one gang.
@@ -60,6 +61,7 @@ class Standby:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        self._arbiter.look_again()
 
     def close(self) -> None:
         """Ends the gangs that stand by or are being prepared; calling it again changes nothing."""
@@ -87,8 +89,8 @@ class Standby:
     def _prepare_one(self) -> None:
         """Adds a gang; if none could be prepared, rests for a while."""
         try:
-            with self._arbiter.preparing():
-                if not self._is_short():  # a timing was waited for, and meanwhile it was closed
+            with self._arbiter.preparing_ahead(self._is_short) as begins:
+                if not begins:  # it was closed meanwhile
                     return
                 gang = self._start()
         except Exception as error:  # noqa: BLE001 - of any kind, it must not end the refilling

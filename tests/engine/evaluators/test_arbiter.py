@@ -199,8 +199,86 @@ def test_who_has_the_devices_keeps_nobody_from_preparing(arbiter: DeviceArbiter)
             pass
 
 
+@contextlib.contextmanager
+def ahead(arbiter: DeviceArbiter, wanted: list[bool] | None = None) -> Iterator[None]:
+    """Prepares for later candidates; what has become of it is appended."""
+    answers = [] if wanted is None else wanted
+    with arbiter.preparing_ahead(lambda: not answers or answers[0]) as begins:
+        answers.append(begins)
+        yield
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The arbiter's clock, in seconds."""
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_gangs_for_later_are_begun_before_a_candidate_or_together_with_it(
+    arbiter: DeviceArbiter, now: list[float]
+) -> None:
+    """One that is begun while it is checked would not be ready when it is to be timed."""
+    with ahead(arbiter):
+        pass
+    with candidate(arbiter):
+        with ahead(arbiter):
+            pass
+        now[0] += 1.01 * module.JUST_TAKEN_S
+        late = Visitor(ahead(arbiter))
+        assert late.is_kept_out
+        with arbiter.preparing():
+            pass  # the candidate's own is not kept waiting
+    assert late.came_in
+    late.leave()
+
+
+def test_the_next_candidate_lets_one_in_too(arbiter: DeviceArbiter, now: list[float]) -> None:
+    with candidate(arbiter):
+        now[0] += 2 * module.JUST_TAKEN_S
+        late = Visitor(ahead(arbiter))
+        next_one = Visitor(candidate(arbiter))
+        assert late.is_kept_out
+    assert late.came_in and next_one.came_in
+    next_one.leave()
+    late.leave()
+
+
+def test_gangs_for_later_wait_for_timings_and_pauses_as_others_do(arbiter: DeviceArbiter) -> None:
+    with arbiter.timing():
+        timed = Visitor(ahead(arbiter))
+        assert timed.is_kept_out
+    assert timed.came_in
+    waiting = Visitor(arbiter.timing())
+    assert waiting.is_kept_out
+    timed.leave()
+    assert waiting.came_in
+    waiting.leave()
+    assert arbiter.pause(PATIENCE_S)
+    paused = Visitor(ahead(arbiter))
+    assert paused.is_kept_out
+    arbiter.resume()
+    assert paused.came_in
+    paused.leave()
+
+
+def test_one_that_is_not_wanted_any_more_is_not_waited_for(arbiter: DeviceArbiter, now: list[float]) -> None:
+    with candidate(arbiter):
+        now[0] += 2 * module.JUST_TAKEN_S
+        wanted = [True]
+        late = Visitor(ahead(arbiter, wanted))
+        assert late.is_kept_out
+        wanted[0] = False
+        arbiter.look_again()
+        assert late.came_in and wanted == [False, False]
+        with arbiter.timing():
+            pass  # it counts for nothing
+        late.leave()
+
+
 def test_an_error_inside_leaves_the_devices(arbiter: DeviceArbiter) -> None:
-    for hold in (arbiter.timing, arbiter.preparing):
+    for hold in (arbiter.timing, arbiter.preparing, lambda: ahead(arbiter)):
         with pytest.raises(KeyError), hold():
             raise KeyError
     with arbiter.timing():

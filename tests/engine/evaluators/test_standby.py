@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators import arbiter as arbiter_module
 from pkb_gym.engine.evaluators import standby
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
@@ -129,6 +130,24 @@ def test_a_timing_waits_for_one_of_the_missing_gangs_at_most(maker: Maker, arbit
         assert len(gangs._gangs) == 1
         timing.__exit__(None, None, None)
         until(lambda: len(gangs._gangs) == 4)
+
+
+def test_none_is_begun_while_a_candidate_is_checked_and_closing_does_not_wait(
+    maker: Maker, arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stock(maker, arbiter, size=1) as gangs:
+        until(lambda: len(gangs._gangs) == 1)
+        monkeypatch.setattr(arbiter_module, "JUST_TAKEN_S", -1.0)
+        assert arbiter.acquire()
+        gangs.take()
+        time.sleep(A_MOMENT_S)
+        assert len(maker.gangs) == 1
+        arbiter.release()
+        until(lambda: len(gangs._gangs) == 1)
+        assert arbiter.acquire()
+        gangs.take()
+        assert gangs.take() is maker.gangs[2], "it is made at once for the candidate itself"
+    assert len(maker.gangs) == 3, "the stock was closed by who has the devices"
 
 
 def test_one_is_made_at_once_where_none_stands_by(maker: Maker, arbiter: DeviceArbiter) -> None:
