@@ -227,7 +227,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "pkb_gym/engine/ranks/gang.py"): "1516d437"
         for result in (
             *("agent_runs", "fault_drill", "fault_drill_gpus", "service_load"),
-            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_evaluator_2_ranks_other_machine"),
+            "gpu_evaluator_1_ranks",
             *("ray_faults", "ray_gangs", "ray_overhead"),
         )
     },
