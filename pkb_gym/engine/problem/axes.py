@@ -73,6 +73,9 @@ class Axes(Mapping[str, AxisValue]):
     def __len__(self) -> int:
         return len(self.entries)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return Axes, (self.entries, self.dtype, self.problem)  # declarations need not be fit to travel
+
     def __or__(self, changes: Mapping[str, AxisValue]) -> dict[str, AxisValue]:
         return {**self.entries, **changes}
 

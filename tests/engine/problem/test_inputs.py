@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -102,4 +103,5 @@ def test_a_declaration_is_resolved_once_for_the_same_axes(axes: Axes) -> None:
     larger = axes.replace(M=2 * axes.M)
     assert argument_leaves(arg, larger)[0].capacity == 2 * of_arg[0].capacity
     assert output_leaves(out, larger)[0].capacity == 2 * of_out[0].capacity
-    assert axes == axes.replace() and not axes.replace().kept_leaves
+    for copied in (axes.replace(), pickle.loads(pickle.dumps(axes))):
+        assert copied == axes and not copied.kept_leaves
