@@ -6,7 +6,7 @@ A leaf has a name: `x` for a tensor, `grads[2]` for a list's element, `gate_proj
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -50,22 +50,22 @@ def _leaf(name: str, owner: str, shape: tuple[int, ...], dtype: str) -> Leaf:
     return Leaf(name, owner, shape, dtype, prod(shape))
 
 
-def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> Sequence[Leaf]:
+def argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> list[Leaf]:
     """The tensors of one data argument on one rank; those that are None are left out."""
     return _resolved(arg, ax, _argument_leaves)
 
 
-def output_leaves(out: Output | OutputList, ax: Axes) -> Sequence[Leaf]:
+def output_leaves(out: Output | OutputList, ax: Axes) -> list[Leaf]:
     """The tensors of one returned output on one rank; those that are absent are left out."""
     return _resolved(out, ax, _output_leaves)
 
 
-def _resolved(declared: Declared, ax: Axes, resolve: Callable[[Declared, Axes], list[Leaf]]) -> Sequence[Leaf]:
+def _resolved(declared: Declared, ax: Axes, resolve: Callable[[Declared, Axes], list[Leaf]]) -> list[Leaf]:
     """Resolves a declaration once for the same axes, which the hundreds of calls of a block share."""
     kept = ax.kept_leaves.get(id(declared))
     if kept is None:
         kept = ax.kept_leaves[id(declared)] = declared, tuple(resolve(declared, ax))
-    return kept[1]
+    return list(kept[1])
 
 
 def _argument_leaves(arg: Tensor | TensorList | Linear | Sparse, ax: Axes) -> list[Leaf]:

@@ -99,7 +99,9 @@ def test_every_stream_of_every_trial_has_a_seed_of_its_own() -> None:
 def test_a_declaration_is_resolved_once_for_the_same_axes(axes: Axes) -> None:
     arg, out = PROBLEM.data_args[0], PROBLEM.returned[0]
     of_arg, of_out = argument_leaves(arg, axes), output_leaves(out, axes)
-    assert argument_leaves(arg, axes) is of_arg and output_leaves(out, axes) is of_out
+    assert argument_leaves(arg, axes)[0] is of_arg[0] and output_leaves(out, axes)[0] is of_out[0]
+    argument_leaves(arg, axes).clear()
+    assert argument_leaves(arg, axes) == of_arg, "each caller has a list of its own"
     larger = axes.replace(M=2 * axes.M)
     assert argument_leaves(arg, larger)[0].capacity == 2 * of_arg[0].capacity
     assert output_leaves(out, larger)[0].capacity == 2 * of_out[0].capacity
