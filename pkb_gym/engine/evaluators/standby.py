@@ -9,11 +9,15 @@ from collections.abc import Callable
 
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.stages.machine_sharing import beside_others_at_once, work_beside_others
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
 """How long refilling rests after a gang could not be prepared."""
+
+PUT_OFF_S = 0.1
+"""How long it rests where another evaluator of the machine measures."""
 
 
 class Standby:
@@ -21,7 +25,8 @@ class Standby:
 
     Preparing touches the devices, so that it never runs beside a timing: one gang after the other, as the driver makes
     contexts one at a time anyway. A timing that waits goes first and waits for one gang at most, which is begun before
-    its candidate or together with it: the candidate is checked meanwhile.
+    its candidate or together with it: the candidate is checked meanwhile. Nor is one prepared beside a timing of
+    another evaluator of this machine, which may have the same GPUs.
 
     Args:
         start: forks and prepares one gang.
@@ -47,7 +52,7 @@ class Standby:
             if gang.is_whole:
                 return gang
             gang.close()  # a rank has ended meanwhile, which must not be held against a candidate
-        with self._arbiter.preparing():
+        with work_beside_others(lambda _: None), self._arbiter.preparing():
             return self._start()
 
     def _pop(self) -> CandidateGang | None:
@@ -87,12 +92,12 @@ class Standby:
             return not self._closed and len(self._gangs) < self._size
 
     def _prepare_one(self) -> None:
-        """Adds a gang; if none could be prepared, rests for a while."""
+        """Adds a gang; if none could be prepared, or another evaluator measures, rests for a while."""
         try:
-            with self._arbiter.preparing_ahead(self._is_short) as begins:
+            with self._arbiter.preparing_ahead(self._is_short) as begins, beside_others_at_once() as is_quiet:
                 if not begins:  # it was closed meanwhile
                     return
-                gang = self._start()
+                gang = self._start() if is_quiet else None
         except Exception as error:  # noqa: BLE001 - of any kind, it must not end the refilling
             with self._changed:  # the next evaluation starts one itself, and gets its error
                 if not self._closed:
@@ -100,4 +105,7 @@ class Standby:
                     self._changed.wait_for(lambda: self._closed, timeout=RETRY_S)
             return
         with self._changed:
-            self._gangs.append(gang)
+            if gang is not None:
+                self._gangs.append(gang)
+            elif not self._closed:
+                self._changed.wait_for(lambda: self._closed, timeout=PUT_OFF_S)

@@ -1,4 +1,4 @@
-"""Evaluators of one machine, and what they do side by side: nothing compiles or checks while somebody measures.
+"""Evaluators of one machine, and what they do side by side: nobody compiles, checks or prepares while one measures.
 
 Two folders are locked, which leaves nothing behind and is let go of however a process ends: the one for temporary files
 by whoever measures (`time.machine_to_itself`) or works, one above it by whoever waits to. So a measurement that
@@ -32,6 +32,19 @@ def work_beside_others(report: Progress, doing: str = "") -> Iterator[None]:
         if wait.was_sent and doing:
             report(doing)
         yield
+
+
+@contextlib.contextmanager
+def beside_others_at_once() -> Iterator[bool]:
+    """As `work_beside_others`, for work that can be put off.
+
+    Yields:
+        Whether nobody measures or waits to; if not, it is to be tried again later.
+    """
+    with _opened(Path(tempfile.gettempdir())) as folder:
+        with _opened(_queue()) as queue:
+            begins = _locks_at_once(queue, fcntl.LOCK_EX) and _locks_at_once(folder, fcntl.LOCK_SH)
+        yield begins
 
 
 @contextlib.contextmanager

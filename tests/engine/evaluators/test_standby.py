@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from pkb_gym.engine.evaluators import arbiter as arbiter_module
 from pkb_gym.engine.evaluators import standby
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
+from pkb_gym.engine.stages.time import machine_to_itself
 from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, in_thread, joined, until
 
 
@@ -53,6 +55,13 @@ class Maker:
                 raise self.error
             self.gangs.append(FakeGang(len(self.gangs)))
             return self.gangs[-1]
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of its own, so that neither this test nor an evaluator beside it waits for the other."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
 
 
 @pytest.fixture
@@ -148,6 +157,31 @@ def test_none_is_begun_while_a_candidate_is_checked_and_closing_does_not_wait(
         gangs.take()
         assert gangs.take() is maker.gangs[2], "it is made at once for the candidate itself"
     assert len(maker.gangs) == 3, "the stock was closed by who has the devices"
+
+
+def test_none_is_prepared_while_another_evaluator_measures(maker: Maker, arbiter: DeviceArbiter) -> None:
+    measuring = machine_to_itself()
+    measuring.__enter__()
+    with stock(maker, arbiter, size=1) as gangs:
+        taken: list[FakeGang] = []
+        taker = in_thread(lambda: taken.append(gangs.take()))
+        time.sleep(2 * standby.PUT_OFF_S)
+        assert not maker.gangs and not taken
+        with arbiter.timing():
+            pass  # what is put off holds no other up
+        measuring.__exit__(None, None, None)
+        joined(taker)
+        until(lambda: len(gangs._gangs) == 1)
+    assert len(maker.gangs) == 2 and [gang.closed for gang in taken] == [0]
+
+
+def test_closing_does_not_wait_for_another_evaluator(
+    maker: Maker, arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "PUT_OFF_S", 10 * PATIENCE_S)
+    with machine_to_itself(), stock(maker, arbiter):
+        time.sleep(A_MOMENT_S)
+    assert not maker.gangs
 
 
 def test_one_is_made_at_once_where_none_stands_by(maker: Maker, arbiter: DeviceArbiter) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine.stages.machine_sharing import ahead_of_work, work_beside_others
+from pkb_gym.engine.stages.machine_sharing import ahead_of_work, beside_others_at_once, work_beside_others
 from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.engine.stages.time import machine_to_itself
 
@@ -65,6 +65,21 @@ def test_work_goes_on_side_by_side() -> None:
     assert first.has_it.wait(10) and second.has_it.wait(10)
     first.leave()
     second.leave()
+
+
+def test_work_that_can_be_put_off_is_not_begun_while_somebody_measures_or_waits_to() -> None:
+    with work_beside_others(unheard), beside_others_at_once() as begins:
+        assert begins
+        measures = Somebody(ahead_of_work(unheard), machine_to_itself())
+        assert measures.waits(), "for both of them"
+        with beside_others_at_once() as later:
+            assert not later
+    assert measures.has_it.wait(10)
+    with beside_others_at_once() as later:
+        assert not later
+    measures.leave()
+    with beside_others_at_once() as later:
+        assert later
 
 
 def test_nobody_works_while_somebody_measures() -> None:
