@@ -235,9 +235,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("fault_drill", "pkb_gym/engine/ranks/failure_attribution.py"): "cbde9154",
     # Gangs that stand by on GPUs are begun at other moments. The drill counts verdicts, and the load is on the CPU.
     **{
-        (result, f"pkb_gym/engine/evaluators/{name}.py"): "9f9dce87"
+        (result, f"pkb_gym/engine/evaluators/{name}.py"): as_of
         for result in ("fault_drill", "fault_drill_gpus", "service_load")
-        for name in ("arbiter", "standby")
+        for name, as_of in (("arbiter", "9f9dce87"), ("standby", "01773d09"))
     },
     # A wait for another evaluator is reported; the waits are the same.
     **{(result, "pkb_gym/engine/evaluators/local.py"): "0863ba6d6d1f" for result in ("fault_drill", "service_load")},
