@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
@@ -197,7 +198,7 @@ class GangPool:
     @contextlib.contextmanager
     def _gpu_gang(self, kind: GangKind) -> Iterator[CandidateGang]:
         """A prepared gang. It is ended in the background, as freeing contexts takes a while, but before any timing."""
-        gang = self._standby_for(kind).take() if self._standby_gangs else self._start_gpu_gang(kind)
+        gang = self._standby_for(kind).take()
         try:
             yield gang
         finally:
@@ -219,7 +220,7 @@ class GangPool:
             if kind not in self._standby:
                 start = functools.partial(self._start_gpu_gang, kind)
                 buffers = 2 if kind.dialect == "python" else 1
-                gangs = max(1, self._standby_gangs // (buffers * kind.ranks_per_gpu))
+                gangs = ceil(self._standby_gangs / (buffers * kind.ranks_per_gpu))
                 self._standby[kind] = Standby(start, self._arbiter, gangs)
             return self._standby[kind]
 

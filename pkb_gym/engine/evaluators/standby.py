@@ -31,7 +31,7 @@ class Standby:
     Args:
         start: forks and prepares one gang.
         arbiter: keeps preparing and timing apart.
-        size: gangs that are kept.
+        size: gangs that are kept; with 0, each is made when it is taken.
     """
 
     def __init__(self, start: Callable[[], CandidateGang], arbiter: DeviceArbiter, size: int) -> None:
@@ -81,11 +81,14 @@ class Standby:
     def _refill(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or len(self._gangs) <= self._size // 2)
+                self._changed.wait_for(lambda: self._closed or self._is_half_empty())
             while self._is_short():
                 self._prepare_one()
             if self._closed:
                 return
+
+    def _is_half_empty(self) -> bool:
+        return self._is_short() and len(self._gangs) <= self._size // 2
 
     def _is_short(self) -> bool:
         with self._changed:

@@ -227,6 +227,7 @@ def test_a_pause_and_its_end_can_be_repeated(tmp_path: Path) -> None:
         evaluator.resume()
 
 
+@pytest.mark.usefixtures("locks_apart")
 def test_closing_ends_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refilling waits for the end of the pause, and closing for refilling."""
     monkeypatch.setattr(execution_environment, "nvcc_available", lambda: True)

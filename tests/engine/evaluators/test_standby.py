@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +18,8 @@ from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
 from pkb_gym.engine.stages.time import machine_to_itself
 from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, in_thread, joined, until
+
+pytestmark = pytest.mark.usefixtures("locks_apart")
 
 
 class FakeGang:
@@ -55,13 +56,6 @@ class Maker:
                 raise self.error
             self.gangs.append(FakeGang(len(self.gangs)))
             return self.gangs[-1]
-
-
-@pytest.fixture(autouse=True)
-def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks of its own, so that neither this test nor an evaluator beside it waits for the other."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
 
 
 @pytest.fixture
@@ -181,7 +175,17 @@ def test_closing_does_not_wait_for_another_evaluator(
     monkeypatch.setattr(standby, "PUT_OFF_S", 10 * PATIENCE_S)
     with machine_to_itself(), stock(maker, arbiter):
         time.sleep(A_MOMENT_S)
-    assert not maker.gangs
+        began = time.monotonic()
+    assert not maker.gangs and time.monotonic() - began < PATIENCE_S
+
+
+def test_a_stock_of_none_makes_each_when_it_is_taken_and_rests_otherwise(maker: Maker, arbiter: DeviceArbiter) -> None:
+    with stock(maker, arbiter, size=0) as gangs:
+        assert [gangs.take() for _ in range(2)] == maker.gangs
+        before = time.process_time()
+        time.sleep(A_MOMENT_S)
+        assert time.process_time() - before < A_MOMENT_S / 2
+    assert len(maker.gangs) == 2 and not any(gang.closed for gang in maker.gangs), "they are the taker's"
 
 
 def test_one_is_made_at_once_where_none_stands_by(maker: Maker, arbiter: DeviceArbiter) -> None:

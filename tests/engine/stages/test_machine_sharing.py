@@ -14,6 +14,8 @@ from pkb_gym.engine.stages.machine_sharing import ahead_of_work, beside_others_a
 from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.engine.stages.time import machine_to_itself
 
+pytestmark = pytest.mark.usefixtures("locks_apart")
+
 
 def unheard(words: str) -> None:
     """Progress that nobody follows."""
@@ -41,13 +43,6 @@ class Somebody:
     def leave(self) -> None:
         self._done.set()
         self._thread.join(10)
-
-
-@pytest.fixture(autouse=True)
-def temporary_folder(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks of its own, so that neither this test nor an evaluator beside it waits for the other."""
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "tmp"))
 
 
 def assert_that_work_waits_for_a_measurement() -> None:
