@@ -25,6 +25,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["PKB_EVALUATOR"] = "fresh"  # a background evaluator would outlive the test
+    # Tests tell nobody of themselves: trainers would from a thread, which crashed where others set variables meanwhile.
+    os.environ["DO_NOT_TRACK"] = "1"
     os.environ.pop("COLUMNS", None)  # test processes of xdist have one, and commands print as wide as it says
     # Orphans become children of this process instead of vanishing to init, so that they are found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
