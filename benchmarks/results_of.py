@@ -482,7 +482,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "pkb_gym/engine/evaluators/gang_pool.py"): "6a36cf38"
         for result in (
             *("agent_runs", "fault_drill", "fault_drill_gpus", "latency", "service_load"),
-            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_evaluator_2_ranks_other_machine"),
+            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks_other_machine"),
             *("ray_faults", "ray_gangs", "ray_overhead"),
         )
     },
