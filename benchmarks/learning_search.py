@@ -2,7 +2,8 @@ r"""`evolve` on prompts: a search without a model, with as many evaluations of e
 
 The prompts are those of `ring_prompts.py` or `pkb export prompts`. Each is an episode of its own, valued by the reward
 of the training. A prompt that is complete is not searched again: the same command goes on. With `--services`, prompts
-are searched side by side, each by a service with processors of its own, as `learning_run` evaluates.
+are searched side by side, each by a service with processors of its own, as `learning_run` evaluates. `--minutes` ends
+the searches that are under way: they count as complete, with the evaluations that they have.
 
     python -m benchmarks.learning_search --prompts RINGS/prompts.jsonl --ring sizes --per-problem 2 \
         --evaluations 30 --output RUNS/evolve
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -42,7 +45,13 @@ AGENT = "evolve"
 
 
 def search(
-    row: Row, evaluator: Evaluator, provider: AgentProvider, base: EvalConfig, evaluations: int, reward_name: str
+    row: Row,
+    evaluator: Evaluator,
+    provider: AgentProvider,
+    base: EvalConfig,
+    evaluations: int,
+    reward_name: str,
+    deadline: float = math.inf,
 ) -> Iterator[Attempt]:
     """The submissions on one prompt, as they are judged.
 
@@ -53,6 +62,7 @@ def search(
         base: the settings of evaluations that rows leave open.
         evaluations: submissions, at most; the family may have fewer kernels.
         reward_name: values them, and so steers the search.
+        deadline: no evaluation begins after it, in seconds of `time.monotonic`.
 
     Raises:
         NotCovered: there are no families for the problem.
@@ -63,7 +73,12 @@ def search(
     agent = provider.begin(AgentTask(task.problem, config, 0, task.config.seed))
     episode = Episode(reward, evaluations, empty_value(reward))
     messages: list[Message] = []
-    while episode.turns_left and (reply := agent.act(messages)) is not None and reply.submission is not None:
+    while (
+        episode.turns_left
+        and time.monotonic() < deadline
+        and (reply := agent.act(messages)) is not None
+        and reply.submission is not None
+    ):
         turn = episode.record(reply.submission, evaluator.evaluate(task.problem, reply.submission, task.config))
         messages.append(Message("tool", "", turn=turn))
         requested = Attempt(
@@ -98,6 +113,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--kernel-timeout", type=float, help="seconds of a block of calls, see `grpo.py`")
     parser.add_argument("--jobs", type=int, help="prompts side by side (default: as many as services)")
     parser.add_argument("--services", type=int, default=1, help="evaluation services (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="time limit of this call (default: none)")
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER")
     return parser
 
@@ -109,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     path = args.output / "results.jsonl"
     base = EvalConfig(until="time", timing_budget_s=args.timing_budget, timeout_s=args.kernel_timeout)
     provider = open_agent(AGENT, {})
+    deadline = time.monotonic() + 60 * args.minutes
     with (
         LineFile(path, holds="attempts", writer=NAME, option="--output") as lines,
         evaluators(args.services) as evaluator,
@@ -121,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         def play(row: Row) -> list[Attempt]:
             try:
-                return list(search(row, evaluator, provider, base, args.evaluations, args.reward))
+                return list(search(row, evaluator, provider, base, args.evaluations, args.reward, deadline))
             except NotCovered as error:
                 print(f"{row['problem']}: {error}")
                 return []

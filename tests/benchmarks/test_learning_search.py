@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +43,25 @@ def test_every_prompt_is_searched_once(tmp_path: Path, monkeypatch: pytest.Monke
     judged = len(evaluator.requested)
     main(command)
     assert len(evaluator.requested) == judged
+
+
+def test_time_limit_keeps_the_evaluations_that_were_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A search ends between two evaluations, a prompt whose search has not begun stays absent, and the next call takes
+    that one alone."""
+    clock = iter([0.0, 0.0, 20.0, 40.0, 80.0, 80.0])
+    monkeypatch.setattr(learning_search, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    evaluator = Evaluator()
+    monkeypatch.setattr(learning_search, "LocalEvaluator", lambda: evaluator)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(row(name)) + "\n" for name in ("AllReduce", "Reduce")))
+    command = ["--prompts", str(prompts), "--evaluations", "4", "--output", str(tmp_path / "found")]
+    main([*command, "--minutes", "1"])
+    found = read_rows(tmp_path / "found" / "results.jsonl")
+    assert [(one["problem"], one["turn"]) for one in found] == [("AllReduce", turn) for turn in range(3)]
+    monkeypatch.setattr(learning_search, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    main(command)
+    found = read_rows(tmp_path / "found" / "results.jsonl")
+    assert [one["problem"] for one in found] == ["AllReduce"] * 3 + ["Reduce"] * 4
 
 
 def test_services_judge_side_by_side(monkeypatch: pytest.MonkeyPatch):
