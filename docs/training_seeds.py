@@ -1,4 +1,4 @@
-"""All seeds of runs with kernels in CUDA on docs/training.md, whichever result they are in; one row for each."""
+"""All seeds of runs with kernels in CUDA on docs/training.md, whichever result they are in: policies and controls."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ HEAD = (
     *("seed", "SFT correct", "SFT reward", "GRPO correct", "faster than captured", "GRPO reward"),
     *("gain in reward", "in errors", "in share correct", "steps of GRPO", "evaluations"),
 )
+CONTROLS_HEAD = ("seed", "control", "evaluations of a prompt", "reward", "GRPO has more", "in errors")
 
 Found = Mapping[str, Any]
 
 
 def section(results: Mapping[str, Found]) -> str:
-    """A table of the seeds of all results; empty where there are fewer than two.
+    """Tables of the seeds of all results; empty where there are fewer than two.
 
     Args:
         results: name of the file -> result.
@@ -39,6 +40,7 @@ def section(results: Mapping[str, Found]) -> str:
         "SFT, paired by prompt, and standard errors are clustered by problem. *All* takes the episodes of a result's "
         "seeds on a prompt together; those of an SFT that they share count once:",
         parts.table(HEAD, rows),
+        *_controls(results),
     )
     return "\n\n".join(text.strip() for text in texts)
 
@@ -53,6 +55,29 @@ def where_evaluated(found: Found, of: str = "") -> str:
     count = len(found.get("evaluation_gpus") or ())
     learnt = "on one of them, in turns with evaluation" if found.get("takes_turns") else "on another"
     return f"Submissions{of} were evaluated on {count} GPUs, and the policy learnt {learnt}." if count else ""
+
+
+def _controls(results: Mapping[str, Found]) -> Sequence[str]:
+    """The controls of all seeds, with what is needed to read them; nothing where there are none."""
+    rows = [row for found in results.values() for one in _seeds(found) for row in _controls_of(one)]
+    if not rows:
+        return ()
+    intro = (
+        f"Controls of each seed, with the evaluations that they had of a prompt of `{RING}`. Rewards are those of the "
+        "best submission on a prompt, and GRPO's evaluations include its training. `evolve` is compared on the "
+        "prompts that it searched:"
+    )
+    return intro, parts.table(CONTROLS_HEAD, rows)
+
+
+def _controls_of(one: Found) -> list[tuple[str, ...]]:
+    """The controls of a seed; the search without a model is in a comparison of its own, of fewer prompts."""
+    compared = [*one.get("study", ()), *(arm for arm in one.get("study_evolve", ()) if arm["arm"] == "evolve")]
+    return [
+        (str(one["seed"]), arm["arm"], f"{arm['evaluations']:.1f}", tables._value(arm["reward"]), *tables._more(arm))
+        for arm in compared
+        if arm["subject_gain"] is not None
+    ]
 
 
 def _about(name: str, found: Found) -> str:

@@ -229,7 +229,9 @@ def test_all_seeds_in_cuda_have_a_row_whichever_result_they_are_in(found, tmp_pa
         "another. Submissions of each were evaluated on 2 GPUs, and the policy learnt on one of them, in turns with "
         "evaluation.\n\n"
     )
-    rows = [line for line in of_both.splitlines() if line.startswith("| ")][2:]
+    policies, _, controls = of_both.partition("Controls of each seed")
+    assert "| 0 | sft | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |" in controls
+    rows = [line for line in policies.splitlines() if line.startswith("| ")][2:]
     assert rows == [
         "| 0 | 25 ± 10 % | 0.70 ± 0.20 | 75 ± 10 % | 50 ± 10 % | 0.70 ± 0.20 | +0.30 ± 0.10 | +3.0 | -0.05 | 2 | 40 |",
         "| 1 | 25 ± 2 % | 0.50 ± 0.10 | 75 ± 2 % | 25 ± 5 % | 1.50 ± 0.10 | +0.40 ± 0.10 | +4.0 | +0.50 | 2 | 40 |",
@@ -240,6 +242,22 @@ def test_all_seeds_in_cuda_have_a_row_whichever_result_they_are_in(found, tmp_pa
     del further["seeds"][1]["policies"]["grpo"], further["seeds"][1]["gains"]["grpo over sft"]
     (tmp_path / "learning_run_cuda_seeds.json").write_text(json.dumps(further))
     assert "\n| 2 | 25 ± 2 % | 0.50 ± 0.10 |  |  |  |  |  |  |  |  |\n" in generator.render(page), "it was not judged"
+
+
+def test_controls_of_all_seeds_in_cuda_are_listed(found):
+    seeds = generator.comparisons.seeds
+    arm = {"training_evaluations": 0, "evaluations": 22.25, "reward": one(1.25, 0.1), "subject_gain": one(-0.1, 0.2)}
+    searched = [{**found["study"][0]}, {"arm": "sft", **arm}, {"arm": "evolve", **arm}]
+    second = {**found, "seed": 2, "study": [found["study"][0], {"arm": "rft", **arm}], "study_evolve": searched}
+    text = seeds.section({"learning_run_cuda.json": found, "learning_run_cuda_seed_2.json": second})
+    controls = text.partition("Controls of each seed")[2]
+    assert [line for line in controls.splitlines() if line.startswith("| ")][2:] == [
+        "| 0 | sft | 12.0 | 1.20 ± 0.10 | +0.20 ± 0.05 | +4.0 |",
+        "| 2 | rft | 22.2 | 1.25 ± 0.10 | -0.10 ± 0.20 | -0.5 |",
+        "| 2 | evolve | 22.2 | 1.25 ± 0.10 | -0.10 ± 0.20 | -0.5 |",
+    ]
+    without = [{name: of for name, of in one.items() if name != "study"} for one in (found, found)]
+    assert "Controls" not in seeds.section(dict(zip("ab", without, strict=True)))
 
 
 def test_the_time_of_steps_is_shown_seed_by_seed_in_the_course_of_the_training(found):
