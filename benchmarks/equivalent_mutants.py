@@ -37,15 +37,23 @@ SUMS_OF_ALL = (
     "loaded, which has been waited for"
 )
 
+RESULTS_OF_ALL = (
+    "a rank ends a call with results of every other rank, which has read all summaries that it was sent before; so "
+    "nobody writes summaries of the next call over those that are still to be read"
+)
+
 ROWS_ARE_PUSHED = (
     "at these sizes gated inputs are pushed by every rank to every other: a block writes to peers once it has received "
     "rows of each, which have begun the call"
 )
 
+PRODUCTS_OF_ALL = ("AllGatherGemm", "GemmAllReduce", "GemmReduceScatter")
+
 EQUIVALENTS: Sequence[Equivalent] = (
-    Equivalent("gemm_peers.h", "wait_begun(block)", ("GemmAllReduce",), SUMS_OF_ALL, "cu", nth=1),
+    Equivalent("gemm_peers.h", "wait_begun(block)", PRODUCTS_OF_ALL, SUMS_OF_ALL, "cu", nth=1),
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
     Equivalent("expert", "comm_.wait_all_begun(", ("HyenaCP",), ROWS_ARE_PUSHED, "cu", nth=1),
+    Equivalent("expert", "comm.epoch % 2", ("VocabParallelLogProb",), RESULTS_OF_ALL, "cu"),
 )
 
 ONE_TILE = (

@@ -30,6 +30,7 @@ class Row:
         world_size: ranks.
         digest: of the expert with its headers.
         equivalent: why the mutant is right all the same, or None.
+        unreached: why no rank comes to the operation at any size, or None.
         evaluations: how often it was judged.
         refused: how often it did not pass.
         failures: evaluations by failure or finding.
@@ -45,6 +46,7 @@ class Row:
     world_size: int
     digest: str
     equivalent: str | None = None
+    unreached: str | None = None
     evaluations: int = 0
     refused: int = 0
     failures: dict[str, int] = field(default_factory=dict)
@@ -101,10 +103,11 @@ class Row:
 
 
 def merge(paths: Sequence[Path], folder: Path) -> None:
-    """Writes the rows of several results as one, under the head and the name of the last and the commands of all.
+    """Writes the rows of several results as one: head and name are the last one's, commands and sizes those of all.
 
     Evaluations of the same kernel, headers included, are added up. Where a problem's kernel differs, the last result
-    that has it counts. Rows with evaluations of other commits than the last result's name the first of them.
+    that has it counts. A mutant for which one result has found a size has no row without one. Rows with evaluations of
+    other commits than the last result's name the first of them.
 
     Raises:
         SystemExit: they are not of one sort.
@@ -121,8 +124,11 @@ def merge(paths: Sequence[Path], folder: Path) -> None:
         digests = {row.problem: row.digest for row in rows}
         merged = {key: row for key, row in merged.items() if digests.get(row.problem, row.digest) == row.digest}
         merged |= {row.key: merged[row.key].plus(row) if row.key in merged else row for row in rows}
-    rows = sorted(merged.values(), key=lambda row: (row.problem, row.mutant, row.size or ""))
+    sized = {replace(row, size=None).key for row in merged.values() if row.size is not None}
+    kept = [row for row in merged.values() if row.size is not None or row.key not in sized]
+    rows = sorted(kept, key=lambda row: (row.problem, row.mutant, row.size or ""))
     about: dict[str, object] = {"command": " & ".join(result["command"] for result in results)}
+    about["sizes"] = list(dict.fromkeys(chain(*(result["sizes"] for result in results))))
     if "gpus" in head:  # of each machine
         about["gpus"] = list(chain(*dict.fromkeys(tuple(result["gpus"]) for result in results)))
     about["rows"] = [asdict(row) for row in rows]

@@ -13,13 +13,30 @@ from pathlib import Path
 import pytest
 
 from benchmarks import common, mutants
+from benchmarks import mutant_sizes as sizes
+from benchmarks import mutant_study as studies
 from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import EQUIVALENTS, reason_why
 from benchmarks.mutant_rows import Row, load, merge
-from benchmarks.mutants import MUTANT_TIMEOUT_S, Order, Study, in_order, in_turn, known_sizes, side_by_side
+from benchmarks.mutant_sizes import FURTHER, FURTHER_SIZES, config_of, sizes_of
+from benchmarks.mutant_study import (
+    MUTANT_TIMEOUT_S,
+    Order,
+    Study,
+    assumed_sizes,
+    evaluated,
+    in_order,
+    in_turn,
+    known_sizes,
+    place_of,
+    side_by_side,
+)
 from benchmarks.synchronisation import InlinedSource
+from benchmarks.unreached_mutants import UNREACHED, why_unreached
+from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 PROBLEM = find_problem("AllGather")
@@ -45,7 +62,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 @pytest.fixture
 def pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """AllGather's expert is `PULLS`."""
-    monkeypatch.setattr(mutants, "expert_source", lambda *_: PULLS)
+    monkeypatch.setattr(studies, "expert_source", lambda *_: PULLS)
 
 
 def never_asked(_: Iterable[Order], until_s: float) -> Iterator[tuple[Order, Feedback]]:
@@ -135,7 +152,7 @@ def test_evaluations_in_flight_are_counted(local_evaluator: LocalEvaluator):
 
     ends = iter([1.0, 1.0, 3.0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mutants.time, "monotonic", lambda: next(ends))
+        patch.setattr(studies.time, "monotonic", lambda: next(ends))
         study.judge([judged], verdicts, 2.0, lambda: None)
     assert [[order.seed for order in begun] for begun in rounds] == [[0, 1, 2]]
 
@@ -165,7 +182,7 @@ def test_a_mutant_that_does_not_compile_is_not_refused(local_evaluator: LocalEva
     broken = replace(judged, source=PULLS + "no C++")
     study.judge([broken], partial(in_turn, local_evaluator), math.inf, lambda: None)
     (row,) = study.rows
-    assert (row.evaluations, row.refused, row.not_judged) == (0, 0, mutants.MOST_NOT_JUDGED)
+    assert (row.evaluations, row.refused, row.not_judged) == (0, 0, studies.MOST_NOT_JUDGED)
     assert not row.is_as_expected and "does not compile" in row.message
 
 
@@ -177,6 +194,123 @@ def test_equivalent_mutants_exist():
             assert alike, f"{name} has no {each.code} in {each.file}"
             assert reason_why(name, each.suffix, each.file, alike[0].code, each.nth or 0) == each.reason
     assert reason_why("AllGather", "cu", "expert", "comm.epoch % 2", 0) is None
+
+
+@pytest.mark.parametrize("each", UNREACHED, ids=lambda each: f"{each.file} {each.code}")
+def test_operations_that_are_never_come_to_exist(each):
+    for name in each.problems:
+        source = InlinedSource.of(expert_source(find_problem(name), "cu") or "")
+        places = [place_of(source, mutant) for mutant in source.mutants()]
+        for ranks, reason in ((2, each.reason), (each.ranks or 8, None if each.ranks else each.reason)):
+            reasons = [why_unreached(name, *place, ranks) for place in places if place[0] == each.file]
+            assert (each.reason in reasons) is (reason is not None), f"{name} on {ranks} ranks"
+
+
+def test_no_operation_was_come_to_that_never_is():
+    for row in load(common.RESULTS / "mutants_2_gpus.json"):
+        if row.mutant and row.evaluations:
+            file, _, rest = row.mutant.partition(":")
+            code = rest.partition(": ")[2]
+            source = InlinedSource.of(expert_source(find_problem(row.problem), "cu") or "")
+            named = [mutant for mutant in source.mutants() if mutant.name == row.mutant]
+            reasons = [why_unreached(row.problem, *place_of(source, mutant), row.world_size) for mutant in named]
+            assert reasons == [None] * len(named), f"{row.problem}: {file}, {code}"
+
+
+@pytest.mark.parametrize("name", FURTHER_SIZES)
+def test_further_sizes_fit_their_problems(name: str):
+    problem = find_problem(name)
+    assert expert_source(problem, "cu")
+    for size in sizes_of(name, [FURTHER]):
+        config = EvalConfig(device="cuda", world_size=2, **config_of(size))
+        assert config.size is not None
+        problem.check_axes(config.size, 2, config.dtype or problem.dtypes[0], "robust")
+
+
+OTHER_PATHS = {
+    ("AllGatherGemm", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
+    ("AllGatherGemm", sizes.NO_ROOM_TO_GATHER): "gemm_peers.h:31: comm.signal_begun()",
+    ("GemmAllGather", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
+    ("GemmAllReduce", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
+    ("GemmReduceScatter", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
+    ("GemmReduceScatter", sizes.LARGE_PRODUCT): "expert:99: pkb::store_release(",
+    ("GemmReduceScatter", sizes.NO_ROOM_FOR_PRODUCTS): "gemm_peers.h:31: comm.signal_begun()",
+    ("HyenaCP", sizes.SHORT_FILTERS): "expert:648: wait_convolved(",
+    ("VocabParallelLogProb", sizes.MANY_LOGITS): "expert:284: pkb::store_tagged(",
+}
+"""Problem and further size -> an operation that no named size comes to."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+@pytest.mark.parametrize(("place", "operation"), OTHER_PATHS.items(), ids=str)
+def test_further_sizes_bring_kernels_to_their_other_paths(
+    place: tuple[str, str], operation: str, local_evaluator: LocalEvaluator
+):
+    """On emulated GPUs: without the operation, the kernel is refused."""
+    name, size = place
+    source = InlinedSource.of(expert_source(find_problem(name), "cu") or "")
+    (mutant,) = [each for each in source.mutants() if each.name.startswith(operation)]
+    config = EvalConfig(device="emulated", world_size=2, until="check", **config_of(size))
+    feedback = local_evaluator.evaluate(find_problem(name), mutant.source, config)
+    assert feedback.failure in {Failure.RACE, Failure.DEADLOCK, Failure.OUTPUT_MISMATCH}, feedback.message
+
+
+def test_every_further_size_has_an_operation():
+    assert set(OTHER_PATHS) == {(name, size) for name in FURTHER_SIZES for size in sizes_of(name, [FURTHER])}
+
+
+def test_further_sizes_stand_among_the_named_ones():
+    assert sizes_of("GemmAllGather", ["published", FURTHER]) == ["published", "tiny/float32"]
+    assert sizes_of("AllReduce", [FURTHER, "tiny"]) == ["tiny"]
+    assert config_of("tiny/float32") == {"size": "tiny", "dtype": "float32"}
+    assert config_of('{"M": 64}') == {"size": {"M": 64}, "dtype": None}
+
+
+@pytest.mark.usefixtures("pulls")
+def test_experts_are_judged_at_further_sizes(local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(studies.sizes_of.__globals__, "FURTHER_SIZES", {"AllGather": ('{"M": 8}/float32',)})
+    study = Study(local_evaluator, "cpu", 2, ["tiny", FURTHER], "check")
+    work = study.prepare(PROBLEM, mutants=0, experts=[2, 1], fences=False)
+    assert [(judged.row.size, judged.wanted) for judged in work] == [("tiny", 2), ('{"M": 8}/float32', 1)]
+    assert [(judged.config.size, judged.config.dtype) for judged in work] == [("tiny", None), ({"M": 8}, "float32")]
+    assert [[judged.row.size for judged in part] for part in in_order(work, ["tiny", FURTHER])] == [
+        [],
+        ["tiny"],
+        ['{"M": 8}/float32'],
+    ]
+
+
+@pytest.mark.usefixtures("pulls")
+def test_mutants_of_another_result_are_left_out(local_evaluator: LocalEvaluator):
+    entry, leaving, never = InlinedSource.of(PULLS).mutants()
+    rows = [
+        Row("AllGather", entry.name, "barrier", "tiny", 2, "d", evaluations=20),
+        Row("AllGather", leaving.name, "barrier", "tiny", 2, "d"),
+        Row("AllGather", "", "", "tiny", 2, "d", evaluations=200),
+    ]
+    assert evaluated(rows) == {("AllGather", entry.name)}
+    known = assumed_sizes([PROBLEM], "cpp", ["published", "tiny"])
+    assert known == {("AllGather", mutant.name): "published" for mutant in (entry, leaving, never)}
+    study = Study(local_evaluator, "cpu", 2, ["published", "tiny"], "check", known_sizes=known)
+    work = study.prepare(PROBLEM, mutants=3, experts=[0], fences=False, left_out=evaluated(rows))
+    assert [(judged.row.mutant, judged.row.size) for judged in work] == [
+        (leaving.name, "published"),
+        (never.name, "published"),
+    ]
+
+
+def test_operations_that_are_never_come_to_are_not_judged(local_evaluator: LocalEvaluator):
+    problem = find_problem("AllReduce")
+    known = assumed_sizes([problem], "cu", ["published"])
+    rows = []
+    for ranks in (2, 4):
+        study = Study(local_evaluator, "cuda", ranks, ["published"], "check", known_sizes=known, ranks_per_gpu=2)
+        study.prepare(problem, mutants=1, experts=[0], fences=False)
+        rows.append({row.mutant: row for row in study.rows if row.unreached})
+    two, four = rows
+    assert all(row.size is None and row.is_as_expected for row in two.values())
+    assert [name.partition(": ")[2][:20] for name in two.keys() - four.keys()] and len(two) == len(four) + 2
 
 
 def test_results_are_written_and_gone_on_with(
@@ -201,6 +335,7 @@ def test_results_of_the_same_kernel_add_up_and_the_last_counts_where_it_differs(
         counts = {"evaluations": 2, "refused": 1, "failures": {"race": 1}, "message": name}
         rows = [asdict(Row(problem, "wait", "wait", "tiny", 2, digest, None, **counts)) for problem in problems]
         about = {"command": f"run {name}", "commit": name, "device": device, "world_size": 2, "until": "check"}
+        about |= {"sizes": ["tiny", f"size of {name}"]}
         path = tmp_path / name / "mutants_2_gpus.json"
         path.parent.mkdir()
         path.write_text(json.dumps(about | {"gpus": [gpu, gpu], "rows": rows}))
@@ -218,14 +353,28 @@ def test_results_of_the_same_kernel_add_up_and_the_last_counts_where_it_differs(
     merged = json.loads((tmp_path / "mutants_2_gpus.json").read_text())
     assert (merged["command"], merged["commit"]) == ("run a & run b & run c", "c")
     assert merged["gpus"] == ["H100", "H100", "H200", "H200"]
+    assert merged["sizes"] == ["tiny", "size of a", "size of b", "size of c"]
     with pytest.raises(SystemExit, match="device differs: cuda, cpu"):
         merge([tmp_path / "a" / "mutants_2_gpus.json", result("e", "Gather", device="cpu")], tmp_path)
+
+
+def test_a_mutant_with_a_size_has_no_row_without_one(tmp_path: Path):
+    about = {"command": "run", "commit": "c", "device": "cuda", "world_size": 2, "until": "check", "gpus": ["H200"]}
+    about |= {"sizes": ["tiny"]}
+    missing = Row("Reduce", "wait", "wait", None, 2, "d")
+    paths = []
+    for number, rows in enumerate(([missing, replace(missing, mutant="never")], [replace(missing, size="tiny")])):
+        paths.append(tmp_path / str(number) / "mutants_2_gpus.json")
+        paths[-1].parent.mkdir()
+        paths[-1].write_text(json.dumps(about | {"rows": [asdict(row) for row in rows]}))
+    merge(paths, tmp_path)
+    assert [(row.mutant, row.size) for row in load(tmp_path / paths[0].name)] == [("never", None), ("wait", "tiny")]
 
 
 def test_a_shared_gpu_has_its_sizes_from_another_result(capsys: pytest.CaptureFixture[str]):
     shared = ["--device", "cuda", "--ranks-per-gpu", "2"]
     for options, expected in (
-        (shared, "give --sizes-of too"),
+        (shared, "give --sizes-of FILE too"),
         ([*shared, "--sizes-of", "mutants_2_gpus.json"], "give --until check too"),
         (["--device", "cuda", "--jobs", "2"], "disturb each other's timing"),
     ):

@@ -83,6 +83,28 @@ def test_mutants_that_pass_are_named(tmp_path):
     assert generator.mutant_tables.section(tmp_path / "none") == ""
 
 
+def test_further_sizes_and_operations_that_are_never_reached_are_told(tmp_path):
+    row = {"problem": "AllReduce", "mutant": "", "kind": "", "equivalent": None, "size": "tiny/float32"}
+    row |= {"evaluations": 20, "refused": 0, "failures": {}}
+    wait = row | {"kind": "wait", "size": None, "evaluations": 0, "unreached": "for more than two ranks"}
+    rows = [
+        row,
+        row | {"size": "tiny", "evaluations": 7},
+        row | {"mutant": "expert:9: comm.wait(r)", "kind": "wait", "refused": 20, "failures": {"race": 20}},
+        *(wait | {"mutant": f"expert:{line}: comm.wait(2)"} for line in (6, 7)),
+        wait | {"mutant": "expert:5: comm.wait(3)", "unreached": None},
+    ]
+    about = {"device": "cuda", "world_size": 2, "sizes": ["published", "tiny", "further"], "until": "check"}
+    about |= {"commit": "abc", "gpus": ["NVIDIA H200", "NVIDIA H200"], "rows": rows}
+    (tmp_path / "mutants_2_gpus.json").write_text(json.dumps(about))
+    section = generator.mutant_tables.section(tmp_path)
+    assert "at these sizes, 2 because no rank reaches the operation at any size. Of 1 unchanged expert, " in section
+    assert "0 of 7 evaluations at tiny and 0 of 20 evaluations at further sizes were refused." in section
+    assert "first size of published, tiny and further ones (`benchmarks/mutant_sizes.py`) at which a rank" in section
+    line = "| AllReduce | `expert:6: comm.wait(2)`, `expert:7: comm.wait(2)` | for more than two ranks |"
+    assert f"| kernel | never reached | the branch is |\n| --- | --- | --- |\n{line}" in section
+
+
 def test_nothing_is_written_of_what_there_is_none(tmp_path):
     row = {"problem": "AllReduce", "mutant": "expert:9: comm.wait(r)", "kind": "wait", "equivalent": None}
     row |= {"size": "tiny", "evaluations": 20, "refused": 20, "failures": {"race": 20}}

@@ -1,0 +1,63 @@
+"""Sizes that mutants are evaluated at: those of the problems, and further ones that bring kernels to their other paths.
+
+A further size is a named size or axes in JSON, and a dtype behind a slash where it is not the problem's first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+FURTHER = "further"
+"""Stands for all further sizes of a problem."""
+
+ON_CUDA_CORES = "tiny/float32"
+"""Tensor cores take no float32."""
+
+NO_ROOM_TO_GATHER = '{"M": 16384, "K": 1024, "N": 8}'
+"""The output is so small beside a shard of A that scratch, which grows with all tensors of a call, holds no shard."""
+
+LARGE_PRODUCT = '{"M": 2048, "K": 512, "N": 4096}'
+"""Of at least as many tiles as there are multiprocessors."""
+
+NO_ROOM_FOR_PRODUCTS = '{"M": 2048, "K": 64, "N": 4096}'
+"""Factors are so small beside the product that scratch does not hold two halves of it."""
+
+SHORT_FILTERS = '{"B": 1, "num_groups": 8, "group_dim": 1, "l": 8192, "Lf": 64, "with_zigzag_splitting": true}/float32'
+"""Ranks share the work by time, not by channel: filters are much shorter than the sequence."""
+
+MANY_LOGITS = '{"B": 1, "S": 16, "V": 65536, "top_k": 10, "top_p": 0.9}'
+"""Whole shards of logits cost more than summaries of them."""
+
+FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
+    "AllGatherGemm": (ON_CUDA_CORES, NO_ROOM_TO_GATHER),
+    "GemmAllGather": (ON_CUDA_CORES,),
+    "GemmAllReduce": (ON_CUDA_CORES,),
+    "GemmReduceScatter": (ON_CUDA_CORES, LARGE_PRODUCT, NO_ROOM_FOR_PRODUCTS),
+    "HyenaCP": (SHORT_FILTERS,),
+    "VocabParallelLogProb": (MANY_LOGITS,),
+}
+"""Problem -> sizes at which its GPU expert comes to operations that it does not come to at named ones, on 2 ranks."""
+
+
+def sizes_of(problem: str, sizes: Sequence[str]) -> list[str]:
+    """The sizes for one problem, with its own in place of `FURTHER`.
+
+    Example:
+        >>> sizes_of("GemmAllGather", ["published", "further"])
+        ['published', 'tiny/float32']
+    """
+    return [each for size in sizes for each in (FURTHER_SIZES.get(problem, ()) if size == FURTHER else (size,))]
+
+
+def config_of(size: str) -> dict[str, object]:
+    """What a size sets of an `EvalConfig`.
+
+    Example:
+        >>> config_of('{"M": 64}/float32')
+        {'size': {'M': 64}, 'dtype': 'float32'}
+        >>> config_of("tiny")
+        {'size': 'tiny', 'dtype': None}
+    """
+    axes, _, dtype = size.partition("/")
+    return {"size": json.loads(axes) if axes.startswith("{") else axes, "dtype": dtype or None}

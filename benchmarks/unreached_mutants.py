@@ -1,0 +1,65 @@
+"""Synchronising operations that an expert never comes to, whatever the size; with the reason for each.
+
+Most stand in headers that several kernels include, in branches that other kernels take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """Operations of a GPU expert.
+
+    Attributes:
+        file: "expert", or the header that has them.
+        code: regular expression of their text, from its beginning.
+        problems: the kernels that never come to them.
+        reason: why not.
+        ranks: as many ranks or more come to them; None: no number does.
+        nth: which one of those that begin so, from 0; None: all of them.
+    """
+
+    file: str
+    code: str
+    problems: tuple[str, ...]
+    reason: str
+    ranks: int | None = None
+    nth: int | None = None
+
+
+BOTH_WAYS = "for collectives in which some rank only sends or only receives; here every rank does both"
+OWN_SUMS = "for sums that other ranks get; here they stay on the ranks that add them up"
+OWN_FACTORS = "for factors of other ranks; here a product has the rank's own alone"
+OWN_ROWS = "for sums that all ranks get; here each tile's sum stays on one"
+TWO_RANKS = "for more than two ranks, which share what two do alone"
+
+UNREACHED: Sequence[Unreached] = (
+    Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", ("AllGather", "AllToAll"), BOTH_WAYS, nth=0),
+    Unreached("shares_cuda.h", r"comm\.(signal_begun|wait_all_begun)", ("AllReduce", "ReduceScatter"), BOTH_WAYS),
+    Unreached("shares_cuda.h", r"comm\.(signal|wait)_block\(rounds,", ("ReduceScatter",), OWN_SUMS),
+    Unreached("gemm_peers.h", r"wait_begun\(block\)", ("GemmAllGather",), OWN_FACTORS, nth=0),
+    Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
+    Unreached("shares_cuda.h", r"comm\.(signal|wait)_block\(rounds,", ("AllReduce", "Reduce"), TWO_RANKS, ranks=3),
+    Unreached("expert", r"comm\.", ("Broadcast",), TWO_RANKS, ranks=3),
+)
+
+
+def why_unreached(problem: str, file: str, code: str, nth: int, world_size: int) -> str | None:
+    """Why no rank of a GPU expert comes to an operation at any size, or None if one does.
+
+    Args:
+        problem: its name.
+        file: that the operation is written in.
+        code: of the operation.
+        nth: how many operations of this file and code come before.
+        world_size: ranks.
+    """
+    for each in UNREACHED:
+        fits = problem in each.problems and each.file == file and re.match(each.code, code)
+        if fits and each.nth in (None, nth) and (each.ranks is None or world_size < each.ranks):
+            return each.reason
+    return None
