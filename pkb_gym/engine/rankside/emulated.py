@@ -149,17 +149,11 @@ class EmulatedRanks:
         return detector
 
     def load(self, order: LoadCopies, copies: list[int]) -> Fault | None:
-        """Loads a copy of the library on each rank; says why that cannot be done."""
-        settled: dict[int, EmulatedNative] = {}
-        errors: dict[int, Fault] = {}
+        """Loads a copy of the library on each rank; says why that cannot be done.
 
-        def body(_: object, rank: int) -> int:
-            try:
-                settled[rank] = self._load_rank(order, copies[rank], rank)
-            except BaseException as error:  # whatever a library's constructors raise is data
-                errors[rank] = Fault(kind_of(error), rank, _error_text(error))
-            return int(rank in errors)
-
+        One rank after the other: the dynamic linker's lock is held while a library's constructors run, and one that
+        waits for its GPU would wait for ranks that wait for the lock.
+        """
         for rank in range(self._world_size):
             segment = self._segments[rank]
             for kind, name, offset, nbytes in (
@@ -168,10 +162,23 @@ class EmulatedRanks:
                 (RegionKind.SCRATCH, "scratch", abi.SCRATCH_OFFSET, order.scratch_bytes),
             ):
                 self._name(rank, kind, name, segment + offset, nbytes, element_bytes=8)
-        report = self._run(body)
-        if report.outcome != Outcome.OK:
-            return self._fault(report, errors)
-        self._ranks = [settled[rank] for rank in range(self._world_size)]
+        loaded: list[EmulatedNative] = []
+        errors: dict[int, Fault] = {}
+
+        def body(_: object, rank: int) -> int:
+            if rank != len(loaded):
+                return 0
+            try:
+                loaded.append(self._load_rank(order, copies[rank], rank))
+            except BaseException as error:  # whatever a library's constructors raise is data
+                errors[rank] = Fault(kind_of(error), rank, _error_text(error))
+            return int(rank in errors)
+
+        for _ in range(self._world_size):
+            report = self._run(body)
+            if report.outcome != Outcome.OK:
+                return self._fault(report, errors)
+        self._ranks = loaded
         return None
 
     def _load_rank(self, order: LoadCopies, fd: int, rank: int) -> EmulatedNative:

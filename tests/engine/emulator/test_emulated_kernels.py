@@ -75,6 +75,27 @@ def test_it_is_right_on_other_numbers_of_ranks(local_evaluator: LocalEvaluator, 
     assert feedback.passed, feedback.message
 
 
+INITIALISER = """
+#include <cstdlib>
+__device__ int limit;
+static const int written = [] {
+  const int seven = 7;
+  int found = 0;
+  const bool copied = cudaMemcpyToSymbol(limit, &seven, sizeof(seven)) == cudaSuccess;
+  if (!copied || cudaMemcpyFromSymbol(&found, limit, sizeof(found)) != cudaSuccess || found != 7) std::abort();
+  return found;
+}();
+"""
+
+
+def test_initialisers_of_a_library_may_wait_for_the_gpu(local_evaluator: LocalEvaluator) -> None:
+    """The dynamic linker's lock is held meanwhile, for which no other rank may wait."""
+    size = {"M": int(Mistake.NONE), "N": 96}
+    config = EvalConfig(device="emulated", world_size=2, size=size, trials=5, compile_timeout_s=600.0)
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), f"{SOURCE}{INITIALISER}", config)
+    assert feedback.passed, feedback.message
+
+
 @pytest.mark.parametrize(
     ("mistake", "failure", "rank", "words"),
     [
