@@ -209,6 +209,26 @@ def ring() -> str:
     return body + f"cvt.u64.u32 %rd4, %r4;\nadd.u64 %rd4, %rd4, %rd0;\nst.global.u32 [%rd4+{OUT_AT}], %r10;\nEND:\n"
 
 
+@pytest.mark.parametrize("kind", ["noinc.", ""])
+def test_an_arrival_that_waits_for_plain_copies(emulator: EmulatorLibrary, kind: str):
+    """Each lane copies a word and arrives; a phase expects these arrivals, or one more of a lane that has seen them."""
+    expects = 32 if kind else 1
+    body = "mov.u32 %r2, memory;\nmov.u32 %r3, barriers;\nsetp.ne.u32 %p2, %r1, 0;\n@%p2 bra READY;\n"
+    body += f"mbarrier.init.shared::cta.b64 [%r3], {expects};\nREADY:\nbar.sync 0;\nshl.b32 %r4, %r1, 2;\n"
+    body += "add.u32 %r5, %r2, %r4;\ncvt.u64.u32 %rd4, %r4;\nadd.u64 %rd4, %rd4, %rd0;\n"
+    body += "cp.async.ca.shared.global [%r5], [%rd4], 4;\n"
+    body += f"cp.async.mbarrier.arrive.{kind}shared::cta.b64 [%r3];\nbar.warp.sync 0xffffffff;\n"
+    if not kind:
+        body += "@%p2 bra WAIT;\nmbarrier.arrive.shared::cta.b64 _, [%r3];\nWAIT:\n"
+    body += WAIT.format(label="FULL", barrier="%r3", parity=0)
+    body += "xor.b32 %r4, %r4, 124;\nadd.u32 %r5, %r2, %r4;\nld.shared.u32 %r6, [%r5];\n"
+    body += f"st.global.u32 [%rd4+{OUT_AT}], %r6;\n"
+    words = np.arange(1, 33, dtype=np.uint32)
+    ended = emulator.run(entry(body, before=SHARED), fill=lambda _: words)
+    assert ended.outcome == Outcome.OK, ended.message
+    np.testing.assert_array_equal(ended.segments[0][OUT_AT : OUT_AT + 128].view(np.uint32), words[::-1])
+
+
 def test_phases_of_an_mbarrier(emulator: EmulatorLibrary):
     """Three arrivals end a phase; a dropped one is not expected again; bytes are waited for too."""
     probes: list[int] = []

@@ -38,6 +38,16 @@ WGMMA = """
 1 0 0-31 st.shared.u32 0x900200+4 :9
 """
 
+COPIES = """
+1 0 0 cp.async.plain 81 0x900200 0x100000 16 :3
+1 0 0 cp.async.plain 82 0x900210 0x100010 16 :4
+1 0 0 cp.async.arrive 0x900100 :5
+mbarrier.complete 0x900100 0
+1 0 32 mbarrier.wait 0x900100 0 :6
+1 0 32 ld.shared.u32 0x900200 :7
+1 0 32 ld.shared.u32 0x900210 :8
+"""
+
 PEER_LOAD = """
 launch 2 1 20 1 32
 2 0 0 st.u32 0x202000 :20
@@ -60,7 +70,7 @@ launch 3 0 10 2 32 2
 ARRIVE = "3 0 * barrier.cluster.arrive"
 
 
-@pytest.mark.parametrize("trace", [LOAD, STORE, WGMMA, PEER_LOAD, CLUSTER])
+@pytest.mark.parametrize("trace", [LOAD, STORE, WGMMA, COPIES, PEER_LOAD, CLUSTER])
 def test_copies_that_are_waited_for_are_no_race(detector: DetectorLibrary, trace: str) -> None:
     assert detector.findings(START + trace) == []
 
@@ -81,6 +91,13 @@ def without(trace: str, *begins: str) -> str:
         (STORE + "1 0 0 ld.u32 0x101000 :10\n", "completion", (6, 10)),
         (without(WGMMA, "1 0 * fence.proxy"), "proxy_fence", (3, 6)),
         (without(WGMMA, "1 0 0-31 wait.wgmma"), "completion", (6, 9)),
+        (without(COPIES, "1 0 0 cp.async.arrive"), "completion", (3, 7)),
+        (without(COPIES, "1 0 32 mbarrier.wait"), "completion", (4, 8)),
+        (
+            COPIES.replace(":4\n", ":9\n").replace("cp.async.plain 82", "st.shared.u32 0x900210"),
+            "block_barrier",
+            (9, 8),
+        ),
         (without(PEER_LOAD, "1 0 0 fence.proxy"), "proxy_fence", (20, 24)),
         (without(PEER_LOAD, "1 0 0 ld.acquire"), "no_synchronisation", (20, 24)),
         (without(CLUSTER, ARRIVE), "no_synchronisation", (1, 4)),
@@ -99,6 +116,9 @@ def without(trace: str, *begins: str) -> str:
         "only the reads of a store waited for",
         "wgmma without a proxy fence",
         "wgmma not waited for",
+        "plain copies whose arrival is missing",
+        "plain copies not waited for",
+        "a store that the arrival does not release",
         "load of a peer's bytes without a proxy fence",
         "load of a peer's bytes without a flag",
         "cluster barrier that the writer skips",

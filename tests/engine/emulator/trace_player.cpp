@@ -296,6 +296,15 @@ void Player::warp_event(Warp warp, const string& opcode, std::istringstream& in,
     const Space of_from = loads ? Space::kGlobal : Space::kShared, of_to = loads ? Space::kShared : Space::kGlobal;
     observer.range_access({operation.id, warp.rank, Operation::kRead, Proxy::kAsync, of_from, from, bytes, "cp.async.bulk", warp.line});
     observer.range_access({operation.id, warp.rank, Operation::kWrite, Proxy::kAsync, of_to, to, bytes, "cp.async.bulk", warp.line});
+  } else if (is("cp.async.plain")) {
+    const AsyncOperation operation{number(in), warp, Completion::kCopyGroup, 0};
+    const uint64_t to = number(in), from = number(in), bytes = number(in);
+    observer.async_issue(operation);
+    observer.range_access({operation.id, warp.rank, Operation::kRead, Proxy::kGeneric, Space::kGlobal, from, bytes, "cp.async", warp.line});
+    observer.range_access({operation.id, warp.rank, Operation::kWrite, Proxy::kGeneric, Space::kShared, to, bytes, "cp.async", warp.line});
+    observer.async_complete(operation, 0);
+  } else if (is("cp.async.arrive")) {
+    observer.async_arrive(warp, Completion::kCopyGroup, number(in));
   } else if (is("wgmma.mma")) {
     const AsyncOperation operation{number(in), warp, Completion::kWgmmaGroup, 0};
     const uint64_t from = number(in), bytes = number(in);

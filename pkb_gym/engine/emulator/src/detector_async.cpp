@@ -84,6 +84,16 @@ void AsyncOperations::wait(const Warp& of, Completion completion, uint32_t pendi
   for (uint32_t rest = of.lanes; rest; rest &= rest - 1) wait_for(rest & -rest);
 }
 
+void AsyncOperations::arrive(const Warp& of, Completion completion, uint64_t mbarrier) {
+  const Key warp = kernels_.warp(of).key;
+  for (uint32_t rest = of.lanes; rest; rest &= rest - 1) {
+    const Groups& groups = groups_of(warp, rest & -rest, completion, of.launch->id);
+    if (!groups.open) continue;
+    barriers_.complete_operation(mbarrier, groups.reads, groups.open);
+    barriers_.complete_operation(mbarrier, groups.writes, groups.open);
+  }
+}
+
 std::vector<Record> AsyncOperations::end_block(const Launch& launch, uint32_t index) {
   const BlockInfo& block = agents_.block(kernels_.block(launch, index).number);
   const auto first_of = [&](uint32_t warp) {

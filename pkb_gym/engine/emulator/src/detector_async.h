@@ -22,6 +22,7 @@ class AsyncOperations {
   void complete(const AsyncOperation& operation);
   void commit(const Warp& warp, Completion completion);
   void wait(const Warp& warp, Completion completion, uint32_t pending, bool reads_only);
+  void arrive(const Warp& warp, Completion completion, uint64_t mbarrier);
 
   // Takes the groups of a block that ends: the bulk copies whose issuer has not waited until they have read their source.
   // PTX ends shared memory with its block, whatever still reads it. What they write is complete when the kernel ends.

@@ -306,6 +306,11 @@ void Detector::async_wait(const Warp& warp, Completion completion, uint32_t pend
   async_.wait(warp, completion, pending, reads_only);
 }
 
+void Detector::async_arrive(const Warp& warp, Completion completion, uint64_t mbarrier) {
+  mbarrier_access(warp, mbarrier, Operation::kAtomic, Order::kRelaxed);
+  async_.arrive(warp, completion, mbarrier);
+}
+
 // ---- kernels, streams, calls ----
 
 void Detector::launch_begin(const Launch& launch) { kernels_.launch_begin(launch); }

@@ -48,6 +48,7 @@ class Detector : public Observer {
   void async_complete(const AsyncOperation& operation, uint64_t phase) override;
   void async_commit(const Warp& warp, Completion completion) override;
   void async_wait(const Warp& warp, Completion completion, uint32_t pending, bool reads_only) override;
+  void async_arrive(const Warp& warp, Completion completion, uint64_t mbarrier) override;
 
   void launch_begin(const Launch& launch) override;
   void launch_end(const Launch& launch) override;

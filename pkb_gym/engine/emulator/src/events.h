@@ -178,6 +178,8 @@ class Observer {
   // A lane (or warp) has waited until at most `pending` of its groups are incomplete; `reads_only`: only their reads are
   // over (cp.async.bulk.wait_group.read).
   virtual void async_wait(const Warp&, Completion, uint32_t /*pending*/, bool /*reads_only*/) {}
+  // All operations of this kind that a lane has issued complete before the arrival at an mbarrier that comes of them.
+  virtual void async_arrive(const Warp&, Completion, uint64_t /*mbarrier*/) {}
   // wgmma.fence: orders the warp's register and shared memory accesses before following wgmma.
   virtual void wgmma_fence(const Warp&) {}
 

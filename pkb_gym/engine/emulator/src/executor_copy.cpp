@@ -52,7 +52,7 @@ Handler find_copy_handler(const Instruction& instruction, Detail& detail) {
   detail.variant = instruction.has("read");
   if (instruction.has("commit_group")) return commit_plain;
   if (instruction.has("wait_group") || instruction.has("wait_all")) return wait_plain;
-  return instruction.has("mbarrier") ? nullptr : copy_plain;
+  return copy_plain;
 }
 
 }  // namespace pkb::emulator

@@ -116,6 +116,20 @@ Step arrive(Executor& x, const Op& op, uint32_t lanes) {
   });
 }
 
+// cp.async.mbarrier.arrive: arrives once the lane's cp.async have completed, which they have when they are issued. What
+// else the lane has done is not released. variant: 1: the arrival is one of those expected; else it is expected in addition.
+Step arrive_after_copies(Executor& x, const Op& op, uint32_t lanes) {
+  return at_each(x, op, lanes, true, [&](int lane, const Place& place) {
+    Mbarrier barrier = Mbarrier::read(place.at);
+    if (x.engine.observer) x.engine.observer->async_arrive(x.seen(op, 1u << lane), Completion::kCopyGroup, place.address);
+    if (!op.detail->variant) return;
+    if (barrier.pending == 0) x.fail(Outcome::kTrap, op, uint32_t(lane), "more arrivals than the " + std::to_string(barrier.expected) + " that the mbarrier expects in a phase");
+    --barrier.pending;
+    settle(x.engine, *place.block, place.offset, barrier);
+    x.wrote();
+  });
+}
+
 // variant: 1: by parity. values: result, state or parity.
 Step wait(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
@@ -151,6 +165,10 @@ void complete_bytes(Engine& engine, Block& block, uint32_t offset, uint32_t byte
 }
 
 Handler find_mbarrier_handler(const Instruction& instruction, Detail& detail) {
+  if (instruction.parts[0] == "cp" && instruction.has("mbarrier") && instruction.has("arrive")) {
+    detail.variant = instruction.has("noinc");
+    return arrive_after_copies;
+  }
   if (instruction.parts[0] != "mbarrier") return nullptr;
   if (instruction.has("init")) return init;
   if (instruction.has("inval")) return invalidate;
