@@ -444,6 +444,15 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     ("ray_bytes", "pkb_gym/engine/records/source.py"): "66fb103f9c42",
     # Titles of columns are escaped as cells are, and numbers of a picture have few digits before the point.
     **{("report_size", f"pkb_gym/report/{name}.py"): "66fb103f9c42" for name in ("markdown", "figures/svg")},
+    # Arrivals that wait for plain copies are known, which neither experts nor variants of the corpus have.
+    **{
+        (result, f"pkb_gym/engine/emulator/src/{name}"): "a540035fccd7"
+        for result in ("emulated_experts", "emulated_mutants")
+        for name in (
+            *(f"detector_{part}.{suffix}" for part in ("async", "observer") for suffix in ("cpp", "h")),
+            *("events.h", "executor_copy.cpp", "executor_mbarrier.cpp"),
+        )
+    },
     # Rows of this kernel name the commit that they are of.
     **{
         (result, "problems/geometric_spatial/sam3_iou_suppression/expert.cu"): "cb4935ef35ef"
