@@ -5,8 +5,9 @@ A further size is a named size or axes in JSON, and a dtype behind a slash where
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+
+from pkb_gym.corpus.tasks import parse_axes
 
 FURTHER = "further"
 """Stands for all further sizes of a problem."""
@@ -60,4 +61,4 @@ def config_of(size: str) -> dict[str, object]:
         {'size': 'tiny', 'dtype': None}
     """
     axes, _, dtype = size.partition("/")
-    return {"size": json.loads(axes) if axes.startswith("{") else axes, "dtype": dtype or None}
+    return {"size": parse_axes(axes), "dtype": dtype or None}

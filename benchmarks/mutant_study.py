@@ -185,19 +185,17 @@ class Study:
     def _row(self, problem: Problem, source: InlinedSource, mutant: Mutant, size: str | None) -> Row:
         place = place_of(source, mutant)
         reason = reason_why(problem.name, self._suffix, *place)
-        unreached = self._why_unreached(problem, source, mutant)
+        unreached = self._why_unreached(problem, place)
         digest = source.digest
         return Row(problem.name, mutant.name, mutant.kind, size, self._world_size, digest, reason, unreached)
 
-    def _why_unreached(self, problem: Problem, source: InlinedSource, mutant: Mutant) -> str | None:
-        if self._suffix != "cu":
-            return None
-        return why_unreached(problem.name, *place_of(source, mutant), self._world_size)
+    def _why_unreached(self, problem: Problem, place: tuple[str, str, int]) -> str | None:
+        return why_unreached(problem.name, *place, self._world_size) if self._suffix == "cu" else None
 
     def _sizes_of(self, problem: Problem, source: InlinedSource, chosen: Sequence[Mutant]) -> dict[str, str | None]:
         """For each mutant by name, the first size at which a rank reaches one of its operations; None if at none."""
         known = {mutant.name: (problem.name, mutant.name) for mutant in chosen}
-        never = {mutant.name for mutant in chosen if self._why_unreached(problem, source, mutant)}
+        never = {mutant.name for mutant in chosen if self._why_unreached(problem, place_of(source, mutant))}
         if all(key in self._known for key in known.values()):
             return {name: None if name in never else self._known[key] for name, key in known.items()}
         if self._config.ranks_per_gpu:
@@ -205,7 +203,8 @@ class Study:
             raise SystemExit(f"{problem.name}: no size of {lacking!r} is known; look for it on a GPU for each rank")
         # Fences are not among the operations that are looked for.
         sizes = sizes_of(problem.name, self._sizes)
-        found = {mutant.name: sizes[0] if mutant.kind is Kind.FENCE else None for mutant in chosen}
+        first = next(iter(sizes), None)
+        found = {mutant.name: first if mutant.kind is Kind.FENCE else None for mutant in chosen}
         for size in sizes:
             left = [mutant for mutant in chosen if found[mutant.name] is None and mutant.name not in never]
             places = {(op.start, op.end) for op in self._places(problem, source, size)} if left else set()
@@ -308,9 +307,10 @@ def place_of(source: InlinedSource, mutant: Mutant) -> tuple[str, str, int]:
 
 
 def assumed_sizes(problems: Sequence[Problem], suffix: str, sizes: Sequence[str]) -> dict[tuple[str, str], str | None]:
-    """The first size for each mutant, by problem and name, as if all operations were come to there.
+    """The first size for each mutant, by problem and name, as if all operations were come to there; None without one.
 
     A mutant passes if that is wrong, so that it shows.
     """
     mutants = {problem.name: InlinedSource.of(expert_source(problem, suffix) or "").mutants() for problem in problems}
-    return {(name, mutant.name): sizes_of(name, sizes)[0] for name, of in mutants.items() for mutant in of}
+    first = {name: next(iter(sizes_of(name, sizes)), None) for name in mutants}
+    return {(name, mutant.name): first[name] for name, of in mutants.items() for mutant in of}

@@ -84,6 +84,11 @@ Step invalidate(Executor& x, const Op& op, uint32_t lanes) {
   });
 }
 
+void take_arrivals(Executor& x, const Op& op, int lane, Mbarrier& barrier, uint32_t count) {
+  if (count > barrier.pending) x.fail(Outcome::kTrap, op, uint32_t(lane), "more arrivals than the " + std::to_string(barrier.expected) + " that the mbarrier expects in a phase");
+  barrier.pending -= count;
+}
+
 enum Kind { kArrive, kArriveExpect, kArriveDrop, kExpect, kComplete };
 
 // values: the state if there is a result, then a count of arrivals or bytes.
@@ -106,8 +111,7 @@ Step arrive(Executor& x, const Op& op, uint32_t lanes) {
     if (kind == kComplete) barrier.bytes -= int32_t(number);
     if (kind <= kArriveDrop) {
       const uint32_t count = kind == kArriveExpect ? 1 : number;
-      if (count > barrier.pending) x.fail(Outcome::kTrap, op, uint32_t(lane), "more arrivals than the " + std::to_string(barrier.expected) + " that the mbarrier expects in a phase");
-      barrier.pending -= count;
+      take_arrivals(x, op, lane, barrier, count);
       if (kind == kArriveDrop) barrier.expected -= count;
       if (x.engine.observer) x.engine.observer->mbarrier_arrive(seen, place.address, phase, detail.order, detail.scope);
     }
@@ -123,8 +127,7 @@ Step arrive_after_copies(Executor& x, const Op& op, uint32_t lanes) {
     Mbarrier barrier = Mbarrier::read(place.at);
     if (x.engine.observer) x.engine.observer->async_arrive(x.seen(op, 1u << lane), Completion::kCopyGroup, place.address);
     if (!op.detail->variant) return;
-    if (barrier.pending == 0) x.fail(Outcome::kTrap, op, uint32_t(lane), "more arrivals than the " + std::to_string(barrier.expected) + " that the mbarrier expects in a phase");
-    --barrier.pending;
+    take_arrivals(x, op, lane, barrier, 1);
     settle(x.engine, *place.block, place.offset, barrier);
     x.wrote();
   });
