@@ -446,7 +446,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{("report_size", f"pkb_gym/report/{name}.py"): "66fb103f9c42" for name in ("markdown", "figures/svg")},
     # Arrivals that wait for plain copies are known, which neither experts nor variants of the corpus have.
     **{
-        (result, f"pkb_gym/engine/emulator/src/{name}"): "a540035fccd7"
+        (result, f"pkb_gym/engine/emulator/src/{name}"): "47fafcd45672"
         for result in ("emulated_experts", "emulated_mutants")
         for name in (
             *(f"detector_{part}.{suffix}" for part in ("async", "observer") for suffix in ("cpp", "h")),
