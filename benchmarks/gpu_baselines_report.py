@@ -86,7 +86,7 @@ def _list(named: dict[str, float], form: str) -> str:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Times are lower quartiles over blocks of the last rank's time, as the evaluator takes them."""
+    """Times are lower quartiles over blocks of the last rank's time."""
     compared = any("published_us" in row for row in rows)
     head = ["problem", "baseline, us", "spread", "as a graph, us", "ceiling, us", "binds", "utilisation", "graph's"]
     head += ["published, us", "mean over published"] if compared else []

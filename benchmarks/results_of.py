@@ -123,6 +123,7 @@ DEPENDENCIES: dict[str, tuple[str, ...]] = {
     # How far rewards go wrong by the scatter of block times, whatever was timed.
     "reward_noise": ("benchmarks/reward_noise.py",),
     "reward_noise_samples": (),
+    "side_estimates": ("benchmarks/side_estimates.py",),
 }
 """Paths by the name of a result, which may hold wildcards."""
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.common import RESULTS, make_parser, save
 from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.stages.overhead import Overhead
-from pkb_gym.engine.stages.timing_statistics import QUANTILE, summarise
+from pkb_gym.engine.stages.timing_statistics import summarise, typical_us
 
 RATIOS = (1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
 GPU_FILES = ("gpu_baselines", "gpu_baselines_2_ranks")
@@ -90,7 +90,7 @@ def gpu_pools(rows: Sequence[dict[str, Any]], rng: np.random.Generator) -> Itera
             shape = (GPU_DRAWS, len(baseline))
             drawn = np.stack([rng.choice(baseline, shape), rng.choice(candidate, shape)], axis=2)
             point, low = estimates(drawn.tolist())
-            truth = float(np.quantile(baseline, QUANTILE) / np.quantile(candidate, QUANTILE))
+            truth = typical_us(baseline) / typical_us(candidate)
             yield Pool(f"H200, {kind}", point / truth, low / truth, float(len(baseline)))
 
 

@@ -25,9 +25,9 @@ class Timing(Record):
 
     protocol: Literal["robust", "published"]
     baseline_us: float
-    """Lower quartile over blocks, per call."""
+    """Mean of the fastest two fifths of the blocks, per call."""
     candidate_us: float
-    """Lower quartile over blocks, per call."""
+    """Mean of the fastest two fifths of the blocks, per call."""
     speedup: float
     """`baseline_us / candidate_us`."""
     speedup_low: float
@@ -47,7 +47,7 @@ class Timing(Record):
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
     baseline_graph_us: float | None = None
-    """Baseline per call as CUDA graphs, so that the host launches nothing: lower quartile over blocks, on inputs that
+    """Baseline per call as CUDA graphs, so that the host launches nothing: over its blocks as above, on inputs that
     were used before, measured once for all candidates of an evaluator and dialect. None on the CPU, and where the
     baseline cannot be captured. A speedup over `baseline_us` that is no speedup over this time comes from saved
     launches, not from a better kernel."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.timing import Block, Timing
@@ -15,10 +17,10 @@ from pkb_gym.engine.stages.overhead import Overhead
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-QUANTILE = 0.25
-"""Of the blocks' times, which counts as the time of a side. Noise only ever adds time: where other work, or a slow
-mode, hits up to three quarters of the blocks, the lower quartile stays, while a median jumps
-(`benchmarks.repeatability`)."""
+FASTEST = Fraction(2, 5)
+"""Share of a side's blocks whose mean is the side's time. Noise only ever adds time: where other work, or a slow mode,
+hits up to three fifths of the blocks, that mean stays, while a median jumps. It scatters less than a low quantile,
+which rests on one or two blocks (`benchmarks.side_estimates`)."""
 
 TIGHT_RELATIVE = 0.02
 """Timing ends when the interval's half width is below this share of the speedup."""
@@ -32,8 +34,8 @@ SLOW_SPEEDUP = 0.5
 
 MIN_BLOCKS = 5
 MAX_BLOCKS = {"cpu": 60, "cuda": 16}
-"""Of each side. Fewer than the least let one slow block ruin the interval: more than one resample in forty would have a
-slow lower quartile. More of them make the interval narrower, while others wait for the GPUs."""
+"""Of each side. Fewer than the least let one slow block ruin the interval: more than one resample in forty would
+count a slow block. More of them make the interval narrower, while others wait for the GPUs."""
 
 TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
@@ -110,13 +112,13 @@ def per_call_us(device: Device, block_ns: int, calls: int, overhead_us: float) -
     return max(block_us - overhead_us, LEAST_WORK[device] * block_us) / calls
 
 
-def typical_us(blocks_us: Sequence[float]) -> float:
-    """A side's time of a call: the lower quartile over its blocks, in microseconds."""
-    return float(np.quantile(blocks_us, QUANTILE))
+def typical_us(blocks_us: Sequence[float] | NDArray[np.float64]) -> float:
+    """A side's time of a call: the mean of its fastest blocks, in microseconds."""
+    return float(_mean_of_fastest(np.array(blocks_us)))
 
 
 def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
-    """Ratio of lower quartiles over blocks, with its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13).
+    """Ratio of `typical_us`, with its percentile bootstrap interval (Efron and Tibshirani 1993, ch. 13).
 
     Pairs of blocks are drawn together, since they saw the same inputs at nearly the same moment.
 
@@ -127,10 +129,10 @@ def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
     baseline = np.array([block.baseline_us for block in blocks])
     candidate = np.array([block.candidate_us for block in blocks])
     draws = np.random.default_rng(seed).integers(0, len(blocks), (RESAMPLES, len(blocks)))
-    ratios = np.quantile(baseline[draws], QUANTILE, axis=1) / np.quantile(candidate[draws], QUANTILE, axis=1)
+    ratios = _mean_of_fastest(baseline[draws]) / _mean_of_fastest(candidate[draws])
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(ratios, [tail, 100 - tail])
-    middle = np.quantile(baseline, QUANTILE) / np.quantile(candidate, QUANTILE)
+    middle = _mean_of_fastest(baseline) / _mean_of_fastest(candidate)
     return Interval(float(middle), float(low), float(high))
 
 
@@ -146,12 +148,11 @@ def bootstrap_speedup_over(baseline_us: Sequence[float], blocks: Sequence[Block]
     candidate = np.array([block.candidate_us for block in blocks])
     rng = np.random.default_rng(seed)
     upper, lower = (
-        np.quantile(side[rng.integers(0, len(side), (RESAMPLES, len(side)))], QUANTILE, axis=1)
-        for side in (baseline, candidate)
+        _mean_of_fastest(side[rng.integers(0, len(side), (RESAMPLES, len(side)))]) for side in (baseline, candidate)
     )
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(upper / lower, [tail, 100 - tail])
-    return Interval(typical_us(baseline_us) / typical_us(candidate.tolist()), float(low), float(high))
+    return Interval(typical_us(baseline_us) / typical_us(candidate), float(low), float(high))
 
 
 def is_tight(blocks: Sequence[Block]) -> bool:
@@ -176,7 +177,7 @@ def summarise(
     baseline_alone_us: float | None,
     delivered_bytes: int,
 ) -> Timing:
-    """Lower quartiles over blocks, their ratio, and its interval."""
+    """Times of both sides, their ratio, and its interval."""
     ratio = _widened(bootstrap_speedup(blocks))
     return Timing(
         protocol=protocol,
@@ -210,6 +211,12 @@ def with_captured_baseline(timing: Timing, captured_us: Sequence[float]) -> Timi
         "graph_speedup_high": ratio.high,
     }
     return timing.model_copy(update=found)
+
+
+def _mean_of_fastest(blocks_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean of the share `FASTEST`, rounded up, along the last axis."""
+    counted = ceil(FASTEST * blocks_us.shape[-1])
+    return np.asarray(np.partition(blocks_us, counted - 1, axis=-1)[..., :counted].mean(axis=-1))
 
 
 def _widened(ratio: Interval) -> Interval:

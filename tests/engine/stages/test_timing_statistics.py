@@ -72,11 +72,18 @@ def test_bootstrap_of_equal_samples_has_no_width():
     assert interval.relative_half_width == 0
 
 
+@pytest.mark.parametrize(("count", "counted"), [(1, 1), (2, 1), (3, 2), (5, 2), (10, 4), (15, 6), (16, 7)])
+def test_a_side_s_time_is_the_mean_of_its_fastest_blocks(count, counted):
+    """Of the times ... 2, 1 two fifths count, rounded up."""
+    times = [float(time) for time in range(count, 0, -1)]
+    assert timing_statistics.typical_us(times) == pytest.approx((1 + counted) / 2)
+
+
 def test_slow_blocks_of_either_side_do_not_count():
     undisturbed = [Block(calls=10, baseline_us=200, candidate_us=100)] * 5
-    noisy = [Block(calls=10, baseline_us=900, candidate_us=100)] * 5 + [
+    noisy = [Block(calls=10, baseline_us=900, candidate_us=100)] * 9 + [
         Block(calls=10, baseline_us=200, candidate_us=700)
-    ] * 5
+    ] * 9
     interval = timing_statistics.bootstrap_speedup(undisturbed + noisy)
     assert interval.middle == pytest.approx(2.0)
     assert interval == timing_statistics.bootstrap_speedup(undisturbed + noisy), "samples fix the interval"
@@ -129,7 +136,7 @@ def summary(samples: list[Block], delivered_bytes: int = 0) -> Timing:
 
 
 def test_summary() -> None:
-    samples = blocks(2.0, 2.0, 2.2, 1.8, 2.0)
+    samples = blocks(2.0, 2.1, 2.2, 2.0, 2.3)
     found = summary(samples)
     assert (found.baseline_us, found.candidate_us, found.speedup) == (200.0, 100.0, 2.0)
     interval = timing_statistics.bootstrap_speedup(samples)

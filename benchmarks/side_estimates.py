@@ -1,0 +1,130 @@
+"""How far speedups scatter, by the statistic that makes one time of a side's blocks.
+
+From block times that were kept: on the CPU evaluations as they were measured (`benchmarks.reward_noise_collect`), of
+expert kernels and of the baseline itself; on GPUs the blocks of baselines (`benchmarks.gpu_baselines`) whose calls take
+at least 50 us, resampled. There the candidate is the baseline itself ("eager") or its CUDA graph ("graph").
+
+python -m benchmarks.side_estimates
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.common import RESULTS, make_parser, save
+from pkb_gym.engine.stages.timing_statistics import FASTEST
+
+Array = NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+"""Over the last axis."""
+
+SHARES = (Fraction(1, 4), Fraction(1, 3), Fraction(2, 5), Fraction(1, 2), Fraction(3, 4), Fraction(1))
+QUANTILES = (0.25, 0.5)
+ENGINE = f"mean of the fastest {FASTEST}"
+
+GPU_FILES = {"2 GPUs": "gpu_baselines_2_ranks", "4 GPUs": "gpu_baselines"}
+KINDS = ("eager", "graph")
+LEAST_US = 50.0
+LEAST_BLOCKS = 10
+BLOCKS = (7, 12)
+"""Pairs of an evaluation on GPUs."""
+DRAWS = 200
+
+
+def quantile(share: float) -> Statistic:
+    """That of the blocks' times."""
+    return lambda blocks_us: np.asarray(np.quantile(blocks_us, share, axis=-1))
+
+
+def mean_of_fastest(share: Fraction) -> Statistic:
+    """Of that share of the blocks, rounded up."""
+
+    def statistic(blocks_us: Array) -> Array:
+        counted = ceil(share * blocks_us.shape[-1])
+        return np.asarray(np.sort(blocks_us, axis=-1)[..., :counted].mean(axis=-1))
+
+    return statistic
+
+
+STATISTICS: Mapping[str, Statistic] = {
+    **{f"quantile {share}": quantile(share) for share in QUANTILES},
+    "fastest": lambda blocks_us: np.asarray(blocks_us.min(axis=-1)),
+    **{f"mean of the fastest {share}": mean_of_fastest(share) for share in SHARES},
+}
+
+Sides = tuple[list[Array], list[Array]]
+"""Block times of the baseline and of the candidate, evaluation by evaluation."""
+
+
+def cpu_evaluations(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Sides]]:
+    """Repeated evaluations of each candidate, by size."""
+    for row in rows:
+        pairs = [np.array(evaluation) for evaluation in row["evaluations"]]
+        yield f"CPU, {row['size']}", ([each[:, 0] for each in pairs], [each[:, 1] for each in pairs])
+
+
+def gpu_evaluations(rows: Sequence[Mapping[str, Any]], rng: np.random.Generator) -> Iterator[tuple[str, Sides]]:
+    """Evaluations drawn from the blocks of each baseline, by kind of the candidate and number of pairs."""
+    for row in rows:
+        baseline = np.array((row.get("eager") or {}).get("block_us", []))
+        for kind in KINDS:
+            candidate = np.array((row.get(kind) or {}).get("block_us", []))
+            if min(len(baseline), len(candidate)) < LEAST_BLOCKS or np.median(baseline) < LEAST_US:
+                continue
+            for blocks in BLOCKS:
+                drawn = (list(rng.choice(side, (DRAWS, blocks))) for side in (baseline, candidate))
+                yield f"{kind}, {blocks} pairs", (next(drawn), next(drawn))
+
+
+def speedups(sides: Sides, statistic: Statistic) -> Array:
+    """Of each evaluation."""
+    pairs = zip(*sides, strict=True)
+    return np.array([float(statistic(baseline) / statistic(candidate)) for baseline, candidate in pairs])
+
+
+def study(evaluations: Sequence[tuple[str, Sides]]) -> dict[str, Any]:
+    """By group: candidates, and for each statistic the coefficient of variation of speedups and their level.
+
+    The coefficient is the median over candidates; `level` is the speedup over that by the lower quartile, likewise.
+    """
+    found: dict[str, Any] = {}
+    for group in dict.fromkeys(group for group, _ in evaluations):
+        members = [sides for of_group, sides in evaluations if of_group == group]
+        found[group] = {"candidates": len(members)}
+        for name, statistic in STATISTICS.items():
+            measured = [speedups(sides, statistic) for sides in members]
+            quartiles = [speedups(sides, quantile(0.25)) for sides in members]
+            pairs = zip(measured, quartiles, strict=True)
+            levels = [np.median(each) / np.median(quartile) for each, quartile in pairs]
+            found[group][name] = {
+                "coefficient_of_variation": round(float(np.median([_variation(each) for each in measured])), 4),
+                "level": round(float(np.median(levels)), 3),
+            }
+    return found
+
+
+def _variation(values: Array) -> float:
+    return float(values.std(ddof=1) / values.mean())
+
+
+def main() -> None:
+    """Reads the samples, studies them and saves."""
+    make_parser("side_estimates", __doc__).parse_args()
+    rng = np.random.default_rng(0)
+    samples = json.loads((RESULTS / "reward_noise_samples.json").read_text(encoding="utf-8"))
+    evaluations = list(cpu_evaluations(samples["rows"]))
+    for machine, name in GPU_FILES.items():
+        rows = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+        evaluations += [(f"{machine}, {group}", sides) for group, sides in gpu_evaluations(rows, rng)]
+    save("side_estimates", {"engine": ENGINE, "groups": study(evaluations)})
+
+
+if __name__ == "__main__":
+    main()
