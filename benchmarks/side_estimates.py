@@ -1,4 +1,4 @@
-"""How far speedups scatter, by the statistic that makes one time of a side's blocks.
+"""How far speedups scatter, and how often intervals hold them, by the statistic over blocks.
 
 From block times that were kept: on the CPU evaluations as they were measured (`benchmarks.reward_noise_collect`), of
 expert kernels and of the baseline itself; on GPUs the blocks of baselines (`benchmarks.gpu_baselines`) whose calls take
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, make_parser, save
-from pkb_gym.engine.stages.timing_statistics import FASTEST
+from pkb_gym.engine.stages.timing_statistics import CONFIDENCE, FASTEST, SYSTEMATIC_RELATIVE
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -36,6 +36,8 @@ LEAST_BLOCKS = 10
 BLOCKS = (7, 12)
 """Pairs of an evaluation on GPUs."""
 DRAWS = 200
+INTERVALS, RESAMPLES = 40, 400
+"""Evaluations of each candidate whose intervals are made, at most, and resamples of each."""
 
 
 def quantile(share: float) -> Statistic:
@@ -89,11 +91,24 @@ def speedups(sides: Sides, statistic: Statistic) -> Array:
     return np.array([float(statistic(baseline) / statistic(candidate)) for baseline, candidate in pairs])
 
 
-def study(evaluations: Sequence[tuple[str, Sides]]) -> dict[str, Any]:
-    """By group: candidates, and for each statistic the coefficient of variation of speedups and their level.
+def covered(sides: Sides, statistic: Statistic, rng: np.random.Generator) -> float:
+    """The share of evaluations whose interval, made as the engine does, holds the median of all their speedups."""
+    middle, tail = float(np.median(speedups(sides, statistic))), 50 * (1 - CONFIDENCE)
+    held = []
+    for baseline, candidate in list(zip(*sides, strict=True))[:INTERVALS]:
+        pairs = rng.integers(0, len(baseline), (RESAMPLES, len(baseline)))
+        low, high = np.percentile(statistic(baseline[pairs]) / statistic(candidate[pairs]), [tail, 100 - tail])
+        held.append(low * (1 - SYSTEMATIC_RELATIVE) <= middle <= high * (1 + SYSTEMATIC_RELATIVE))
+    return float(np.mean(held))
 
-    The coefficient is the median over candidates; `level` is the speedup over that by the lower quartile, likewise.
+
+def study(evaluations: Sequence[tuple[str, Sides]]) -> dict[str, Any]:
+    """By group: candidates, and by statistic how speedups scatter, their level, and intervals that hold the speedup.
+
+    The coefficient of variation is the median over candidates; `level` is the speedup over that by the lower quartile,
+    likewise. `covered` is the share of intervals that hold the median of a candidate's speedups.
     """
+    rng = np.random.default_rng(0)
     found: dict[str, Any] = {}
     for group in dict.fromkeys(group for group, _ in evaluations):
         members = [sides for of_group, sides in evaluations if of_group == group]
@@ -106,6 +121,7 @@ def study(evaluations: Sequence[tuple[str, Sides]]) -> dict[str, Any]:
             found[group][name] = {
                 "coefficient_of_variation": round(float(np.median([_variation(each) for each in measured])), 4),
                 "level": round(float(np.median(levels)), 3),
+                "covered": round(float(np.mean([covered(sides, statistic, rng) for sides in members])), 3),
             }
     return found
 

@@ -13,6 +13,7 @@ from benchmarks.side_estimates import (
     DRAWS,
     ENGINE,
     STATISTICS,
+    covered,
     cpu_evaluations,
     gpu_evaluations,
     speedups,
@@ -67,8 +68,18 @@ def test_scatter_and_level_are_of_the_speedups():
     sides = ([np.array([20.0] * 4), np.array([22.0] * 4)], [np.array([10.0, 10.0, 10.0, 40.0])] * 2)
     found = study([("one", sides)])["one"]
     assert found["candidates"] == 1
-    assert found[QUARTILE] == {"coefficient_of_variation": pytest.approx(0.0673, abs=1e-4), "level": 1.0}
+    variation = pytest.approx(0.0673, abs=1e-4)
+    assert found[QUARTILE] == {"coefficient_of_variation": variation, "level": 1.0, "covered": 0.5}
     assert found["mean of the fastest 1"]["level"] == pytest.approx(10 / 17.5, abs=1e-3)
+
+
+def test_intervals_of_scattered_blocks_hold_the_median():
+    steady, scattered = np.full(8, 10.0), np.array([10.0, 20.0] * 4)
+    rng = np.random.default_rng(0)
+    assert covered(([steady, steady, 2 * steady], [steady] * 3), STATISTICS["quantile 0.5"], rng) == pytest.approx(
+        2 / 3
+    )
+    assert covered(([scattered] * 3, [steady] * 3), STATISTICS["quantile 0.5"], rng) == 1
 
 
 @pytest.mark.parametrize("group", [group for group in KEPT["groups"] if "GPUs" in group])
