@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from math import ceil
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import RESULTS, make_parser, save
-from pkb_gym.engine.stages.timing_statistics import CONFIDENCE, FASTEST, SYSTEMATIC_RELATIVE
+from pkb_gym.engine.stages.timing_statistics import CONFIDENCE, FASTEST, SYSTEMATIC_RELATIVE, mean_of_fastest
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Array], Array]
@@ -45,20 +45,10 @@ def quantile(share: float) -> Statistic:
     return lambda blocks_us: np.asarray(np.quantile(blocks_us, share, axis=-1))
 
 
-def mean_of_fastest(share: Fraction) -> Statistic:
-    """Of that share of the blocks, rounded up."""
-
-    def statistic(blocks_us: Array) -> Array:
-        counted = ceil(share * blocks_us.shape[-1])
-        return np.asarray(np.sort(blocks_us, axis=-1)[..., :counted].mean(axis=-1))
-
-    return statistic
-
-
 STATISTICS: Mapping[str, Statistic] = {
     **{f"quantile {share}": quantile(share) for share in QUANTILES},
     "fastest": lambda blocks_us: np.asarray(blocks_us.min(axis=-1)),
-    **{f"mean of the fastest {share}": mean_of_fastest(share) for share in SHARES},
+    **{f"mean of the fastest {share}": partial(mean_of_fastest, share=share) for share in SHARES},
 }
 
 Sides = tuple[list[Array], list[Array]]
@@ -113,9 +103,9 @@ def study(evaluations: Sequence[tuple[str, Sides]]) -> dict[str, Any]:
     for group in dict.fromkeys(group for group, _ in evaluations):
         members = [sides for of_group, sides in evaluations if of_group == group]
         found[group] = {"candidates": len(members)}
+        quartiles = [speedups(sides, quantile(0.25)) for sides in members]
         for name, statistic in STATISTICS.items():
             measured = [speedups(sides, statistic) for sides in members]
-            quartiles = [speedups(sides, quantile(0.25)) for sides in members]
             pairs = zip(measured, quartiles, strict=True)
             levels = [np.median(each) / np.median(quartile) for each, quartile in pairs]
             found[group][name] = {

@@ -47,9 +47,9 @@ class Timing(Record):
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
     baseline_graph_us: float | None = None
-    """Baseline per call as CUDA graphs, so that the host launches nothing: over its blocks as above, on inputs that
-    were used before, measured once for all candidates of an evaluator and dialect. None on the CPU, and where the
-    baseline cannot be captured. A speedup over `baseline_us` that is no speedup over this time comes from saved
+    """As `baseline_us`, of the baseline's CUDA graphs, so that the host launches nothing, on inputs that were used
+    before; measured once for all candidates of an evaluator and dialect. None on the CPU, and where the baseline cannot be
+    captured. A speedup over `baseline_us` that is no speedup over this time comes from saved
     launches, not from a better kernel."""
     graph_speedup_low: float | None = None
     """Lower end of the 95 % interval of `baseline_graph_us / candidate_us`; None where there is no such time."""

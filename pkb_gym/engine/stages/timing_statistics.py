@@ -114,7 +114,13 @@ def per_call_us(device: Device, block_ns: int, calls: int, overhead_us: float) -
 
 def typical_us(blocks_us: Sequence[float] | NDArray[np.float64]) -> float:
     """A side's time of a call: the mean of its fastest blocks, in microseconds."""
-    return float(_mean_of_fastest(np.array(blocks_us)))
+    return float(mean_of_fastest(np.array(blocks_us)))
+
+
+def mean_of_fastest(blocks_us: NDArray[np.float64], share: Fraction = FASTEST) -> NDArray[np.float64]:
+    """The mean of a share of the blocks, rounded up, along the last axis."""
+    counted = ceil(share * blocks_us.shape[-1])
+    return np.asarray(np.partition(blocks_us, counted - 1, axis=-1)[..., :counted].mean(axis=-1))
 
 
 def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
@@ -129,10 +135,10 @@ def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
     baseline = np.array([block.baseline_us for block in blocks])
     candidate = np.array([block.candidate_us for block in blocks])
     draws = np.random.default_rng(seed).integers(0, len(blocks), (RESAMPLES, len(blocks)))
-    ratios = _mean_of_fastest(baseline[draws]) / _mean_of_fastest(candidate[draws])
+    ratios = mean_of_fastest(baseline[draws]) / mean_of_fastest(candidate[draws])
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(ratios, [tail, 100 - tail])
-    middle = _mean_of_fastest(baseline) / _mean_of_fastest(candidate)
+    middle = mean_of_fastest(baseline) / mean_of_fastest(candidate)
     return Interval(float(middle), float(low), float(high))
 
 
@@ -148,7 +154,7 @@ def bootstrap_speedup_over(baseline_us: Sequence[float], blocks: Sequence[Block]
     candidate = np.array([block.candidate_us for block in blocks])
     rng = np.random.default_rng(seed)
     upper, lower = (
-        _mean_of_fastest(side[rng.integers(0, len(side), (RESAMPLES, len(side)))]) for side in (baseline, candidate)
+        mean_of_fastest(side[rng.integers(0, len(side), (RESAMPLES, len(side)))]) for side in (baseline, candidate)
     )
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.percentile(upper / lower, [tail, 100 - tail])
@@ -211,12 +217,6 @@ def with_captured_baseline(timing: Timing, captured_us: Sequence[float]) -> Timi
         "graph_speedup_high": ratio.high,
     }
     return timing.model_copy(update=found)
-
-
-def _mean_of_fastest(blocks_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean of the share `FASTEST`, rounded up, along the last axis."""
-    counted = ceil(FASTEST * blocks_us.shape[-1])
-    return np.asarray(np.partition(blocks_us, counted - 1, axis=-1)[..., :counted].mean(axis=-1))
 
 
 def _widened(ratio: Interval) -> Interval:
