@@ -508,9 +508,10 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     # a tenth of what gangs differ by on the CPU. Coefficients of variation of the evaluator were higher by the former.
     # Evaluations are as right or wrong as they were, and policies are compared whose kernels were timed alike.
     **{
-        (result, "pkb_gym/engine/stages/timing_statistics.py"): "20540250dabb"
+        (result, "pkb_gym/engine/stages/timing_statistics.py"): "84d86fd4f33e"
         for result in (
             *("experts", "gpu_experts_2_ranks", "handover_requests", "honest_evaluations", "latency", "reward_study"),
+            "repeatability",
             *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_evaluator_2_ranks_other_machine"),
             *("learning_run", "learning_run_cuda", "learning_run_cuda_seed_1", "learning_run_cuda_seed_2"),
         )
