@@ -48,9 +48,9 @@ class Timing(Record):
     """Baseline per call before the candidate was loaded."""
     baseline_graph_us: float | None = None
     """As `baseline_us`, of the baseline's CUDA graphs, so that the host launches nothing, on inputs that were used
-    before; measured once for all candidates of an evaluator and dialect. None on the CPU, and where the baseline cannot be
-    captured. A speedup over `baseline_us` that is no speedup over this time comes from saved
-    launches, not from a better kernel."""
+    before; measured once for all candidates of an evaluator and dialect. None on the CPU, and where the baseline cannot
+    be captured. A speedup over `baseline_us` that is no speedup over this time comes from saved launches, not from a
+    better kernel."""
     graph_speedup_low: float | None = None
     """Lower end of the 95 % interval of `baseline_graph_us / candidate_us`; None where there is no such time."""
     graph_speedup_high: float | None = None
