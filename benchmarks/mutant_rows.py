@@ -83,7 +83,7 @@ class Row:
             failures=dict(Counter(self.failures) + Counter(later.failures)),
             not_judged=self.not_judged + later.not_judged,
             message=self.message or later.message,
-            commit=self.commit or later.commit,
+            commit=(self.commit if self.evaluations else None) or later.commit,
         )
 
     def with_verdict(self, feedback: Feedback) -> Row:

@@ -362,6 +362,14 @@ def test_results_of_the_same_kernel_add_up_and_the_last_counts_where_it_differs(
         merge([tmp_path / "a" / "mutants_2_gpus.json", result("e", "Gather", device="cpu")], tmp_path)
 
 
+def test_rows_are_of_the_commit_of_their_evaluations(tmp_path: Path):
+    """A row that had none yet passed its result's commit on to the evaluations of a later one."""
+    begun = Row("Reduce", "wait", "wait", "tiny", 2, "d", commit="a")
+    evaluated = replace(begun, evaluations=3, refused=3, commit=None)
+    assert begun.plus(evaluated).commit is None
+    assert replace(evaluated, commit="b").plus(evaluated).commit == "b"
+
+
 def test_a_mutant_with_a_size_has_no_row_without_one(tmp_path: Path):
     about = {"command": "run", "commit": "c", "device": "cuda", "world_size": 2, "until": "check", "gpus": ["H200"]}
     about |= {"sizes": ["tiny"]}
