@@ -492,7 +492,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         (result, "pkb_gym/engine/evaluators/gang_pool.py"): "6a36cf38"
         for result in (
             *("agent_runs", "fault_drill", "fault_drill_gpus", "latency", "service_load"),
-            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks_other_machine"),
+            "gpu_evaluator_1_ranks",
             *("ray_faults", "ray_gangs", "ray_overhead"),
         )
     },
@@ -512,7 +512,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for result in (
             *("experts", "gpu_experts_2_ranks", "handover_requests", "honest_evaluations", "latency", "reward_study"),
             "repeatability",
-            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks", "gpu_evaluator_2_ranks_other_machine"),
+            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks"),
             *("learning_run", "learning_run_cuda", "learning_run_cuda_seed_1", "learning_run_cuda_seed_2"),
         )
     },
