@@ -31,7 +31,8 @@ STANDBY_GANGS = 8
 those with NCCL's buffers."""
 
 
-STACK_TRACE, PRELOADED = ("debugging/stack_trace.cpp",), ("ranks/gloo_loop.cpp", "ranks/exception_places.cpp")
+STACK_TRACE = ("debugging/stack_trace.cpp",)
+PRELOADED = ("ranks/gloo_loop.cpp", "ranks/tcp_pace.cpp", "ranks/exception_places.cpp")
 """Libraries of ranks; see there."""
 
 

@@ -39,6 +39,7 @@ MACHINE_SETTINGS = (
 is: CUDA names its threads there, and does not start where it cannot."""
 
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -87,10 +88,20 @@ def enter(temporary_bytes: int, max_threads: int) -> None:
     with contextlib.suppress(ConfineError):
         _mount(b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
         _limit_threads(max_threads)
+    _send_without_a_pace()
     for path in MACHINE_SETTINGS:
         if os.path.exists(path):
             _make_read_only(path.encode())
     _bring_up_loopback()
+
+
+def _send_without_a_pace() -> None:
+    """Has connections of this network namespace send as soon as they may, as the baseline's do; see `tcp_pace.cpp`.
+
+    What a rank sends at a pace, the kernel would go on to send while it is frozen.
+    """
+    with contextlib.suppress(OSError), open(CONGESTION_CONTROL, "w") as file:
+        file.write("reno")
 
 
 def _limit_threads(most: int) -> None:
