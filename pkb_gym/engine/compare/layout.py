@@ -95,6 +95,11 @@ class BlockPlan:
         return SCRATCH_OFFSET + self.scratch_bytes
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all arguments and outputs, on each rank."""
+        return sum(planned.nbytes for planned in self.sets)
+
+    @property
     def runs(self) -> list[list[SetPlan]]:
         """The sets in order, together where they have the same axes, and differ in nothing but their places."""
         return [list(run) for _, run in itertools.groupby(self.sets, lambda plan: id(plan.axes))]

@@ -45,6 +45,7 @@ from pkb_gym.engine.ranks.reference_orders import (
     TimeDelivery,
     WarmUp,
 )
+from pkb_gym.engine.ranks.staging_traffic import StagingTraffic
 from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
 from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.rankside.messages import WireMessage
@@ -93,6 +94,7 @@ class ReferenceGang:
         self.host_ns = 0
         self._failed = self._staged = self._rests = False
         self._device_heaps: tuple[DeviceHeap, DeviceHeap] | None = None
+        self._staging_traffic = StagingTraffic()
         # Where ranks meet, now and whenever they make a group: a file without a name, gone with the last of them.
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
@@ -188,7 +190,9 @@ class ReferenceGang:
         """Whether a block has been staged that has to be ended; a gang that has failed has none any more."""
         return self._staged and not self._failed
 
-    def run(self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0) -> int:
+    def run(
+        self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0, staged_bytes: int = 0
+    ) -> int:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock.
 
         Args:
@@ -196,8 +200,10 @@ class ReferenceGang:
             dialect: of the candidate.
             handovers: whether arguments are handed over call by call, as in the candidate's timed blocks.
             pad_ns: see `EnqueuedHandover`.
+            staged_bytes: that staging writes for each rank of a candidate before its block; ranks on the CPU find their
+                caches in a like state then, and GPUs clear theirs in any case.
         """
-        return self._run_block(RunBaseline(calls, dialect, handovers, pad_ns))
+        return self._run_block(RunBaseline(calls, dialect, handovers, pad_ns), staged_bytes)
 
     def run_null_block(self, order: RunNullBlock) -> int:
         """A block of calls of nothing; returns nanoseconds by the evaluator's clock."""
@@ -228,9 +234,14 @@ class ReferenceGang:
         """Whether it can be used."""
         return not self._failed
 
-    def _run_block(self, order: BlockOrder) -> int:
+    def _run_block(self, order: BlockOrder, staged_bytes: int = 0) -> int:
+        def stage() -> None:
+            if self.device == "cpu" and staged_bytes:
+                self._staging_traffic.cause(self._gang.processes.pidfds, staged_bytes)
+
+        orders = [order] * self.world_size
         with self._one_exchange():
-            nanoseconds, _ = self._gang.run_block([order] * self.world_size, BlockFinished, timeout_s=TIMEOUT_S)
+            nanoseconds, _ = self._gang.run_block(orders, BlockFinished, timeout_s=TIMEOUT_S, stage=stage)
             settled = self._gang.collect(BlockSettled, timeout_s=TIMEOUT_S).messages
         self._note_idle([reply.idle_us for reply in settled])
         self.host_ns = max(reply.host_ns for reply in settled)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from pkb_gym.engine.compare.layout import delivered_leaves
+from pkb_gym.engine.compare.layout import BlockPlan, delivered_leaves
 from pkb_gym.engine.ranks.reference_orders import ServeHandovers
 from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.stages import integrity
@@ -187,11 +187,11 @@ class _Pairs:
         run = self._run
         plan = run.prepare(calls, timed=True)
         calls = len(plan.sets)
-        baseline_ns = self._time_baseline(calls) if baseline_first else 0
+        baseline_ns = self._time_baseline(plan) if baseline_first else 0
         finished = run.run(plan, range(calls), staging)
         self._suspect_busy_gpu()
         if not baseline_first:
-            baseline_ns = self._time_baseline(calls)
+            baseline_ns = self._time_baseline(plan)
         report = run.compare(finished.done)
         if not report.passed or finished.late:
             raise failed_while_timed(run, finished, report, self._baseline_us)
@@ -202,11 +202,13 @@ class _Pairs:
             candidate_us=statistics.per_call_us(device, finished.nanoseconds, calls, overhead.candidate_us(calls)),
         )
 
-    def _time_baseline(self, calls: int) -> int:
+    def _time_baseline(self, plan: BlockPlan) -> int:
         """Times the baseline beside the frozen candidate; returns nanoseconds."""
         run = self._run
         before = run.processor_ticks()
-        nanoseconds = run.reference.run(calls, run.dialect, handovers=True, pad_ns=self._overhead.pad_ns)
+        nanoseconds = run.reference.run(
+            len(plan.sets), run.dialect, handovers=True, pad_ns=self._overhead.pad_ns, staged_bytes=plan.nbytes
+        )
         ticks = run.processor_ticks() - before
         self._frozen_ticks += ticks
         run.feedback.suspect(integrity.interference(ticks, self._frozen_ticks, run.config.world_size))

@@ -51,7 +51,9 @@ class FakeGang:
         self.answer: Callable[[int], WireMessage] = lambda rank: Ready()
         self.fails = self.closed = False
         self.signals: list[signal.Signals] = []
-        self.processes = SimpleNamespace(signal=self.signals.append, thaw=lambda: self.signals.append(signal.SIGCONT))
+        self.processes = SimpleNamespace(
+            pidfds=[7, 8], signal=self.signals.append, thaw=lambda: self.signals.append(signal.SIGCONT)
+        )
 
     def exchange(
         self,
@@ -68,9 +70,15 @@ class FakeGang:
         return [self.answer(rank) for rank in range(2)]
 
     def run_block(
-        self, orders: Sequence[WireMessage], expect: type[WireMessage], *, timeout_s: float
+        self,
+        orders: Sequence[WireMessage],
+        expect: type[WireMessage],
+        *,
+        timeout_s: float,
+        stage: Callable[[], None],
     ) -> tuple[int, list[Any]]:
         assert expect is BlockFinished
+        stage()
         return 1000, self.exchange(orders, expect, timeout_s=timeout_s)
 
     def collect(self, expect: type[WireMessage], *, timeout_s: float) -> Replies[Any]:
@@ -140,6 +148,20 @@ def test_every_kind_of_block_takes_the_time_of_the_clock(fake: FakeGang, gang: R
     assert fake.orders[:4:2] == [RunBaseline(4, "native", True, 300), RunBaseline(4, "native", False, 0)]
     assert fake.orders[4::2] == [null_block, ReplayGraphs(9)]
     assert (gang.idle_us, gang.host_ns) == (30.0, 700), "of the slowest rank"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_staging_traffic_comes_before_blocks_beside_a_candidate_on_the_cpu(
+    gang: ReferenceGang, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caused: list[tuple[Sequence[int], int]] = []
+    monkeypatch.setattr(gang._staging_traffic, "cause", lambda *of: caused.append(of))
+    gang.device = device
+    gang.run(4, "native")
+    gang.run_null_block(RunNullBlock(5, "waiting", 0))
+    assert not caused
+    gang.run(4, "native", handovers=True, staged_bytes=4096)
+    assert caused == ([([7, 8], 4096)] if device == "cpu" else [])
 
 
 def test_claims_go_to_their_rank_and_checks_come_back(fake: FakeGang, gang: ReferenceGang) -> None:

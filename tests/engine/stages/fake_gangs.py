@@ -59,6 +59,7 @@ class FakeReferenceGang:
         ended: what the next blocks of the candidate have shown, of each rank; nothing in later ones.
         conducted_us: from arrival to departure of a call that is conducted.
         staged: the orders of each block of the candidate.
+        staged_bytes: of each block of the baseline, see `ReferenceGang.run`.
         fails: what is asked -> the fault that it meets.
         captures: whether the baseline can be captured in graphs.
         idle_us: as `ReferenceGang.idle_us`.
@@ -83,6 +84,7 @@ class FakeReferenceGang:
     host_ns: int = 0
     has_staged: bool = False
     trials: list[tuple[int, ...]] = field(default_factory=list)
+    staged_bytes: list[int] = field(default_factory=list)
     source: str = ""
 
     def _note(self, what: str, more: object = "") -> None:
@@ -135,7 +137,10 @@ class FakeReferenceGang:
         calls = len(orders[0].calls) if isinstance(orders[0], ConductCalls) else 0
         return self.ended.pop(0) if self.ended else [BlockEnded(True, (), (self.conducted_us,) * calls)] * len(orders)
 
-    def run(self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0) -> int:
+    def run(
+        self, calls: int, dialect: Dialect, *, handovers: bool = False, pad_ns: int = 0, staged_bytes: int = 0
+    ) -> int:
+        self.staged_bytes.append(staged_bytes)
         self._note("baseline", f"{calls} {dialect}{' with handovers' if handovers else ''}")
         return self._block_ns(calls, self.call_us, handovers=handovers)
 

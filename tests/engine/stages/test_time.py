@@ -83,6 +83,16 @@ def test_every_block_has_inputs_of_its_own_and_its_outputs_are_compared() -> Non
     assert blocks == expected
 
 
+def test_before_the_baseline_as_many_bytes_are_moved_as_staging_moves_before_the_candidate() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        time_blocks(run, bench.reference.call_us, 50.0, NOTHING)
+        a_call = {run.prepare(1, timed=True).nbytes for _ in range(3)}
+    *timed_calls, _, _, _ = [len(trials) for trials in bench.reference.trials]
+    assert len(a_call) == 1 and a_call != {0}
+    assert bench.reference.staged_bytes == [count * min(a_call) for count in timed_calls]
+
+
 def test_the_number_of_calls_of_a_block_is_drawn() -> None:
     """So that no call knows whether another one follows."""
     counts = []
@@ -322,6 +332,7 @@ def test_the_baseline_alone() -> None:
     with bench.run() as run:
         assert baseline_alone_us(run) == 100.0
     assert bench.logged("make", "warm", "baseline") == ["make 2 timed", "baseline 2 native"]
+    assert bench.reference.staged_bytes == [0], "nothing is staged yet"
 
 
 def test_on_gpus_the_baseline_is_warmed_up_on_other_inputs() -> None:
