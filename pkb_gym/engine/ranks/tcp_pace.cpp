@@ -1,8 +1,8 @@
 // Preloaded into the processes of ranks: connections send as soon as they may, by the congestion control of RFC 5681.
 //
 // A machine's default may be one that sends at a pace, as BBR does (tcp(7), tcp_congestion_control). What it takes for
-// the speed of a connection between two ranks differs by a tenth and more from gang to gang, for the gang's life, and
-// collectives of the same size take as much longer. Reno is part of every kernel, and anybody may ask for it. A
+// the speed of a connection between two ranks differs from gang to gang, for the gang's life, and so does the time of
+// the same collective. Reno is part of every kernel, and anybody may ask for it. A
 // candidate's filter of system calls lets no process choose; there, `rankside/namespaces.py` does.
 #include <dlfcn.h>
 #include <netinet/in.h>
