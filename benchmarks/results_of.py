@@ -516,6 +516,32 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             *("learning_run", "learning_run_cuda", "learning_run_cuda_seed_1", "learning_run_cuda_seed_2"),
         )
     },
+    # Before the baseline's blocks on the CPU memory is copied, and connections between ranks send without a pace: not on
+    # GPUs. Drills count verdicts, loads of services and pools are shares of an evaluator's throughput, and evaluations
+    # are as right or wrong as they were. Policies are compared whose kernels were timed alike.
+    **{
+        (result, "pkb_gym/engine/stages/time.py"): "63b259210008"
+        for result in (
+            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks"),
+            *("gpu_evaluator_2_ranks_other_machine", "gpu_evaluator_2_ranks_repeated"),
+            *("gpu_experts_2_ranks", "handover_requests", "honest_evaluations", "reward_study"),
+            *("learning_run", "learning_run_cuda", "learning_run_cuda_seed_1", "learning_run_cuda_seed_2"),
+        )
+    },
+    ("honest_evaluations", "pkb_gym/engine/compare/layout.py"): "63b259210008",
+    **{
+        (result, "pkb_gym/engine/ranks/reference_gang.py"): "63b259210008"
+        for result in ("fault_drill", "fault_drill_gpus")
+    },
+    **{
+        (result, "pkb_gym/engine/evaluators/gang_pool.py"): "ec218875e628"
+        for result in (
+            *("agent_runs", "fault_drill", "fault_drill_gpus", "service_load"),
+            *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks"),
+            *("gpu_evaluator_2_ranks_other_machine", "gpu_evaluator_2_ranks_repeated"),
+            *("ray_faults", "ray_gangs", "ray_overhead"),
+        )
+    },
     # Libraries of our own are compiled by one function, with the same commands as before; one more is.
     **{("fault_drill", f"pkb_gym/engine/compile/{name}.py"): "9305ab242da4" for name in ("handover", "stack_trace")},
     ("fault_drill", "pkb_gym/engine/compile/own_library.py"): "b1b07df59611",
