@@ -516,8 +516,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             *("learning_run", "learning_run_cuda", "learning_run_cuda_seed_1", "learning_run_cuda_seed_2"),
         )
     },
-    # Before the baseline's blocks on the CPU memory is copied, and connections between ranks send without a pace: not on
-    # GPUs. Drills count verdicts, loads of services and pools are shares of an evaluator's throughput, and evaluations
+    # Before the baseline's blocks on the CPU memory is copied, and connections between ranks send without a pace: not
+    # on GPUs. Drills count verdicts, loads of services and pools are shares of an evaluator's throughput, and evaluations
     # are as right or wrong as they were. Policies are compared whose kernels were timed alike.
     **{
         (result, "pkb_gym/engine/stages/time.py"): "63b259210008"

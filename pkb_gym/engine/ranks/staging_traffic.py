@@ -1,8 +1,8 @@
 """Traffic through the caches before a baseline's block, as the staging of inputs causes it before a candidate's.
 
 Between the gate and the first call of a candidate's block, the reference ranks work on its processors: they write its
-inputs. Its code and data have left the caches by then. A baseline that goes on at once is some percent faster on the CPU
-than the same work in a candidate (`benchmarks.repeatability`).
+inputs. Its code and data have left the caches by then. On the CPU, a baseline that goes on at once is some percent
+faster than the same work in a candidate (`benchmarks.repeatability`).
 """
 
 from __future__ import annotations
