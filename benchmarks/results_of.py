@@ -517,8 +517,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         )
     },
     # Before the baseline's blocks on the CPU memory is copied, and connections between ranks send without a pace: not
-    # on GPUs. Drills count verdicts, loads of services and pools are shares of an evaluator's throughput, and evaluations
-    # are as right or wrong as they were. Policies are compared whose kernels were timed alike.
+    # on GPUs. Drills count verdicts, loads of services and pools are shares of an evaluator's throughput, and
+    # evaluations are as right or wrong as they were. Policies are compared whose kernels were timed alike.
     **{
         (result, "pkb_gym/engine/stages/time.py"): "63b259210008"
         for result in (
