@@ -15,8 +15,9 @@ import numpy as np
 
 from pkb_gym.engine.ranks.pidfds import pid_of
 
-MOST_BYTES = 64 << 20
-"""Of a copy. Together with its source it is larger than the caches of most processors."""
+LEAST_BYTES, MOST_BYTES = 4 << 20, 64 << 20
+"""Of a copy. Staging runs other code and reads other data, however little it writes. The largest copy and its source
+are larger than the caches of most processors."""
 
 
 class StagingTraffic:
@@ -30,9 +31,9 @@ class StagingTraffic:
 
         Args:
             pidfds: of the ranks; those that have ended are passed over.
-            nbytes: that staging writes for each of them.
+            nbytes: that staging writes for each of them; copied up to `MOST_BYTES`, and at least `LEAST_BYTES`.
         """
-        copied = min(nbytes, MOST_BYTES)
+        copied = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
         if len(self._memory) < 2 * copied:
             self._memory = np.zeros(2 * copied, np.uint8)
         own = os.sched_getaffinity(0)

@@ -38,6 +38,7 @@ def test_memory_is_copied_on_the_processors_of_each_rank(
         move(pid, processors)
 
     monkeypatch.setattr(os, "sched_setaffinity", note)
+    monkeypatch.setattr(staging_traffic, "LEAST_BYTES", FEW)
     traffic = StagingTraffic()
     traffic.cause([rank[1]] * 2, FEW)
     assert moves == [{max(own)}, {max(own)}, own]
@@ -47,13 +48,14 @@ def test_memory_is_copied_on_the_processors_of_each_rank(
     assert (traffic._memory == 7).all()
 
 
-def test_what_was_kept_is_used_for_less_and_grows_up_to_a_limit(
+def test_what_was_kept_is_used_for_less_and_grows_between_two_limits(
     rank: tuple[subprocess.Popen[bytes], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(staging_traffic, "LEAST_BYTES", FEW)
     monkeypatch.setattr(staging_traffic, "MOST_BYTES", 3 * FEW)
     traffic = StagingTraffic()
     lengths = []
-    for nbytes in (FEW, 0, 2 * FEW, FEW, 100 * FEW):
+    for nbytes in (1, 0, 2 * FEW, FEW, 100 * FEW):
         traffic.cause([rank[1]], nbytes)
         lengths.append(len(traffic._memory) // FEW)
     assert lengths == [2, 2, 4, 4, 6]
