@@ -2,8 +2,8 @@
 //
 // A machine's default may be one that sends at a pace, as BBR does (tcp(7), tcp_congestion_control). What it takes for
 // the speed of a connection between two ranks differs from gang to gang, for the gang's life, and so does the time of
-// the same collective. Reno is part of every kernel, and anybody may ask for it. A
-// candidate's filter of system calls lets no process choose; there, `rankside/namespaces.py` does.
+// the same collective. Reno is part of every kernel, and anybody may ask for it. A candidate's filter of system calls
+// lets no process choose; there, `rankside/namespaces.py` does.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
