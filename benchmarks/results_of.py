@@ -259,8 +259,6 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         for result in ("handover_requests", "honest_evaluations", "reward_study")
         for name, as_of in (("time", "bf7e1fb3"), ("timing_statistics", "3435599ae"))
     },
-    # The same interval, computed once for both questions.
-    **{(result, "pkb_gym/engine/stages/timing_statistics.py"): "3435599ae" for result in ("experts", "repeatability")},
     # Inputs that show a wrong kernel, or that a right one could not miss. With them 120 further evaluations, 20 of each
     # kernel of SAM3IoUSuppression, DDP, ZeRO1, ZeRO2 and FSDPStep, were all right.
     ("honest_evaluations", "problems/data_parallel/ddp/problem.py"): "bf7e1fb3",
@@ -350,7 +348,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, f"pkb_gym/engine/include/pkb/{name}.h"): "0e38a9b2"
         for results, names in (
-            (("experts", "mutants", "starters"), ("host_comm", "symm_cpu")),
+            (("mutants", "starters"), ("host_comm", "symm_cpu")),
             (("honest_evaluations",), ("host_comm", "symm_cpu", "symm_cuda")),
             (("emulated_experts", "emulated_mutants", "mutants_2_gpus"), ("host_comm", "symm_cuda")),
             (("emulated_mutants_1_gpus_of_2_ranks",), ("host_comm", "symm_cuda")),
@@ -469,9 +467,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             # Blocks on GPUs have fewer calls, and more of one may be overhead. It counts requests, and compares times
             # of a run.
             "handover_requests",
-            # Blocks on the CPU are as long, and the same share of one is work.
-            *("experts", "repeatability"),
-            # And those hold fewer calls, as collectives of gloo take less time. Evaluations are as right or wrong as
+            # Blocks on the CPU hold fewer calls, as collectives of gloo take less time. Evaluations are as right or wrong as
             # they were, and figures of learning compare policies whose kernels were timed alike, with gloo as it was
             # then (docs/training.md).
             *("honest_evaluations", "learning_run", "reward_study"),
@@ -491,7 +487,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, "pkb_gym/engine/evaluators/gang_pool.py"): "6a36cf38"
         for result in (
-            *("agent_runs", "fault_drill", "fault_drill_gpus", "latency", "service_load"),
+            *("agent_runs", "fault_drill", "fault_drill_gpus", "service_load"),
             "gpu_evaluator_1_ranks",
             *("ray_faults", "ray_gangs", "ray_overhead"),
         )
@@ -500,8 +496,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, "pkb_gym/engine/ranks/baseline_blocks.py"): "0bd95172"
         for result in (
-            *("experts", "gpu_evaluator_1_ranks", "gpu_experts_2_ranks", "handover_requests", "honest_evaluations"),
-            *("learning_run", "learning_run_cuda", "repeatability", "reward_study"),
+            *("gpu_evaluator_1_ranks", "gpu_experts_2_ranks", "handover_requests", "honest_evaluations"),
+            *("learning_run", "learning_run_cuda", "reward_study"),
         )
     },
     # A side's time is another statistic over its blocks, at the same level (`side_estimates`): to 0.2 % on GPUs, and to
@@ -510,8 +506,7 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
     **{
         (result, "pkb_gym/engine/stages/timing_statistics.py"): "84d86fd4f33e"
         for result in (
-            *("experts", "gpu_experts_2_ranks", "handover_requests", "honest_evaluations", "latency", "reward_study"),
-            "repeatability",
+            *("gpu_experts_2_ranks", "handover_requests", "honest_evaluations", "reward_study"),
             *("gpu_evaluator_1_ranks", "gpu_evaluator_2_ranks"),
             *("learning_run", "learning_run_cuda", "learning_run_cuda_seed_1", "learning_run_cuda_seed_2"),
         )

@@ -362,7 +362,7 @@ def test_results_of_the_same_kernel_add_up_and_the_last_counts_where_it_differs(
         merge([tmp_path / "a" / "mutants_2_gpus.json", result("e", "Gather", device="cpu")], tmp_path)
 
 
-def test_rows_are_of_the_commit_of_their_evaluations(tmp_path: Path):
+def test_rows_are_of_the_commit_of_their_evaluations():
     """A row that had none yet passed its result's commit on to the evaluations of a later one."""
     begun = Row("Reduce", "wait", "wait", "tiny", 2, "d", commit="a")
     evaluated = replace(begun, evaluations=3, refused=3, commit=None)

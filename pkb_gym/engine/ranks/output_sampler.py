@@ -32,9 +32,7 @@ engines, not the processors of the GPU.
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,6 +42,7 @@ from numpy.typing import NDArray
 from pkb_gym.engine.compare.layout import BlockPlan, placed_results
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.ranks.reference_orders import LateOutput
+from pkb_gym.engine.rankside.processors import on_processors
 
 if TYPE_CHECKING:
     from pkb_gym.engine.rankside.devices import AnyHeap
@@ -223,7 +222,7 @@ class OutputSamples:
             self._taken,
         ]
         raw = _Parts(len(parts.calls), *(array.ctypes.data for array in self._arrays))
-        with _on_processors(processors):  # a thread begins on those of its maker
+        with on_processors(processors):  # a thread begins on those of its maker
             self._handle = library.pkb_sample_outputs(
                 ctypes.byref(raw), ctypes.byref(engine.functions), ctypes.c_void_p(heap.mailbox)
             )
@@ -250,15 +249,3 @@ class OutputSamples:
             if not np.array_equal(self._engine.memory[end - nbytes : end], final):
                 late.add(LateOutput(int(parts.calls[part]), parts.outputs[part]))
         return tuple(sorted(late, key=lambda one: (one.call, one.output)))
-
-
-@contextmanager
-def _on_processors(processors: Sequence[int]) -> Iterator[None]:
-    """Keeps this thread on some processors meanwhile."""
-    before = os.sched_getaffinity(0)
-    if processors:
-        os.sched_setaffinity(0, processors)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

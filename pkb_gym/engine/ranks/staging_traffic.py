@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pkb_gym.engine.ranks.pidfds import pid_of
+from pkb_gym.engine.rankside.processors import on_processors
 
 LEAST_BYTES, MOST_BYTES = 4 << 20, 64 << 20
 """Of a copy. Staging runs other code and reads other data, however little it writes. The largest copy and its source
@@ -36,11 +37,7 @@ class StagingTraffic:
         copied = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
         if len(self._memory) < 2 * copied:
             self._memory = np.zeros(2 * copied, np.uint8)
-        own = os.sched_getaffinity(0)
-        try:
-            for pidfd in pidfds:
-                with contextlib.suppress(OSError):  # it has ended, or processors were taken away
-                    os.sched_setaffinity(0, os.sched_getaffinity(pid_of(pidfd) or -1))
+        for pid in map(pid_of, pidfds):
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError), on_processors(os.sched_getaffinity(pid)):
                     self._memory[copied : 2 * copied] = self._memory[:copied]
-        finally:
-            os.sched_setaffinity(0, own)

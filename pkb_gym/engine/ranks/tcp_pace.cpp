@@ -9,8 +9,6 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-
 namespace {
 
 using Socket = int (*)(int, int, int);
@@ -30,9 +28,7 @@ extern "C" int socket(int domain, int type, int protocol) {
   static const Socket next = reinterpret_cast<Socket>(dlsym(RTLD_NEXT, "socket"));
   const int fd = next(domain, type, protocol);
   if (fd >= 0 && is_tcp(domain, type, protocol)) {
-    const int error = errno;
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kCongestionControl, sizeof kCongestionControl - 1);
-    errno = error;
   }
   return fd;
 }

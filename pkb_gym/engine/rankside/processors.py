@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 SPINS, TRIES = 1000, 2
 MOST_TRIED = 16
@@ -55,6 +55,18 @@ def _spin_ns(processor: int) -> int:
             pass
         times.append(time.perf_counter_ns() - began)
     return min(times)
+
+
+@contextlib.contextmanager
+def on_processors(processors: Collection[int]) -> Iterator[None]:
+    """Keeps this thread on some processors meanwhile; where it is for none."""
+    before = os.sched_getaffinity(0)
+    if processors:
+        os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def move_to(processors: Sequence[int], pid: int | None = None) -> None:
