@@ -524,6 +524,8 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
         )
     },
     ("honest_evaluations", "pkb_gym/engine/compare/layout.py"): "63b259210008",
+    # The same function, which others use too.
+    ("handover_requests", "pkb_gym/engine/ranks/output_sampler.py"): "9e74e518a9c0",
     **{
         (result, "pkb_gym/engine/ranks/reference_gang.py"): "63b259210008"
         for result in ("fault_drill", "fault_drill_gpus")
