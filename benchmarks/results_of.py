@@ -467,9 +467,9 @@ FIGURES_KEPT: dict[tuple[str, str], str] = {
             # Blocks on GPUs have fewer calls, and more of one may be overhead. It counts requests, and compares times
             # of a run.
             "handover_requests",
-            # Blocks on the CPU hold fewer calls, as collectives of gloo take less time. Evaluations are as right or wrong
-            # as they were, and figures of learning compare policies whose kernels were timed alike, with gloo as it was
-            # then (docs/training.md).
+            # Blocks on the CPU hold fewer calls, as collectives of gloo take less time. Evaluations are as right or
+            # wrong as they were, and figures of learning compare policies whose kernels were timed alike, with gloo as
+            # it was then (docs/training.md).
             *("honest_evaluations", "learning_run", "reward_study"),
         )
         for name in ("time", "timing_statistics")
