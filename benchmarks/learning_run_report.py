@@ -4,7 +4,7 @@ r"""Figures of a `learning_run`, from what it collected.
         [--corpus DATA/corpus.jsonl] [--pretrained OTHER.tar.gz] [--evolve EVOLVE/results.jsonl] \
         [--out benchmarks/results]
 
-writes `learning_run.json`, from which docs/generate_training.py makes tables and pictures: figures of every policy on
+writes `learning_run.json`: figures of every policy on
 the three rings, gains that are paired by prompt, second turns, failures, distances of kernels to those of the corpus,
 curves of the training, where its time went, and controls at equal evaluations. Stages that are missing or were broken
 off appear as far as they came. The pretrained model may have been judged by another run, and `evolve` have searched

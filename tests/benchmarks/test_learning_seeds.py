@@ -13,10 +13,8 @@ from benchmarks.learning_seeds import SeedResults, seeds_figures
 from benchmarks.learning_study import Arm, joined_gains
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.problems.loading import load_module
 from pkb_gym.training.results.policy_summary import prompt_key
 from tests.benchmarks.test_learning_run_report import turn, write_archive
-from tests.docs.pages import DOCS
 
 PROBLEMS = ("A", "B", "C")
 
@@ -101,8 +99,6 @@ def test_the_report_joins_archives_of_seeds(tmp_path: Path):
     gains = [one["gains"]["grpo over sft"]["sizes"]["reward"]["mean"] for one in found["seeds"]]
     assert [*gains, found["joined"]["gains"]["grpo over sft"]["sizes"]["reward"]["mean"]] == [0.25, 0.75, 0.5]
     assert found["joined"]["study"]["sft"]["mean"] == pytest.approx(0.5)
-    text = load_module(DOCS / "training_tables.py", "docs.training_tables")._seeds(found)
-    assert "| sizes | grpo over sft | +0.25 | +0.75 | +0.50 |" in text and "| seed 7 |" in text
     learning_run_report.main([archives[0], "--prompts", str(tmp_path / "prompts.jsonl"), "--out", str(tmp_path)])
     assert "joined" not in json.loads((tmp_path / "learning_run.json").read_bytes())
 
