@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
+import pkgutil
 import threading
 from collections.abc import Callable
-from types import ModuleType
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator, check_url
 from pkb_gym.engine.support.suggestions import did_you_mean
+from pkb_gym.envs.registration import evaluator_entry_points
 
 
 def _local() -> Evaluator:
@@ -21,14 +21,17 @@ def _local() -> Evaluator:
     return LocalEvaluator()
 
 
-def _cluster() -> ModuleType:
-    """The module for addresses of clusters; it lies above this package and is imported when an address is given."""
-    return importlib.import_module("pkb_gym.cluster.evaluator")
+def evaluator_by_address(text: str) -> Callable[[str], Evaluator] | None:
+    """The kind of evaluator that a text is an address of, well formed or not, by its scheme.
 
-
-def is_cluster_address(text: str) -> bool:
-    """Whether a text means a Ray cluster, well formed or not."""
-    return text.partition("?")[0] == "ray" or text.startswith("ray://")
+    Returns:
+        Maker of an evaluator from an address, as `register_evaluator` describes it; None for other texts.
+    """
+    scheme = text.partition("?")[0].partition("://")[0]
+    if scheme not in evaluator_entry_points:
+        return None
+    found: Callable[[str], Evaluator] = pkgutil.resolve_name(evaluator_entry_points[scheme])
+    return found
 
 
 _factories: dict[str, Callable[[], Evaluator]] = {"local": _local}
@@ -40,11 +43,11 @@ def add_evaluator(name: str, factory: Callable[[], Evaluator]) -> None:
     """Registers an evaluator for environments of this process: `evaluator=name` survives JSON, an object would not.
 
     Args:
-        name: a new name, or one that no environment has used yet.
-        factory: makes the evaluator when it is first needed.
+        name: New name, or one that no environment has used yet.
+        factory: Maker of the evaluator, called when it is first needed.
 
     Raises:
-        ConfigError: an evaluator of that name is already at work.
+        ConfigError: An evaluator of that name is already at work.
     """
     with _lock:
         if (os.getpid(), name) in _started:
@@ -56,7 +59,7 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
     """Refuses what `find_evaluator` does not know; starts nothing.
 
     Raises:
-        ConfigError: there is no such evaluator, the url or address is none, or the object is no evaluator.
+        ConfigError: There is no such evaluator, the url or address is none, or the object is no evaluator.
     """
     if not isinstance(evaluator, str):
         if isinstance(evaluator, type):
@@ -66,12 +69,12 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
         return
     if evaluator in _factories:
         return
-    if is_cluster_address(evaluator):
-        _cluster().RayEvaluator(evaluator)  # which connects when it is first used
+    if (kind := evaluator_by_address(evaluator)) is not None:
+        kind(evaluator)  # connects on first use
         return
     if "://" not in evaluator:
-        known, hint = ", ".join(_factories), did_you_mean(evaluator, _factories)
-        message = f"no evaluator {evaluator!r}; there are {known}, ray, urls of services, and Evaluator objects.{hint}"
+        known, hint = ", ".join([*_factories, *evaluator_entry_points]), did_you_mean(evaluator, _factories)
+        message = f"no evaluator {evaluator!r}; there are {known}, urls of services, and Evaluator objects.{hint}"
         raise ConfigError(message)
     check_url(evaluator)
 
@@ -85,8 +88,8 @@ def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
     """The evaluator of that name, url or address, started if need be; an object is handed back as it is.
 
     Raises:
-        ConfigError: there is no such evaluator, or what it needs is not installed.
-        InfrastructureError: it could not be started.
+        ConfigError: There is no such evaluator, or a package that it needs is not installed.
+        InfrastructureError: It could not be started.
     """
     check_evaluator(evaluator)
     if not isinstance(evaluator, str):
@@ -101,10 +104,7 @@ def find_evaluator(evaluator: str | Evaluator) -> Evaluator:
 def _open(evaluator: str) -> Evaluator:
     if evaluator in _factories:
         return _factories[evaluator]()
-    if is_cluster_address(evaluator):
-        opened: Evaluator = _cluster().RayEvaluator(evaluator)
-        return opened
-    return RemoteEvaluator(evaluator)
+    return (evaluator_by_address(evaluator) or RemoteEvaluator)(evaluator)
 
 
 def close_evaluators() -> None:

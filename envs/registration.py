@@ -1,7 +1,8 @@
 """Registers `PKB/<Name>-v0` for every problem, `PKB/Suite-v0` and `PKB/Path-v0`, without importing any problem.
 
-`import pkb_gym` registers, yet Gymnasium takes longer to load than `pkb` takes to answer. So a program that has not
-imported Gymnasium has the environments registered when it does.
+`import pkb_gym` registers with a Gymnasium that is imported already. Otherwise a post-import hook registers when it is,
+because Gymnasium takes five times as long to import as this package, and since its version 1.0 it reads no entry points
+of plugins.
 
 Importing the catalogue takes long, so names are read from the text of the problem files; a test compares them with the
 catalogue's. Gymnasium finds ids by their exact text and suggests those with similar letters. So the other spellings of
@@ -23,16 +24,19 @@ from pkb_gym.problems.own_problems import own_folders, register_folder
 
 MAX_EPISODE_STEPS = 8
 
+evaluator_entry_points: dict[str, str] = {}
+"""Evaluators that are chosen by an address: entry point by scheme."""
+
 _HINT = "pkb_gym.envs.registration:refuse_spelling"
 
 
-class _RegisterAfterImport(MetaPathFinder):
-    """Finds Gymnasium as the other finders do; once it has been executed, the environments are registered."""
+class _PostImportHook(MetaPathFinder):
+    """Finds Gymnasium as the other finders do, and registers the environments after its import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See `MetaPathFinder`."""
+        """The spec of Gymnasium, whose loader registers the environments; None for other modules."""
         if fullname != "gymnasium":
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
@@ -43,7 +47,7 @@ class _RegisterAfterImport(MetaPathFinder):
         return spec
 
     def _register_after(self, loader: Loader) -> None:
-        """Replaces a method of this one loader, which stays what it is to everyone who asks for resources or source."""
+        # The loader stays the object it is, for those who ask it for source or resources.
         execute = loader.exec_module
 
         def execute_and_register(module: ModuleType) -> None:
@@ -59,8 +63,8 @@ def register_with_gymnasium() -> None:
     """Registers all environments: now, or as soon as Gymnasium is imported."""
     if "gymnasium" in sys.modules:
         register_all()
-    elif not any(isinstance(finder, _RegisterAfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _RegisterAfterImport())
+    elif not any(isinstance(finder, _PostImportHook) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _PostImportHook())
 
 
 def env_ids() -> list[str]:
@@ -98,13 +102,13 @@ def register_problem(path: str | os.PathLike[str]) -> str:
     registered before the first evaluation.
 
     Args:
-        path: of the folder that holds `problem.py` and `reference.py`.
+        path: Folder that holds `problem.py` and `reference.py`.
 
     Returns:
         The id of its environment, for `gymnasium.make`.
 
     Raises:
-        ConfigError: there is no problem in that folder, or its name is taken; the message names both places.
+        ConfigError: The folder holds no problem, or its name is taken; the message names both places.
     """
     folder = register_folder(path)
     env_id = f"PKB/{folder.name}-v0"
@@ -113,11 +117,22 @@ def register_problem(path: str | os.PathLike[str]) -> str:
     return env_id
 
 
+def register_evaluator(scheme: str, entry_point: str) -> None:
+    """Makes a kind of evaluator known to this process, by the scheme of its addresses.
+
+    Args:
+        scheme: First word of its addresses: "ray" in `ray`, `ray?setting=1` and `ray://host:port`.
+        entry_point: Class as `"module:name"`, imported on first use. Called with an address, it checks the address,
+            raises `ConfigError` for a wrong one, and starts nothing.
+    """
+    evaluator_entry_points[scheme] = entry_point
+
+
 def refuse_spelling(*, spelling: str, env_id: str, **_: object) -> NoReturn:
-    """Says which environment is meant; the entry point of all other spellings.
+    """Says which environment is meant: the entry point of all other spellings.
 
     Raises:
-        ConfigError: always.
+        ConfigError: Always.
     """
     from pkb_gym.engine.errors import ConfigError
 

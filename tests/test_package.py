@@ -42,6 +42,12 @@ def test_environments_are_registered_whichever_is_imported_first(order):
     assert found == ["pkb_gym.envs.env:PKBEnv", bare.strip()]
 
 
+@pytest.mark.parametrize("imports", ["gymnasium", "pkb_gym, gymnasium"])
+def test_an_id_may_name_the_module_that_registers_it(imports):
+    code = f"import {imports}; print(gymnasium.make('pkb_gym:PKB/AllReduce-v0', device='cpu').spec.id)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd="/").split() == ["PKB/AllReduce-v0"]
+
+
 def test_a_failed_import_of_gymnasium_registers_with_the_next(tmp_path):
     (tmp_path / "gymnasium.py").write_text("raise ImportError('half installed')")
     code = f"""

@@ -9,7 +9,7 @@ from pkb_gym.cluster.address import ClusterAddress
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.cluster.settings import PoolSettings, differing
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.envs.evaluator_registry import is_cluster_address
+from pkb_gym.envs.evaluator_registry import evaluator_by_address
 
 
 def test_the_cluster_of_this_process():
@@ -60,7 +60,7 @@ def test_addresses_without_sense(text, words):
     ("text", "is_one"), [("ray", True), ("ray?a=b", True), ("ray://h", True), ("array", False), ("local", False)]
 )
 def test_what_means_a_cluster(text, is_one):
-    assert is_cluster_address(text) == is_one
+    assert evaluator_by_address(text) == (RayEvaluator if is_one else None)
 
 
 def test_settings_that_a_running_pool_has_otherwise():
