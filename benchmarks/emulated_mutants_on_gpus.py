@@ -28,7 +28,6 @@ from threading import BoundedSemaphore
 
 from benchmarks.common import RESULTS, commit, gpus_in_name, header, make_parser
 from benchmarks.emulated_mutants import COMPILE_TIMEOUT_S, Judged, Row, experts, judge, load, markdown, mutants_of, save
-from benchmarks.renamed import with_present_names
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.host import processors
@@ -43,8 +42,8 @@ GANGS = 3
 
 
 def operation_of(row: Row) -> tuple[str, str, str]:
-    """The operation of a mutant, by the present names: those of a result may be older."""
-    return row.problem, row.kind, with_present_names(row.mutant)
+    """The operation of a mutant: problem, kind and name."""
+    return row.problem, row.kind, row.mutant
 
 
 def chosen(of: Sequence[Row], problems: Sequence[Problem]) -> list[Judged]:

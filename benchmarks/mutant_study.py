@@ -15,7 +15,6 @@ from benchmarks.cpp_operations import Kind
 from benchmarks.equivalent_mutants import reason_why
 from benchmarks.mutant_rows import Row
 from benchmarks.mutant_sizes import config_of, sizes_of
-from benchmarks.renamed import with_present_names
 from benchmarks.sharded import sharded
 from benchmarks.synchronisation import InlinedSource, Mutant, Operation, reached
 from benchmarks.unreached_mutants import why_unreached
@@ -278,13 +277,13 @@ class Study:
 
 
 def known_sizes(rows: Iterable[Row]) -> dict[tuple[str, str], str | None]:
-    """The size of each mutant in rows, by problem and by its name with today's identifiers."""
-    return {(row.problem, with_present_names(row.mutant)): row.size for row in rows if row.mutant}
+    """The size of each mutant in rows, by problem and name."""
+    return {(row.problem, row.mutant): row.size for row in rows if row.mutant}
 
 
 def evaluated(rows: Iterable[Row]) -> set[tuple[str, str]]:
-    """The mutants that rows have an evaluation of, by problem and by name with today's identifiers."""
-    return {(row.problem, with_present_names(row.mutant)) for row in rows if row.mutant and row.evaluations}
+    """The mutants that rows have an evaluation of, by problem and name."""
+    return {(row.problem, row.mutant) for row in rows if row.mutant and row.evaluations}
 
 
 def in_order(work: Sequence[Judged], sizes: Sequence[str]) -> list[list[Judged]]:

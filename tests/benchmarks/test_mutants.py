@@ -27,7 +27,6 @@ from benchmarks.mutant_study import (
     evaluated,
     in_order,
     in_turn,
-    known_sizes,
     place_of,
     side_by_side,
 )
@@ -206,17 +205,6 @@ def test_operations_that_are_never_come_to_exist(each):
             assert (each.reason in reasons) is (reason is not None), f"{name} on {ranks} ranks"
 
 
-def test_no_operation_was_come_to_that_never_is():
-    rows = load(common.RESULTS / "mutants_2_gpus.json")
-    judged = evaluated(rows)
-    assert judged and all(row.world_size == 2 for row in rows)
-    for name in {problem for problem, _ in judged}:
-        source = InlinedSource.of(expert_source(find_problem(name), "cu") or "")
-        places = {mutant.name: place_of(source, mutant) for mutant in source.mutants()}
-        for mutant in (mutant for problem, mutant in judged if problem == name):
-            assert why_unreached(name, *places[mutant], 2) is None, f"{name}: {mutant}"
-
-
 @pytest.mark.parametrize("name", FURTHER_SIZES)
 def test_further_sizes_fit_their_problems(name: str):
     problem = find_problem(name)
@@ -393,19 +381,6 @@ def test_a_shared_gpu_has_its_sizes_from_another_result(capsys: pytest.CaptureFi
         with pytest.raises(SystemExit):
             mutants.main(options)
         assert expected in capsys.readouterr().err
-
-
-def test_sizes_are_known_by_todays_names():
-    rows = [
-        Row("Reduce", "shares_cuda.h:9: comm.tell_begun()", "signal", "published", 2, "of before"),
-        Row("Reduce", "shares_cuda.h:8: comm.wait(0)", "wait", None, 2, "of before"),
-        Row("Reduce", "", "", "tiny", 2, "of before"),
-    ]
-    expected = {
-        ("Reduce", "shares_cuda.h:9: comm.signal_begun()"): "published",
-        ("Reduce", "shares_cuda.h:8: comm.wait(0)"): None,
-    }
-    assert known_sizes(rows) == expected
 
 
 @pytest.mark.usefixtures("pulls")
