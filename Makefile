@@ -5,6 +5,7 @@
 #               BEHIND a process whose end their tests wait for
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has most; needs nvcc (docs/emulator.md)
+# make site     builds the documentation into site/, without the network
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
@@ -22,7 +23,7 @@ RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|r
 EXTRAS ?=
 WORKERS ?= 2
 
-.PHONY: install demo doors cluster emulated smoke test pytest lint format docs clean
+.PHONY: install demo doors cluster emulated smoke test pytest lint format site clean
 
 install: $(BIN)/python
 	$(PIP) --no-compile --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -56,23 +57,17 @@ lint: $(VENV)/.installed-dev
 	@# Tests beside it have deadlines.
 	nice -n 19 $(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	nice -n 19 $(MAKE) --no-print-directory site
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Pages that are made from the code; robustness.md runs every counterfeit and takes minutes.
-docs: $(VENV)/.installed-dev
-	$(BIN)/python docs/generate_emulator.py
-	$(BIN)/python docs/generate_environments.py
-	$(BIN)/python docs/generate_feedback.py
-	$(BIN)/python docs/generate_problem_pages.py
-	$(BIN)/python docs/generate_rewards.py
-	$(BIN)/python docs/generate_robustness.py
-	$(BIN)/python docs/fault_tables.py
+site: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 clean:
-	rm -rf $(VENV) .venv-doors build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-doors build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The files in .venv say when it was last brought in line with pyproject.toml and constraints.txt.
