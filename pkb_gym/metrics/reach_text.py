@@ -8,12 +8,17 @@ if TYPE_CHECKING:
     from pkb_gym.metrics.reach import ProblemReach, Reach
 
 
-def reach_text(found: Reach) -> str:
-    """Problems and turns, such as "1 of 2 problems, after 3.0 turns in the mean; turns: AllReduce 3, Gather never"."""
+def reach_summary(found: Reach) -> str:
+    """Problems reached and mean turns, such as "1 of 2 problems, after 3.0 turns in the mean"."""
     reached = sum(any(turn is not None for turn in each.turns) for each in found.problems)
-    of_each = ", ".join(f"{each.problem} {_turns(each)}" for each in found.problems)
     mean = "" if found.of_successes is None else f", after {found.of_successes.mean:.1f} turns in the mean"
-    return f"{reached} of {len(found.problems)} problems{mean}; turns: {of_each}"
+    return f"{reached} of {len(found.problems)} problems{mean}"
+
+
+def reach_text(found: Reach) -> str:
+    """The summary and the turns of each problem, such as "...; turns: AllReduce 3, Gather never"."""
+    of_each = ", ".join(f"{each.problem} {_turns(each)}" for each in found.problems)
+    return f"{reach_summary(found)}; turns: {of_each}"
 
 
 def _turns(each: ProblemReach) -> str:

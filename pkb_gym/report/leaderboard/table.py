@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pkb_gym.metrics.estimates import Estimate
 from pkb_gym.metrics.figures import AtK, at
 from pkb_gym.metrics.reach import Reach
-from pkb_gym.metrics.reach_text import reach_text
+from pkb_gym.metrics.reach_text import reach_summary
 from pkb_gym.report.figures.charts import interval_text
 from pkb_gym.report.leaderboard.entry import LeaderboardEntry
 from pkb_gym.report.markdown import escaped, markdown_table
@@ -20,24 +20,25 @@ HEADER = (
 
 INTRODUCTION = """# Leaderboard
 
-Results of kernels and agents on the problems of this catalogue. `pkb leaderboard table` makes this page of the files in
-`entries/`; [docs/reports.md](../docs/reports.md#the-leaderboard) says how an entry is made and what the columns mean.
-[schema.json](schema.json) is the JSON schema of an entry.
+Results of kernels and agents on the problems of this catalogue. Entries are grouped by hardware, world size and
+protocol: speedups of different groups do not compare. Brackets are 95 % intervals by bootstrap over problems; problems
+that were not tried are not in the figures. The file of an entry has its command, every metric, and the turns of each
+problem.
 
-Entries are grouped by hardware, world size and protocol: speedups of different groups do not compare. Brackets are 95 %
-intervals by bootstrap over problems; problems that were not tried are not in the figures."""
+[docs/reports.md](../docs/reports.md#the-leaderboard) explains the columns and how to add an entry;
+[schema.json](schema.json) is the JSON schema of an entry. `pkb leaderboard table` makes this page."""
 
 NONE = "No entries."
 
 
 def leaderboard_markdown(entries: Sequence[LeaderboardEntry]) -> str:
-    """The page: a table for each group of entries, best first, and how each entry was measured."""
+    """The page: a table for each group of entries, best first, and a description of each entry."""
     parts = [INTRODUCTION]
     for found in entry_groups(entries):
         parts += [
             f"## {escaped(found[0].hardware)} ({found[0].device}), {_ranks(found[0])}, protocol {found[0].protocol}",
             markdown_table(HEADER, [_row(entry) for entry in found]),
-            *(_source_of(entry) for entry in found),
+            "\n".join(_source_of(entry) for entry in found),
         ]
     return "\n\n".join(parts if entries else [*parts, NONE]) + "\n"
 
@@ -93,18 +94,13 @@ def _exponential(log: Estimate) -> Estimate:
 
 
 def _source_of(entry: LeaderboardEntry) -> str:
-    sizes = ", ".join(entry.sizes)
-    reached = "" if entry.reach is None else f"\n\n{escaped(_reached(entry.reach))}"
+    sizes, about = ", ".join(entry.sizes), entry.description.rstrip(".")
+    reached = "" if entry.reach is None else f" {escaped(_reached(entry.reach))}"
     return (
-        f"**{escaped(entry.title)}** ([{entry.name}.json](entries/{entry.name}.json), {_ranks(entry)}, sizes "
-        f"{escaped(sizes)}): {escaped(entry.description)}{reached}\n\n```console\n{_code(entry.command)}\n```"
+        f"- **{escaped(entry.title)}** ([{entry.name}.json](entries/{entry.name}.json), {_ranks(entry)}, sizes "
+        f"{escaped(sizes)}): {escaped(about)}.{reached}"
     )
 
 
 def _reached(found: Reach) -> str:
-    return f"As fast as the best kernels of {found.target}: {reach_text(found)}."
-
-
-def _code(command: str) -> str:
-    """A command inside of a fence, which it cannot close."""
-    return "\n".join(line for line in command.splitlines() if line.strip()).replace("```", "'''")
+    return f"As fast as the best kernels of {found.target}: {reach_summary(found)}."
