@@ -24,7 +24,6 @@ from typing import Any
 from benchmarks.common import RESULTS, commit, header, make_parser
 from benchmarks.sharded import sharded
 from pkb_gym.corpus.conversations import sampled_variants
-from pkb_gym.corpus.families import FAMILIES
 from pkb_gym.engine.compile.emulator import build_emulator
 from pkb_gym.engine.errors import ConfigError, SizeError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -32,6 +31,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.source_digest import source_sha256
+from pkb_gym.kernels import CORPUS_FAMILIES
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.engine.candidates import candidates
 
@@ -122,11 +122,11 @@ def runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int) -> Iterato
 
 def variant_runs(only: Sequence[str], world_sizes: Sequence[int], seeds: int, variants: int) -> Iterator[Run]:
     """Runs of the corpus's kernels: so many of each family."""
-    names = only or sorted(name for name, language in FAMILIES if language == "cuda")
+    names = only or sorted(name for name, language in CORPUS_FAMILIES if language == "cuda")
     drawn = [
         variant
         for name in names
-        if (name, "cuda") in FAMILIES
+        if (name, "cuda") in CORPUS_FAMILIES
         for variant in sampled_variants(name, "cuda", variants, 0)
     ]
     for seed, world_size, variant in product(range(seeds), world_sizes, drawn):

@@ -19,13 +19,13 @@ from typing import Any
 
 from benchmarks.common import RESULTS, header
 from pkb_gym.corpus.conversations import Trajectory, broken_trajectories, sampled_variants
-from pkb_gym.corpus.families import FAMILIES
 from pkb_gym.corpus.tasks import Task
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import default_world_size
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.kernels import CORPUS_FAMILIES
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards import find_reward
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("no NVIDIA GPU on this machine", file=sys.stderr)
         return 3
     world_size = args.world_size or default_world_size(present)
-    names = args.only or sorted(name for name, language in FAMILIES if language == "cuda")
+    names = args.only or sorted(name for name, language in CORPUS_FAMILIES if language == "cuda")
     about = header() | {"gpus": list(gpus.names()), "driver": gpus.driver_version(), "world_size": world_size}
     rows: list[dict[str, Any]] = []
     with LocalEvaluator() as evaluator, ThreadPoolExecutor(args.jobs) as pool:

@@ -22,9 +22,9 @@ from pydantic import Field
 
 from pkb_gym.agents.options import parse_options
 from pkb_gym.agents.protocol import Agent, AgentProvider, AgentTask, Message, NotCovered, Reply, Setting
-from pkb_gym.agents.search_spaces import SEARCH_SPACES
-from pkb_gym.corpus.families.family import Family, Knob, Knobs, Variant
 from pkb_gym.engine.records.base import Record
+from pkb_gym.kernels import FAMILIES
+from pkb_gym.kernels.family import Family, Knob, Knobs, Variant
 
 LANGUAGE = {"cpu": "cpp", "cuda": "cuda", "emulated": "cuda"}
 """Device -> language of its families."""
@@ -67,9 +67,9 @@ class EvolveProvider:
     def begin(self, task: AgentTask) -> Agent:
         """See `AgentProvider`."""
         key = (task.problem.name, LANGUAGE[task.config.device])
-        if key not in SEARCH_SPACES:
+        if key not in FAMILIES:
             raise NotCovered(f"there is no family of {key[1]} kernels for {task.problem.name}")
-        return EvolveAgent(SEARCH_SPACES[key], self.options, task.seed)
+        return EvolveAgent(FAMILIES[key], self.options, task.seed)
 
     def close(self) -> None:
         """Nothing was started."""

@@ -68,7 +68,7 @@ MISTAKES = (
     ),
     Mistake(
         "no barrier",
-        right="    comm.barrier();  // every rank's call has begun: its arguments may be read\n",
+        right="  comm.barrier();  // peers' arguments are there: their calls have begun\n",
         wrong="",
         about="reads its peer's tensor without waiting for it",
         expected=Failure.RACE,

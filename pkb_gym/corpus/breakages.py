@@ -1,7 +1,7 @@
 """Mistakes that authors of kernels make, as edits of a right source.
 
 An edit that applies need not do harm. Whether a source is broken is for the evaluator to say. Waits are found by the
-comments that `pkb_gym.corpus.families.meetings` gives them.
+comments that `pkb_gym.kernels.meetings` gives them.
 """
 
 from __future__ import annotations

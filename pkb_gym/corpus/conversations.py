@@ -11,13 +11,13 @@ from typing import Literal, NotRequired, TypedDict
 
 from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, SYNCHRONISATION, Breakage
 from pkb_gym.corpus.evaluate import Candidate
-from pkb_gym.corpus.families import Variant, find_family
 from pkb_gym.corpus.prompts import prompt_messages
 from pkb_gym.corpus.tasks import Task, TaskRow
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.text.formatting import time_text
+from pkb_gym.kernels import Variant, find_family
 from pkb_gym.rewards import BestSoFar, LadderThenPerformance, PaidForCompiling
 from pkb_gym.rewards.reward import was_only_compiled
 

@@ -232,7 +232,7 @@ def train_problems(requested: Sequence[str], language: str) -> list[Problem]:
         ConfigError: one of them belongs to the test part: what is trained on it says nothing of the others.
         ProblemNotFound: there is none of that name.
     """
-    from pkb_gym.corpus.families import FAMILIES
+    from pkb_gym.kernels import CORPUS_FAMILIES
 
     train = list(split_names("train"))
     names: dict[str, None] = {}
@@ -240,7 +240,7 @@ def train_problems(requested: Sequence[str], language: str) -> list[Problem]:
         if word == "train":
             names |= dict.fromkeys(train)
         elif word == "families":
-            names |= {name: None for name in train if (name, language) in FAMILIES}
+            names |= {name: None for name in train if (name, language) in CORPUS_FAMILIES}
         else:
             name = find_problem(word).name
             if name not in train:

@@ -1,15 +1,16 @@
-"""Naive kernels of the native dialect: from the problem's folder, element by element, or the plainest of a family."""
+"""Naive kernels of the native dialect: from the problem's folder, the plainest of a family, or element by element."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from pkb_gym.corpus.families import FAMILIES, Family
 from pkb_gym.engine.problem import Problem
+from pkb_gym.kernels import FAMILIES
+from pkb_gym.kernels.element_kernel import definition_head, element_source
+from pkb_gym.kernels.elementwise import ELEMENT_KERNELS
+from pkb_gym.kernels.text import NativeLanguage
 from pkb_gym.problems.catalogue import problem_folder
-from pkb_gym.starters.element_kernels import NativeLanguage, definition_head, element_source
-from pkb_gym.starters.kernels import ELEMENT_KERNELS
 
 FILE_SUFFIXES: dict[NativeLanguage, str] = {"cpp": "cpp", "cuda": "cu"}
 
@@ -22,9 +23,9 @@ class NaiveKernel:
     """A kernel without its opening comment.
 
     Attributes:
-        source: its text.
-        idea: what it does, a sentence without a full stop; empty where nothing more than `comment` is known.
-        comment: paragraphs of the comment that it came with.
+        source: Text of the kernel.
+        idea: Sentence without a full stop about its way to the result; may be empty.
+        comment: Paragraphs of the comment that the kernel of a folder begins with.
     """
 
     source: str
@@ -33,32 +34,23 @@ class NaiveKernel:
 
 
 def naive_source(problem: Problem, language: NativeLanguage = "cpp") -> str | None:
-    """The naive kernel in the problem's folder, `naive.cpp` or `naive.cu`; None where there is none."""
+    """Returns the naive kernel in the problem's folder, `naive.cpp` or `naive.cu`; None where there is none."""
     path = problem_folder(problem) / f"naive.{FILE_SUFFIXES[language]}"
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def naive_kernel(problem: Problem, language: NativeLanguage) -> NaiveKernel | None:
-    """A right and plain kernel whose `solution` is written as the problem's declaration has it; None without one."""
+    """Returns a right and plain kernel whose `solution` is written as declared; None without one."""
     if (written := naive_source(problem, language)) is not None:
         comment = _OPENING_COMMENT.match(written)
         if comment is None:
             return NaiveKernel(_as_declared(written, problem))
         return NaiveKernel(_as_declared(written[comment.end() :], problem), comment=_paragraphs(comment.group()))
-    if problem.name in ELEMENT_KERNELS:
-        kernel = ELEMENT_KERNELS[problem.name]
+    if (family := FAMILIES.get((problem.name, language))) is not None:
+        return NaiveKernel(_as_declared(family.plainest.source, problem), family.idea)
+    if (kernel := ELEMENT_KERNELS.get(problem.name)) is not None:
         return NaiveKernel(element_source(kernel, problem, language), kernel.idea)
-    if (problem.name, language) in FAMILIES:
-        return NaiveKernel(_as_declared(_plainest(FAMILIES[problem.name, language]), problem))
     return None
-
-
-def _plainest(family: Family) -> str:
-    """The shortest text, which has the fewest of the ideas that make a kernel fast, with a plain number of threads."""
-    plain = {knob: values[:1] for knob, values in family.choices.items() if knob in ("threads", "blocks")}
-    # Those of one number alone, as a family has hundreds of variants.
-    variants = replace(family, choices={**family.choices, **plain}).variants or family.variants
-    return min((variant.source for variant in variants), key=len)
 
 
 def _paragraphs(comment: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from pkb_gym.agents.protocol import NotCovered
 from pkb_gym.agents.registry import open_agent
-from pkb_gym.corpus.families import FAMILIES
+from pkb_gym.kernels import FAMILIES
 from tests.agents.conversations import CONVERSATION, answered, task
 
 FAMILY = FAMILIES["AllReduce", "cpp"]

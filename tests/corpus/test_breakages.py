@@ -7,10 +7,10 @@ from types import MappingProxyType
 import pytest
 
 from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, SYNCHRONISATION
-from pkb_gym.corpus.families import FAMILIES, find_family
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.kernels import CORPUS_FAMILIES, find_family
 from pkb_gym.problems.catalogue import expert_source, find_problem
 from tests.engine.joined_libraries import compile_together
 
@@ -26,7 +26,7 @@ def test_names_are_unique_and_those_of_the_compiler_exist():
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda breakage: breakage.name)
 def test_each_applies_to_some_kernel_and_changes_it(breakage):
     applied = 0
-    for family in FAMILIES.values():
+    for family in CORPUS_FAMILIES.values():
         for variant in family.variants[::7]:
             broken = breakage.apply(variant.source)
             assert broken is None or broken != variant.source
@@ -49,7 +49,7 @@ def test_experts_can_be_broken_too():
 def test_every_variant_can_lack_a_synchronisation(language):
     """A call that touches other ranks' memory has something to wait for, and its comments say where."""
     removals = [BY_NAME[name] for name in ("missing_entry", "missing_exit", "missing_wait")]
-    for (_problem, of), family in FAMILIES.items():
+    for (_problem, of), family in CORPUS_FAMILIES.items():
         for variant in family.variants[::7]:
             if of == language:
                 assert any(removal.apply(variant.source) for removal in removals), variant.source

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pkb_gym.corpus.families import FAMILIES, find_family
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.kernels import CORPUS_FAMILIES, find_family
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.engine.compiling import compile_ahead
 from tests.engine.emulator.compiled_together import Kernel, compile_together, joined
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 EXPERTS = [problem.name for problem in catalogue() if expert_source(problem, "cu") is not None]
-OF_FAMILIES = [problem for problem, language in sorted(FAMILIES) if language == "cuda"]
+OF_FAMILIES = [problem for problem, language in sorted(CORPUS_FAMILIES) if language == "cuda"]
 NAMES = [*(f"expert {problem}" for problem in EXPERTS), *(f"family {problem}" for problem in OF_FAMILIES)]
 
 
