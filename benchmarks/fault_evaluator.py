@@ -25,7 +25,7 @@ from pkb_gym.engine.compile import sandboxed_compiler
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.ranks import zygote
+from pkb_gym.engine.gangs import zygote
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import execution_environment

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from benchmarks.fault_resources import Fault
 from benchmarks.fault_targets import gangs
 from pkb_gym.engine.evaluators.gang_pool import GangKind, GangPool
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.gangs.candidate_gang import CandidateGang
 from pkb_gym.engine.records.config import ResolvedConfig
 
 LATEST_S = 0.5

@@ -331,7 +331,7 @@ def _gangs_of(pid: int) -> Whose | None:
     words = _command_line(pid)
     if b"rankside.zygote" not in words:
         return None
-    return "reference" if b"pkb_gym.engine.rankside.zygote" in words else "candidate"
+    return "candidate" if words.startswith(b"bwrap\0") else "reference"
 
 
 def _of_zygote(tree: _Processes, pid: int, kind: str, gang: Whose) -> list[int]:

@@ -21,13 +21,14 @@ from pkb_gym.engine.compare.call_specs import call_spec
 from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.problem.trial_inputs import make_inputs
-from pkb_gym.engine.ranks.graphs import capture, host_wait
-from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.rankside.devices import NO_FLIGHT_RECORDER
 from pkb_gym.engine.rankside.gloo_compat import install
 from pkb_gym.engine.rankside.process_groups import ProcessGroups
-from pkb_gym.engine.rankside.processors import bind_rank, find_fastest, move_to
+from pkb_gym.engine.rankside.processors import bind_rank
 from pkb_gym.engine.rankside.python import make_argument
+from pkb_gym.engine.reference.graphs import capture, host_wait
+from pkb_gym.engine.support.processors import find_fastest, move_to
+from pkb_gym.engine.wire.arguments import TensorSlot
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.problems.loading import load_module
 

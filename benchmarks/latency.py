@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.common import make_parser, save
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.ranks.gang import Confinement, Gang
-from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS
 from pkb_gym.problems.catalogue import expert_source, find_problem

@@ -20,8 +20,8 @@ from unittest.mock import patch
 
 from benchmarks.common import header, make_parser
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang
-from pkb_gym.engine.ranks.reference_gang import ReferenceGang
+from pkb_gym.engine.gangs.candidate_gang import CandidateGang
+from pkb_gym.engine.gangs.reference_gang import ReferenceGang
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS
 from pkb_gym.engine.stages.time import time_blocks

@@ -99,7 +99,7 @@ def compiler() -> Diagnosis:
 
 def sandbox() -> Diagnosis:
     """Whether candidates are shut in."""
-    from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+    from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 
     version = output_of(["bwrap", "--version"])
     if version is None:

@@ -10,9 +10,9 @@ import sys
 from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.sass import disassembler_version, find_disassembler
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.gangs.sandbox import bubblewrap_arguments, bubblewrap_works, zygote_policy
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.peaks import find_gpu
-from pkb_gym.engine.ranks.sandbox import bubblewrap_arguments, bubblewrap_works, zygote_policy
 from pkb_gym.engine.support import env_vars
 
 from .diagnosis import Diagnosis

@@ -16,9 +16,9 @@ from pkb_gym.cluster.placement import LaneLimits, lane_limits, node_resources
 from pkb_gym.cluster.records import from_text, to_text
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.calibrate import find_compiler
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Device
 

@@ -37,7 +37,7 @@ def test_without_a_package_it_says_what_to_install(pkb, monkeypatch):
 
 
 def test_without_sandbox_candidates_are_only_limited(pkb, monkeypatch):
-    monkeypatch.setattr("pkb_gym.engine.ranks.sandbox.bubblewrap_works", lambda: False)
+    monkeypatch.setattr("pkb_gym.engine.gangs.sandbox.bubblewrap_works", lambda: False)
     findings = {finding.name: finding for finding in doctor.examine()}
     assert findings["sandbox"].state == "limited" and findings["sandbox"].remedy
 

@@ -9,8 +9,8 @@ import pytest
 
 from pkb_gym.cli import doctor_gpus
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from tests.fake_gpus import pretend
 
 H200 = ("NVIDIA H200",) * 4

@@ -37,7 +37,7 @@ FAMILIES = (
             *("late_delivery", "late_from_its_first_kernel"),
         ),
         "receipts taken at departure; every thread is stopped, and its time counts; no descriptor of the heap; filter",
-        ("engine/ranks/test_gang.py",),
+        ("engine/gangs/test_gang.py",),
     ),
     Family(
         "do the work of several calls at once",
@@ -94,7 +94,7 @@ FAMILIES = (
         "read the reference or an expert",
         ("reads_the_answers", "reads_behind_the_heap", "reads_what_others_freed", "imports_open_descriptors"),
         "file system is an allow-list with the installation covered; list of the files that compilers opened",
-        ("engine/ranks/test_visible_folders.py", "engine/compile/test_opened_files.py"),
+        ("engine/gangs/test_visible_folders.py", "engine/compile/test_opened_files.py"),
     ),
     Family(
         "reach the machine or other processes",
@@ -103,7 +103,7 @@ FAMILIES = (
             *("writes_outside_its_folders", "leaves_a_mark", "deletes_its_scratch", "takes_leases"),
         ),
         "namespaces, read-only mounts, filter, no capabilities",
-        ("engine/ranks/test_sandbox.py", "engine/rankside/test_confine.py", "engine/rankside/test_landlock.py"),
+        ("engine/gangs/test_sandbox.py", "engine/rankside/test_confine.py", "engine/rankside/test_landlock.py"),
     ),
     Family(
         "deceive the evaluator",
@@ -112,7 +112,7 @@ FAMILIES = (
             *("closes_all_files", "hides_its_*", "pretends_to_wait", "hides_nccl_*", "interposes_symbols"),
         ),
         "verdict and clock lie outside; reports are typed, limited and compared with the declaration",
-        ("engine/rankside/test_messages.py",),
+        ("engine/wire/test_messages.py",),
     ),
     Family(
         "keep the evaluator busy, write to its user's terminal, or speak as somebody else in a chat",
@@ -120,7 +120,7 @@ FAMILIES = (
         "sizes before contents; texts are escaped in the record, markers of chat templates among them",
         (
             *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
-            *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py", "engine/ranks/test_conductor.py"),
+            *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py", "engine/reference/test_conductor.py"),
             *("problems/test_source_files.py", "cli/test_evaluate_folder.py", "report/test_leaderboard.py"),
         ),
     ),
@@ -131,7 +131,7 @@ FAMILIES = (
             *("takes_all_*", "takes_descriptor_tables", "takes_kernel_memory", "leaves_a_core"),
         ),
         "resource limits, size of the pid namespace, counted threads, deadlines of blocks and between them",
-        ("engine/ranks/test_candidate_gang.py", "engine/rankside/test_remove_tree.py"),
+        ("engine/gangs/test_candidate_gang.py", "engine/rankside/test_remove_tree.py"),
     ),
     Family(
         "break the heap",
@@ -173,7 +173,7 @@ FAMILIES = (
         "locks between evaluators; preparations and timings exclude each other; unread data in connections is limited",
         (
             *("engine/stages/test_machine_sharing.py", "engine/evaluators/test_arbiter.py"),
-            "engine/ranks/test_tcp_memory.py",
+            "engine/gangs/test_tcp_memory.py",
         ),
     ),
 )

@@ -11,9 +11,9 @@ import threading
 import time
 from dataclasses import dataclass
 
-from pkb_gym.engine.rankside.messages import WireMessage
-from pkb_gym.engine.rankside.orders import Failed
-from pkb_gym.engine.rankside.wire import Wire
+from pkb_gym.engine.wire.frames import Wire
+from pkb_gym.engine.wire.messages import WireMessage
+from pkb_gym.engine.wire.orders import Failed
 
 
 @dataclass(frozen=True)

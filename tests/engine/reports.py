@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from pkb_gym.engine.rankside.cuda_profile import Event, summary
-from pkb_gym.engine.rankside.orders import DeviceReport, ProcessUsage, ProfileDone, Transfers
+from pkb_gym.engine.wire.orders import DeviceReport, ProcessUsage, ProfileDone, Transfers
 
 
 def reported(*events: Event, wall_us: float = 100.0, **changes: Any) -> ProfileDone:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.timing import Timing

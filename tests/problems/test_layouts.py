@@ -11,9 +11,9 @@ from pkb_gym.engine.compare.layout import SetPlan, Workload, partitions_of, plan
 from pkb_gym.engine.hardware.gpu_memory import GPU_MEMORY_GIB, gpus_with
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
-from pkb_gym.engine.rankside.abi import MAX_GROUPS
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.stages.heap_layout import HeapLayout, lay_out
+from pkb_gym.engine.wire.abi import MAX_GROUPS
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
 CHECKED_TRIALS, TIMED_TRIALS = 100, 8

@@ -16,9 +16,9 @@ from pkb_gym.engine.compare import comparison
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.comparison import Comparison, alike
 from pkb_gym.engine.compare.layout import Workload
+from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
-from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.rankside.heap import Heap
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.support import KEY, Job, Run, run_jobs, same

@@ -14,7 +14,7 @@ import torch
 
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.rules import Check, CheckContext
-from pkb_gym.engine.ranks.handover_script import POISON
+from pkb_gym.engine.reference.handover_script import POISON
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.support import Run, run_reference
 

@@ -15,9 +15,9 @@ import pytest
 
 import pkb_gym
 from pkb_gym.engine.errors import ConfigError, DeclarationError, ProblemNotFound
-from pkb_gym.engine.ranks.sandbox import zygote_policy
-from pkb_gym.engine.ranks.visible_folders import hidden_folders, is_below
-from pkb_gym.engine.ranks.zygote import Zygote
+from pkb_gym.engine.gangs.sandbox import zygote_policy
+from pkb_gym.engine.gangs.visible_folders import hidden_folders, is_below
+from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support import problem_folders
 from pkb_gym.problems.catalogue import all_problems, catalogue, choose_problem, find_problem
@@ -179,7 +179,7 @@ import sys
 import gymnasium as gym
 import pkb_gym
 from pkb_gym.cli import main
-from pkb_gym.engine.ranks.visible_folders import hidden_folders
+from pkb_gym.engine.gangs.visible_folders import hidden_folders
 assert not any(name.startswith(("mine", "pkb_own")) for name in sys.modules), "found without being imported"
 print(gym.make("PKB/RowShares-v0", device="cpu", world_size=2).unwrapped.problem.name)
 print(any(folder.endswith("/mine") for folder in hidden_folders()))

@@ -12,8 +12,8 @@ import pytest
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress

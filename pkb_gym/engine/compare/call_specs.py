@@ -10,7 +10,7 @@ from pkb_gym.engine.problem import Argument as DeclaredArgument
 from pkb_gym.engine.problem import Axes, Group, Linear, Output, OutputList, Problem, Scalar, Sparse, TensorList
 from pkb_gym.engine.problem.axes import resolve_shape
 from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
-from pkb_gym.engine.rankside.arguments import (
+from pkb_gym.engine.wire.arguments import (
     Argument,
     CallRun,
     CallSpec,
@@ -20,7 +20,7 @@ from pkb_gym.engine.rankside.arguments import (
     TensorArgument,
     TensorSlot,
 )
-from pkb_gym.engine.rankside.orders import Dialect
+from pkb_gym.engine.wire.orders import Dialect
 
 
 def call_spec(problem: Problem, block: BlockPlan, plan: SetPlan, rank: int, dialect: Dialect) -> CallSpec:

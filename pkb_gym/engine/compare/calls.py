@@ -10,7 +10,7 @@ from pkb_gym.engine.compare.layout import SetPlan
 from pkb_gym.engine.compare.stacked import word_slot
 from pkb_gym.engine.problem import InPlace, Linear, Output, OutputList, Problem, Sparse, Tensor, TensorList
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves
-from pkb_gym.engine.rankside.arguments import TensorSlot
+from pkb_gym.engine.wire.arguments import TensorSlot
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.problem import Value
     from pkb_gym.engine.problem.rules import Check
     from pkb_gym.engine.rankside.devices import AnyHeap
-    from pkb_gym.engine.rankside.orders import Claim
+    from pkb_gym.engine.wire.orders import Claim
 
 ReadSlot: TypeAlias = "Callable[[TensorSlot, int], torch.Tensor]"
 """(slot, rank) -> the tensor that lies there."""

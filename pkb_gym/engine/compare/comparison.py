@@ -18,8 +18,8 @@ from pkb_gym.engine.compare.layout import PlacedLeaf, placed_results
 from pkb_gym.engine.compare.mismatches import modified_argument, wrong_shape, wrong_values
 from pkb_gym.engine.compare.stacked import stacked
 from pkb_gym.engine.problem import InPlace
-from pkb_gym.engine.rankside.arguments import TensorSlot
 from pkb_gym.engine.records.check_report import Mismatch
+from pkb_gym.engine.wire.arguments import TensorSlot
 
 if TYPE_CHECKING:
     import torch

@@ -23,15 +23,15 @@ from pkb_gym.engine.problem import (
 from pkb_gym.engine.problem.axes import Axes, AxisValue
 from pkb_gym.engine.problem.inputs import Draw, TrialKey
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
-from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
-from pkb_gym.engine.rankside.arguments import TensorSlot
-from pkb_gym.engine.rankside.orders import Dialect
+from pkb_gym.engine.wire.abi import SCRATCH_OFFSET
+from pkb_gym.engine.wire.arguments import TensorSlot
+from pkb_gym.engine.wire.orders import Dialect
 
 ALIGNMENT_BYTES = 256
 """Of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
 
 RED_ZONE_BYTES = 256
-"""Behind every tensor and scratch, at least: bytes that no kernel may write to, see `ranks/red_zones.py`."""
+"""Behind every tensor and scratch, at least: bytes that no kernel may write to, see `reference/red_zones.py`."""
 
 PAGE_BYTES = 4096
 MOST_GAP_PAGES = 4

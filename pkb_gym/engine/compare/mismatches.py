@@ -10,9 +10,9 @@ from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.layout import PlacedLeaf
 from pkb_gym.engine.compare.poison import poison_of
 from pkb_gym.engine.problem.tensors import Leaf
-from pkb_gym.engine.rankside.arguments import TensorSlot
-from pkb_gym.engine.rankside.orders import Claim
 from pkb_gym.engine.records.check_report import Mismatch
+from pkb_gym.engine.wire.arguments import TensorSlot
+from pkb_gym.engine.wire.orders import Claim
 
 if TYPE_CHECKING:
     import torch

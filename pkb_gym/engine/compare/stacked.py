@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import ITEMSIZE
-from pkb_gym.engine.rankside.arguments import TensorSlot
+from pkb_gym.engine.wire.arguments import TensorSlot
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """The compiled handovers: the server of the trusted side, on GPUs also the rank's side and the sampler of outputs.
 
-See `engine/handover` and `ranks/output_sampler`.
+Sources: `reference/handover_server.cpp`, `rankside/handover.cu` and `reference/output_sampler.cpp`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pkb_gym.engine.compile.nvcc import MEMORY_KIB, default_architecture, find_t
 from pkb_gym.engine.compile.own_library import FLAGS, RESULT, TIMEOUT_S, build, build_for_host
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits
 from pkb_gym.engine.compile.toolchain import compiler_version
-from pkb_gym.engine.ranks.handover_server import HandoverLibraries
+from pkb_gym.engine.gangs.handover_ends import HandoverLibraries
 from pkb_gym.engine.records.config import Device
 
 
@@ -24,14 +24,14 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
     Raises:
         InfrastructureError: there is no compiler, or it does not take them.
     """
-    server = build_for_host(("handover/server.cpp", "handover/mailbox.h"), cache)
+    server = build_for_host(("reference/handover_server.cpp", "wire/mailbox.h"), cache)
     if device == "cpu":
         return HandoverLibraries(server)
     toolkit, architecture = find_toolkit(), default_architecture()
     nvcc = [str(toolkit / "bin" / "nvcc"), gencode(architecture), *FLAGS, "-Xcompiler=-fPIC"]
     rank = build(
-        ("handover/rank.cu", "handover/mailbox.h"),
-        [*nvcc, "rank.cu", "-o", RESULT],
+        ("rankside/handover.cu", "wire/mailbox.h"),
+        [*nvcc, "handover.cu", "-o", RESULT],
         cache,
         CompilerLimits(TIMEOUT_S, memory_kib=MEMORY_KIB),
         compiler=f"{nvcc_version()} {compiler_version()}",
@@ -41,7 +41,7 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
 
 
 def build_sampler(cache: CompileCache) -> bytes:
-    """The library that samples outputs; see `ranks/output_sampler`.
+    """The library that samples outputs; see `reference/output_sampler`.
 
     Args:
         cache: where compiled results are kept.
@@ -49,4 +49,4 @@ def build_sampler(cache: CompileCache) -> bytes:
     Raises:
         InfrastructureError: there is no compiler, or it does not take it.
     """
-    return build_for_host(("ranks/output_sampler.cpp",), cache)
+    return build_for_host(("reference/output_sampler.cpp",), cache)

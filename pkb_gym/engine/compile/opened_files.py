@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.sandboxed_compiler import Run
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.visible_folders import is_below
+from pkb_gym.engine.gangs.visible_folders import is_below
 
 ASSEMBLED = "assembled.d"
 MAX_LINE_CHARS = 2000

@@ -6,20 +6,20 @@ import hashlib
 import importlib.metadata
 import re
 from functools import cache
+from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.nvcc import FEATURE_SPECIFIC, find_toolkit, nvcc_available, nvcc_version
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
+from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.cpu_info import cpu_info
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Confinement, Gang
-from pkb_gym.engine.ranks.sandbox import RANKSIDE
-from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.builder import MAX_EXTENSIONS, Build, Built, CudaTools
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.support.header_libraries import find_all
+from pkb_gym.engine.wire.build_orders import MAX_EXTENSIONS, Build, Built, CudaTools
 
 BUILD = Confinement(memory_bytes=6 << 30, file_bytes=256 << 20, allow_processes=True, open_files=512)
 
@@ -78,6 +78,9 @@ def _artifact(built: Built, body: bytes, output: str) -> Artifact:
         extensions[name] = body[offset : offset + size]
         offset += size
     return Artifact(ok=built.ok, log=log, duration_s=max(0.0, built.seconds), extensions=extensions)
+
+
+RANKSIDE = Path(__file__).resolve().parent.parent / "rankside"
 
 
 @cache

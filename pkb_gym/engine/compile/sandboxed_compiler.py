@@ -21,8 +21,8 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cached_compile import Compiled
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.sandbox import Policy, bubblewrap_arguments, bubblewrap_works
-from pkb_gym.engine.ranks.visible_folders import compiler_paths, hidden_folders
+from pkb_gym.engine.gangs.sandbox import Policy, bubblewrap_arguments, bubblewrap_works
+from pkb_gym.engine.gangs.visible_folders import compiler_paths, hidden_folders
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.support.env_vars import for_candidates
 from pkb_gym.engine.support.ownership import TemporaryFolder

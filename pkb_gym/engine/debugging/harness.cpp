@@ -3,7 +3,7 @@
 //     harness FOLDER LIBRARY HEAP RANK        one rank, as a process of its own; HEAP is a file that all ranks map
 //     harness FOLDER LIBRARY HEAP threads     every rank as a thread of this process, each with a copy of LIBRARY
 //
-// FOLDER/calls.txt, FOLDER/rankR.txt and FOLDER/rankR.bin are described in `ranks/kept_block.py`. Status 0: every output
+// FOLDER/calls.txt, FOLDER/rankR.txt and FOLDER/rankR.bin are described in `reference/kept_block.py`. Status 0: every output
 // is close to the expected one; 1: an output is not; 2: a call raised; anything else: it crashed, or a sanitizer ended it.
 #include <dlfcn.h>
 

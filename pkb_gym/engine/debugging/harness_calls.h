@@ -1,4 +1,4 @@
-// The calls of a folder that `pkb eval --keep` wrote: calls.txt, rankR.txt and rankR.bin, see `ranks/kept_block.py`.
+// The calls of a folder that `pkb eval --keep` wrote: calls.txt, rankR.txt and rankR.bin, see `reference/kept_block.py`.
 // Included by harness.cpp alone.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace {
 
 namespace ffi = tvm::ffi;
 
-struct Condition {  // of one call; see `ranks/kept_block.py`
+struct Condition {  // of one call; see `reference/kept_block.py`
   int trial, together, late_rank;
   uint64_t delay_us;
   std::vector<uint64_t> holds_ns;

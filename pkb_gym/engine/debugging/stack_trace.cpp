@@ -6,7 +6,7 @@
 // SIGNAL is 0 for an exception. Innermost first; offsets are relative to the library. A process that holds the copies of
 // several ranks names the innermost copy by its number, in the order in which they were given. KIND is "at" for the instruction
 // that was interrupted, "by" for a return address. The evaluator turns offsets into lines of the source; see
-// `ranks/crash_trace.py`.
+// `gangs/crash_trace.py`.
 #include <execinfo.h>
 #include <link.h>
 #include <signal.h>

@@ -17,19 +17,21 @@ from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
 from pkb_gym.engine.emulator.emulated_names import emulated_names, original_names
 from pkb_gym.engine.emulator.untrusted_report import limited
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.gangs.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
+from pkb_gym.engine.gangs.crash_trace import traces_of, without_traces
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
+from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.handover_ends import HandoverEnds
+from pkb_gym.engine.gangs.heaps import SymmetricHeap, memory_file
+from pkb_gym.engine.gangs.rank_processes import Processors
+from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import output_leaves
-from pkb_gym.engine.ranks.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
-from pkb_gym.engine.ranks.crash_trace import traces_of, without_traces
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Confinement, Gang
-from pkb_gym.engine.ranks.handover_server import HandoverEnds
-from pkb_gym.engine.ranks.heaps import SymmetricHeap, memory_file
-from pkb_gym.engine.ranks.rank_processes import Processors
-from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.emulated_orders import (
+from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.wire.emulated_orders import (
     BindRanks,
     CallMemory,
     LoadCopies,
@@ -40,9 +42,7 @@ from pkb_gym.engine.rankside.emulated_orders import (
     Schedule,
     WorldOpened,
 )
-from pkb_gym.engine.rankside.orders import Bound, Claims, Dialect, Loaded
-from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.wire.orders import Bound, Claims, Dialect, Loaded
 
 LOAD_TIMEOUT_S = 120.0
 GRACE_S = 30.0

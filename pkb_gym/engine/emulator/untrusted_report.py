@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pkb_gym.engine.rankside.emulated import MAX_FINDINGS, MAX_TEXT
-from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, RanksDone
 from pkb_gym.engine.support.printable import printable
+from pkb_gym.engine.wire.emulated_orders import MAX_FINDINGS, MAX_TEXT, DetectorFinding, RanksDone
 
 MAX_LINKS = 4096
 """Entries of traffic: several for each pair of ranks."""

@@ -17,14 +17,14 @@ from pkb_gym.engine.compile.own_library import build_for_host
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
+from pkb_gym.engine.gangs.candidate_gang import CandidateGang
+from pkb_gym.engine.gangs.handover_ends import HandoverLibraries
+from pkb_gym.engine.gangs.reference_gang import ReferenceGang
+from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.hardware import host
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang
-from pkb_gym.engine.ranks.handover_server import HandoverLibraries
-from pkb_gym.engine.ranks.reference_gang import ReferenceGang
-from pkb_gym.engine.ranks.zygote import Zygote
-from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.config import Device, ResolvedConfig
 from pkb_gym.engine.stages.static import makes_streams
+from pkb_gym.engine.wire.orders import Dialect
 
 STANDBY_GANGS = 8
 """Each holds a context for every rank, some hundreds of megabytes: fewer where ranks share GPUs, and half as many of
@@ -32,7 +32,7 @@ those with NCCL's buffers."""
 
 
 STACK_TRACE = ("debugging/stack_trace.cpp",)
-PRELOADED = ("ranks/gloo_loop.cpp", "ranks/tcp_pace.cpp", "ranks/exception_places.cpp")
+PRELOADED = ("rankside/gloo_loop.cpp", "rankside/tcp_pace.cpp", "rankside/exception_places.cpp")
 """Libraries of ranks; see there."""
 
 

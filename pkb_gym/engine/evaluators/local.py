@@ -24,9 +24,9 @@ from pkb_gym.engine.emulator.emulated_gang import EmulatedGang
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
+from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.candidate_ranks import CandidateRanks
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage

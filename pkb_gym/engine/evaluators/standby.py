@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang
+from pkb_gym.engine.gangs.candidate_gang import CandidateGang
 from pkb_gym.engine.stages.machine_sharing import beside_others_at_once, work_beside_others
 
 logger = logging.getLogger(__name__)

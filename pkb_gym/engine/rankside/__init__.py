@@ -1,6 +1,6 @@
-"""Code that runs beside candidate code: the zygote, a gang's leader, the rank program.
+"""What runs beside candidate code: the zygote, a gang's leader, the rank programs of candidates.
 
-These modules import nothing of pkb-gym but one another, always relatively: inside the sandbox this folder stands alone,
-as a package of its own. Whatever a process of this folder sends is an untrusted rank report once a candidate has been
-loaded.
+Runs in the processes of candidates' gangs; reference gangs are forked by the same zygote program. Imports `wire` and
+itself, nothing else of pkb_gym: the sandbox shows these two rooms alone. Whatever a process of this room sends is an
+untrusted rank report once a candidate has been loaded.
 """

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+
+from pkb_gym.engine.wire.build_orders import MAX_EXTENSIONS, Build, Built, CudaTools
+from pkb_gym.engine.wire.frames import Wire
 
 from .extensions import Recorder, build_what_functions_build, may_build
 from .failures import trace_of
-from .messages import WireMessage
 from .python import execute, new_module
-from .wire import Wire
 
 MAX_EXTENSIONS_BYTES = 48 << 20
-MAX_EXTENSIONS = 32
-"""Each is a descriptor, in the evaluator as in every rank; one message takes at most `wire.MAX_FDS`."""
 
 NEEDS_A_GPU = (
     "No CUDA GPUs are available",
@@ -24,43 +22,6 @@ NEEDS_A_GPU = (
     "0 active drivers",
 )
 """Texts of errors that an import meets here and not in the ranks: by torch, the CUDA runtime, Triton."""
-
-
-@dataclass(frozen=True)
-class CudaTools:
-    """The CUDA toolkit that extensions are built with, and the GPUs that they are for, as torch names them."""
-
-    cuda_home: str
-    compute_capability: tuple[int, int]
-    architectures: str
-
-
-@dataclass(frozen=True)
-class Build(WireMessage):
-    """Import the source that follows as raw bytes.
-
-    Attributes:
-        tools: None where there is no CUDA toolkit.
-    """
-
-    tools: CudaTools | None
-
-
-@dataclass(frozen=True)
-class Built(WireMessage):
-    """The result. The libraries follow as raw bytes.
-
-    Attributes:
-        ok: whether the module can be used.
-        log: what went wrong, and notes.
-        sizes: of each extension, in bytes.
-        seconds: that it took.
-    """
-
-    ok: bool
-    log: str
-    sizes: dict[str, int]
-    seconds: float
 
 
 def main(wire: Wire, rank: int, world_size: int) -> None:

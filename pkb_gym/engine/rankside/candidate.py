@@ -5,15 +5,12 @@ from __future__ import annotations
 import gc
 from typing import Protocol
 
-from . import abi
-from .arguments import CallSpec, unroll
-from .claims import write_claims
-from .crash import trace_native_code, trace_python_code
-from .devices import AnyHeap, Device, make_device
-from .failures import CandidateError, kind_of, trace_of
-from .handover import Handover, Handovers, NullCall, make_handovers, run_null_calls
-from .messages import WireMessage
-from .orders import (
+from pkb_gym.engine.wire import abi
+from pkb_gym.engine.wire.arguments import CallSpec, unroll
+from pkb_gym.engine.wire.claims import write_claims
+from pkb_gym.engine.wire.frames import Wire
+from pkb_gym.engine.wire.messages import WireMessage
+from pkb_gym.engine.wire.orders import (
     Armed,
     Bind,
     BlockDone,
@@ -34,7 +31,11 @@ from .orders import (
     RunBlock,
     RunNullBlock,
 )
-from .wire import Wire
+
+from .crash import trace_native_code, trace_python_code
+from .devices import AnyHeap, Device, make_device
+from .failures import CandidateError, kind_of, trace_of
+from .handover import Handover, Handovers, NullCall, make_handovers, run_null_calls
 
 
 class Solution(Protocol):

@@ -130,9 +130,6 @@ _NOT_THERE = ("clone3", "timerfd_create")
 out while the rank is frozen, a thousand at a time, in interrupts beside the baseline."""
 
 RLIMIT_CORE = 4
-NO_CORE_BYTES = 1
-"""The limit of core dumps by which there are none. One of 0 does not count where they are piped to a program (core(5)),
-which would then write a crashed rank's memory to the machine's disk; 1 is the kernel's own mark of such a program."""
 
 
 class ConfineError(Exception):

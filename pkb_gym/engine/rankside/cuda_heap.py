@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from . import abi
-from .arguments import TensorSlot
+from pkb_gym.engine.wire import abi
+from pkb_gym.engine.wire.arguments import TensorSlot
+
 from .cuda_memory import Mapping
 from .dlpack import HeapTensor
 from .shared_mapping import Memory, map_shared

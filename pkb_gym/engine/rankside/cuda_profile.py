@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from pkb_gym.engine.wire.orders import DeviceEvent, DeviceReport, KernelTotal, ProfileDone
+
 from .devices import AnyHeap
-from .orders import DeviceEvent, DeviceReport, KernelTotal, ProfileDone
 from .usage import usage_since
 
 KINDS: dict[str, Literal["kernel", "copy", "fill"]] = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}

@@ -7,10 +7,12 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import abi, confine
-from .arguments import TensorSlot
+from pkb_gym.engine.wire import abi
+from pkb_gym.engine.wire.arguments import TensorSlot
+from pkb_gym.engine.wire.orders import DeviceName, Dialect
+
+from . import confine
 from .heap import Heap
-from .orders import DeviceName, Dialect
 from .processors import bind_rank
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import abi, confine
-from .arguments import unroll
-from .crash import trace_native_code
-from .devices import CpuDevice
-from .emulated_orders import (
+from pkb_gym.engine.wire import abi
+from pkb_gym.engine.wire.arguments import unroll
+from pkb_gym.engine.wire.emulated_orders import (
+    MAX_FINDINGS,
+    MAX_TEXT,
     BindRanks,
     CallMemory,
     DetectorFinding,
@@ -32,6 +32,12 @@ from .emulated_orders import (
     RunRanks,
     WorldOpened,
 )
+from pkb_gym.engine.wire.frames import Wire
+from pkb_gym.engine.wire.orders import Armed, Bound, Claims, Failed, Go, Load, Loaded
+
+from . import confine
+from .crash import trace_native_code
+from .devices import CpuDevice
 from .emulated_rank import EmulatedDevice, EmulatedHeap, EmulatedNative
 from .emulator_library import (
     BODY,
@@ -47,8 +53,6 @@ from .emulator_library import (
 from .failures import CandidateError, kind_of, trace_of
 from .heap import Heap
 from .native import library_path
-from .orders import Armed, Bound, Claims, Failed, Go, Load, Loaded
-from .wire import Wire
 
 FAULTS: dict[Outcome, str] = {
     Outcome.DEADLOCK: "deadlock",
@@ -56,9 +60,6 @@ FAULTS: dict[Outcome, str] = {
     Outcome.STOPPED: "timeout",
 }
 """Outcome -> value of `Failure`; all others are runtime errors."""
-
-MAX_FINDINGS = 16
-MAX_TEXT = 4000
 
 
 def main(wire: Wire, rank: int, world_size: int) -> None:  # as of every rank program; it is one process

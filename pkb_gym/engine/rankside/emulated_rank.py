@@ -6,12 +6,13 @@ import ctypes
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .arguments import TensorSlot
+from pkb_gym.engine.wire.arguments import TensorSlot
+from pkb_gym.engine.wire.orders import Claims
+
 from .devices import CpuDevice
 from .dlpack import HeapTensor
 from .heap import Heap
 from .native import Native
-from .orders import Claims
 from .results import Destination, bad_result
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum
 
-from .emulated_orders import Policy
+from pkb_gym.engine.wire.emulated_orders import Policy
 
 POLICIES: dict[Policy, int] = {"together": 0, "priorities": 1, "hold_arrival": 2, "hold_departure": 3, "one_ahead": 4}
 """pkb_emu_policy."""

@@ -11,8 +11,9 @@ import os
 import time
 from typing import Protocol
 
+from pkb_gym.engine.wire.orders import HandoverKind
+
 from .devices import AnyHeap, Device
-from .orders import HandoverKind
 
 
 class Handover(Protocol):
@@ -74,7 +75,7 @@ class EnqueuedHandover:
     """A kernel on the rank's stream waits for the trusted side, while the host goes on.
 
     Args:
-        library: path of the compiled `handover/rank.cu`.
+        library: path of the compiled `rankside/handover.cu`.
         stream: address of the stream.
         mailbox: as the GPU reaches it.
         segment: address of this rank's segment of the heap.
@@ -116,7 +117,7 @@ class Meeting:
     Handovers of several ranks then cost what the slowest of them takes, as between the calls of parallel kernels.
 
     Args:
-        library: path of the compiled `handover/rank.cu`.
+        library: path of the compiled `rankside/handover.cu`.
         stream: address of the stream.
         heap: whose control pages the ranks meet in.
         world_size: number of ranks.

@@ -7,8 +7,9 @@ import mmap
 from math import prod
 from typing import TYPE_CHECKING
 
-from . import abi
-from .arguments import TensorSlot
+from pkb_gym.engine.wire import abi
+from pkb_gym.engine.wire.arguments import TensorSlot
+
 from .shared_mapping import map_shared
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import socket
 import traceback
 from pathlib import Path
 
+from pkb_gym.engine.wire.forking import GangRequest, RankEnded, RanksStarted
+from pkb_gym.engine.wire.frames import Wire
+from pkb_gym.engine.wire.messages import WireError
+
 from . import confine, landlock, namespaces
-from .forking import GangRequest, RankEnded, RanksStarted
-from .messages import WireError
-from .wire import Wire
 
 
 def lead(request: GangRequest, fds: list[int]) -> None:

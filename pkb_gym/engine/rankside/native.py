@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import abi, cuda_profile
-from .arguments import Argument, CallSpec, GroupArgument, ScalarArgument, TensorSlot
+from pkb_gym.engine.wire import abi
+from pkb_gym.engine.wire.arguments import Argument, CallSpec, GroupArgument, ScalarArgument, TensorSlot
+from pkb_gym.engine.wire.orders import Claims, Load, Partition, ProfileDone, Transfers
+
+from . import cuda_profile
 from .devices import AnyHeap, Device
 from .dlpack import HeapTensor
 from .failures import CandidateError, kind_of, text_of
-from .orders import Claims, Load, Partition, ProfileDone, Transfers
 from .results import Destination, bad_result, value_in_words
 from .usage import usage_since
 

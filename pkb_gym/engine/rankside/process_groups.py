@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from .orders import Partition
+    from pkb_gym.engine.wire.orders import Partition
 
 
 class ProcessGroups:

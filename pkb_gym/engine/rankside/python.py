@@ -14,21 +14,19 @@ from multiprocessing import resource_tracker
 from types import ModuleType
 from typing import Any
 
+from pkb_gym.engine.wire.arguments import Argument, CallSpec, GroupArgument, ScalarArgument
+from pkb_gym.engine.wire.orders import FILE_NAME, Claims, Load, OperatorTime, Partition, ProfileDone, Transfers
+
 from . import cuda_profile
-from .arguments import Argument, CallSpec, GroupArgument, ScalarArgument
 from .devices import AnyHeap, Device
 from .extensions import may_build, serve
 from .failures import CandidateError
-from .orders import Claims, Load, OperatorTime, Partition, ProfileDone, Transfers
 from .process_groups import ProcessGroups
 from .results import Delivery
 from .usage import usage_since
 
 SHIMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
 """Packages that solutions written for the published benchmark import; on the path of gangs alone."""
-
-FILE_NAME = "candidate.py"
-"""The name of a candidate's source in tracebacks."""
 
 COMMUNICATION = ("c10d::", "gloo:")
 """Prefixes of the profiler's event names that are communication."""

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .arguments import Result, TensorSlot
+from pkb_gym.engine.wire.arguments import Result, TensorSlot
+from pkb_gym.engine.wire.orders import Claim
+
 from .failures import CandidateError
-from .orders import Claim
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from .orders import ProcessUsage
+from pkb_gym.engine.wire.orders import ProcessUsage
 
 
 def usage_since(before: resource.struct_rusage) -> ProcessUsage:

@@ -22,12 +22,13 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
+from pkb_gym.engine.wire.forking import PRELOADED, ForkFailed, GangRequest, GangStarted, ZygoteReady
+from pkb_gym.engine.wire.frames import Wire
+from pkb_gym.engine.wire.messages import WireError
+
 from . import leader, namespaces
 from .confine import MADV_COLLAPSE, die_with_parent
-from .forking import PRELOADED, ForkFailed, GangRequest, GangStarted, ZygoteReady
-from .messages import WireError
 from .remove_tree import remove_tree
-from .wire import Wire
 
 RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat", ".cuda_heap")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

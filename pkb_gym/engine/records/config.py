@@ -10,8 +10,8 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
 from pkb_gym.engine.problem.inputs import checked_calls
-from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.wire.orders import Dialect
 
 Device: TypeAlias = Literal["cpu", "cuda", "emulated"]
 """On which a candidate runs; "emulated" is a model of GPUs in one process, for CUDA sources without a GPU."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pkb_gym.engine.gangs.candidate_gang import BlockSetting
 from pkb_gym.engine.problem.inputs import CALLS_OF_ROOT
-from pkb_gym.engine.ranks.candidate_gang import BlockSetting
-from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
-from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.config import Device, ResolvedConfig
+from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
+from pkb_gym.engine.wire.orders import Dialect
 
 LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cpu", "native"): 20e-3,

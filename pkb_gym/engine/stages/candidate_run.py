@@ -16,25 +16,25 @@ from typing import Self, cast
 from pkb_gym.engine.compare.check import merge
 from pkb_gym.engine.compare.layout import BlockPlan, Workload
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang, Job
-from pkb_gym.engine.ranks.candidate_ranks import CandidateRanks
-from pkb_gym.engine.ranks.crash_trace import without_traces
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.handover_server import HandoverEnds, HandoverLibraries
-from pkb_gym.engine.ranks.reference_gang import ReferenceGang
-from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
-from pkb_gym.engine.rankside.abi import MAX_GROUPS
-from pkb_gym.engine.rankside.orders import Claims, Dialect, ProfileDone
+from pkb_gym.engine.gangs.candidate_gang import CandidateGang, Job
+from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
+from pkb_gym.engine.gangs.crash_trace import without_traces
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
+from pkb_gym.engine.gangs.handover_ends import HandoverEnds, HandoverLibraries
+from pkb_gym.engine.gangs.reference_gang import ReferenceGang
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure
+from pkb_gym.engine.reference.orders import BlockEnded, LateOutput
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, Pace, plain
 from pkb_gym.engine.stages.crash_places import crash_places, note_on, uncaught_exception
 from pkb_gym.engine.stages.debug_tools import DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
+from pkb_gym.engine.wire.abi import MAX_GROUPS
+from pkb_gym.engine.wire.orders import Claims, Dialect, ProfileDone
 
 DEADLINE_BASELINES = 30
 """A block's deadline is at least this many times what the baseline takes for it."""

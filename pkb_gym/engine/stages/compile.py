@@ -12,8 +12,8 @@ from pkb_gym.engine.compile.nvcc import compile_cuda
 from pkb_gym.engine.compile.python import build_python
 from pkb_gym.engine.compile.sandboxed_compiler import cut_log
 from pkb_gym.engine.compile.toolchain import exports_solution
+from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.problem.signature import cpp_signature
-from pkb_gym.engine.ranks.zygote import Zygote
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import CompileReport, Failure
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pkb_gym.engine.compile.source_lines import SourceLine, source_lines
 from pkb_gym.engine.compile.toolchain import EXPORTED
-from pkb_gym.engine.ranks.crash_trace import places_in, python_lines_in
+from pkb_gym.engine.gangs.crash_trace import places_in, python_lines_in
 
 MOST_CALLS = 6
 """The most lines of one rank that are reported, innermost first."""

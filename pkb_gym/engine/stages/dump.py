@@ -8,8 +8,8 @@ import numpy as np
 
 from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.ranks.dumped_tensor import Dumped
 from pkb_gym.engine.records.check_report import CheckReport
+from pkb_gym.engine.reference.dumped_tensor import Dumped
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.heat_map import distances, heat_map
 

@@ -13,13 +13,12 @@ from collections.abc import Iterator, Sequence
 from pkb_gym.engine.compare.check import joined
 from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.emulator.emulated_gang import TOGETHER, EmulatedGang
-from pkb_gym.engine.ranks.candidate_gang import BlockSetting
-from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls
-from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, PeerBytes, Policy, Schedule
+from pkb_gym.engine.gangs.candidate_gang import BlockSetting
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.emulation import Emulation, LinkTraffic
 from pkb_gym.engine.records.feedback import Failure, Stage
+from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls
 from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.dump import dump_mismatches
@@ -28,6 +27,7 @@ from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.mismatch import FAILURES
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.race import late_output
+from pkb_gym.engine.wire.emulated_orders import DetectorFinding, PeerBytes, Policy, Schedule
 
 CALLS_TOGETHER = 2
 CALLS_OF_SCHEDULE = 3

@@ -11,16 +11,16 @@ from pkb_gym.engine.compile.library_headers import header_libraries
 from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.toolchain import compiler_version
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
-from pkb_gym.engine.rankside.orders import Dialect
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.feedback import Environment
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.wire.orders import Dialect
 
 
 def choose_device(requested: Literal["auto"] | Device, language: str = "auto") -> Device:

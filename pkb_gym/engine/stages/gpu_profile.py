@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from pkb_gym.engine.rankside.messages import LARGEST
-from pkb_gym.engine.rankside.orders import KernelTotal, ProfileDone
 from pkb_gym.engine.records.feedback import KernelTime, TraceEvent
+from pkb_gym.engine.wire.messages import LARGEST
+from pkb_gym.engine.wire.orders import KernelTotal, ProfileDone
 
 MAX_KERNELS = 12
 MAX_NAME_CHARS = 200

@@ -13,9 +13,9 @@ from pkb_gym.engine.compare.layout import PAGE_BYTES, SetPlan, Workload, align, 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.problem import Axes, Problem
 from pkb_gym.engine.problem.tensors import argument_leaves
-from pkb_gym.engine.rankside.abi import MAX_GROUPS, MAX_RANKS
 from pkb_gym.engine.records.config import Device, Protocol, ResolvedConfig
 from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
+from pkb_gym.engine.wire.abi import MAX_GROUPS, MAX_RANKS
 
 CPU_BLOCK_BYTES, GPU_BLOCK_BYTES = 512 << 20, 2 << 30
 """Room for the argument sets of one block: of all ranks together, which share a memory, or of each GPU."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pkb_gym.engine.ranks.block_conditioner import BUSY_FOR_S, BUSY_GPU_US
-from pkb_gym.engine.ranks.reference_orders import LateOutput
 from pkb_gym.engine.records.check_report import CheckReport, Mismatch
 from pkb_gym.engine.records.feedback import Finding
 from pkb_gym.engine.records.roofline import LowerBound
 from pkb_gym.engine.records.timing import Timing
+from pkb_gym.engine.reference.block_conditioner import BUSY_FOR_S, BUSY_GPU_US
+from pkb_gym.engine.reference.orders import LateOutput
 
 MEASURED_SLACK = 2.0
 """A CPU's limits are measured, perhaps while it was busy: only a time below the bound by this factor is proof."""

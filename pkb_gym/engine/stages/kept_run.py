@@ -7,11 +7,11 @@ from pathlib import Path
 from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, align
 from pkb_gym.engine.compile.debug_build import BUILDS, HARNESS, build_script, harness_files
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.ranks.reference_orders import ConductCalls
-from pkb_gym.engine.rankside import abi
 from pkb_gym.engine.records.config import SANITIZERS
+from pkb_gym.engine.reference.orders import ConductCalls
 from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.wire import abi
 
 KEPT_BYTES = 256 << 20
 """The most bytes of all ranks' tensors: as many calls are kept as fit, at least one."""
@@ -55,7 +55,7 @@ def keep_run(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder: 
 
 
 def keep_calls(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder: Path) -> None:
-    """Writes `calls.txt` and the files of each rank; see `ranks/kept_block.py`.
+    """Writes `calls.txt` and the files of each rank; see `reference/kept_block.py`.
 
     Raises:
         OSError: the folder cannot be written.

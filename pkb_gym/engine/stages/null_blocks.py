@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pkb_gym.engine.ranks.candidate_gang import CandidateGang
-from pkb_gym.engine.ranks.reference_gang import ReferenceGang
-from pkb_gym.engine.ranks.reference_orders import ServeNullBlock, StageInputs
-from pkb_gym.engine.rankside.orders import HandoverKind, RunNullBlock
+from pkb_gym.engine.gangs.candidate_gang import CandidateGang
+from pkb_gym.engine.gangs.reference_gang import ReferenceGang
+from pkb_gym.engine.reference.orders import ServeNullBlock, StageInputs
 from pkb_gym.engine.stages.overhead import Overhead
+from pkb_gym.engine.wire.orders import HandoverKind, RunNullBlock
 
 NULL_BLOCKS = 2
 """Of each kind and side."""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from pkb_gym.engine.hardware.gpus import NvlinkBytes
-from pkb_gym.engine.rankside.orders import DeviceReport, OperatorTime, ProcessUsage, ProfileDone, Transfers
 from pkb_gym.engine.records.compiler_report import InstructionCounts
 from pkb_gym.engine.records.feedback import HotSpot, Profile, RankProfile
 from pkb_gym.engine.records.mechanisms import Mechanism, transfer_mechanisms
 from pkb_gym.engine.stages.gpu_profile import check_numbers, kernel_times, shown_name, trace_events
+from pkb_gym.engine.wire.orders import DeviceReport, OperatorTime, ProcessUsage, ProfileDone, Transfers
 
 NO_TRANSFERS = Transfers()
 MAX_HOT_SPOTS = 8

@@ -16,8 +16,8 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.debug_build import build_harness, build_under, compile_sanitized, find_compute_sanitizer
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.compile.toolchain import ffi_root
-from pkb_gym.engine.ranks.sandbox import gpu_devices
-from pkb_gym.engine.ranks.visible_folders import system_paths
+from pkb_gym.engine.gangs.sandbox import gpu_devices
+from pkb_gym.engine.gangs.visible_folders import system_paths
 from pkb_gym.engine.records.config import SANITIZERS, Sanitizer
 from pkb_gym.engine.records.feedback import Failure, SanitizerReport
 from pkb_gym.engine.stages.block_staging import BlockStaging

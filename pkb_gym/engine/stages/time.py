@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from pkb_gym.engine.compare.layout import BlockPlan, delivered_leaves
-from pkb_gym.engine.ranks.reference_orders import ServeHandovers
 from pkb_gym.engine.records.timing import Block
+from pkb_gym.engine.reference.orders import ServeHandovers
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache

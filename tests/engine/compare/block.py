@@ -9,12 +9,12 @@ import torch
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.check import TOGETHER, RankCheck, compare_all
 from pkb_gym.engine.compare.layout import BlockPlan, Workload, placed_results
+from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.problem.tensors import argument_leaves
-from pkb_gym.engine.ranks.heaps import sealed_memory
 from pkb_gym.engine.rankside.heap import Heap
-from pkb_gym.engine.rankside.orders import Claim
+from pkb_gym.engine.wire.orders import Claim
 from pkb_gym.problems.catalogue import find_problem
 
 COPIES = find_problem("AllGather")

@@ -9,9 +9,9 @@ import pytest
 from pkb_gym.engine.compare.call_specs import call_runs, call_spec
 from pkb_gym.engine.problem import Group, Linear, Output, Problem, Scalar, Sparse, TensorList
 from pkb_gym.engine.problem.tensors import output_leaves
-from pkb_gym.engine.rankside.arguments import GroupArgument, ScalarArgument, TensorArgument, unroll
-from pkb_gym.engine.rankside.messages import read
-from pkb_gym.engine.rankside.orders import Bind, Dialect
+from pkb_gym.engine.wire.arguments import GroupArgument, ScalarArgument, TensorArgument, unroll
+from pkb_gym.engine.wire.messages import read
+from pkb_gym.engine.wire.orders import Bind, Dialect
 from pkb_gym.problems.catalogue import catalogue
 from tests.engine.compare.plans import plan
 

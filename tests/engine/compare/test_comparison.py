@@ -17,7 +17,7 @@ from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.problem import Problem, rules
 from pkb_gym.engine.problem.rules import CheckContext
 from pkb_gym.engine.problem.vectorised_view import is_vectorised
-from pkb_gym.engine.rankside.orders import Claim
+from pkb_gym.engine.wire.orders import Claim
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.compare.block import CALLS, COPIES, RANK, Block
 

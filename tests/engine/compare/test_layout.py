@@ -17,8 +17,8 @@ from pkb_gym.engine.compare.layout import (
 )
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
-from pkb_gym.engine.ranks.workload_spec import WorkloadSpec
-from pkb_gym.engine.rankside.abi import SCRATCH_OFFSET
+from pkb_gym.engine.reference.workload_spec import WorkloadSpec
+from pkb_gym.engine.wire.abi import SCRATCH_OFFSET
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from tests.engine.compare.plans import SCRATCH_BYTES, plan
 

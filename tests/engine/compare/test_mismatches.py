@@ -12,7 +12,7 @@ from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.layout import Workload, placed_results
 from pkb_gym.engine.compare.mismatches import wrong_shape, wrong_values
 from pkb_gym.engine.compare.poison import poison_of
-from pkb_gym.engine.rankside.orders import Claim
+from pkb_gym.engine.wire.orders import Claim
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.compare.block import COPIES, RANK, Block
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pkb_gym.engine.compare.stacked import byte_slot, stacked, word_slot
-from pkb_gym.engine.ranks.heaps import sealed_memory
-from pkb_gym.engine.rankside.arguments import TensorSlot
+from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.rankside.heap import Heap
+from pkb_gym.engine.wire.arguments import TensorSlot
 
 SEGMENT_BYTES = 1 << 16
 

@@ -13,8 +13,8 @@ from pkb_gym.engine.compile.nvcc import architecture_of, compile_cuda, default_a
 from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.compiler_report import InstructionCounts
 from pkb_gym.engine.records.config import EvalConfig

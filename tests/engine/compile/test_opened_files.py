@@ -14,7 +14,7 @@ from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.nvcc import compile_cuda, nvcc_available
 from pkb_gym.engine.compile.opened_files import ASSEMBLED, checked, header_folders
 from pkb_gym.engine.compile.sandboxed_compiler import Run
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 
 SECRET = "a_line_that_nobody_may_see"
 INCLUDES = {

@@ -12,11 +12,11 @@ import pytest
 from pkb_gym.engine.compile import python
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.python import build_python
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.gang import Replies
-from pkb_gym.engine.rankside.builder import MAX_EXTENSIONS, Build, Built
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
+from pkb_gym.engine.gangs.gang import Replies
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.wire.build_orders import MAX_EXTENSIONS, Build, Built
 
 ONE, TWO = "one:0123456789abcdef", "two:0123456789abcdef"
 SOURCE = "def solution(tensor):\n    return tensor\n"

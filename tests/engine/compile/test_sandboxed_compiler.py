@@ -10,7 +10,7 @@ from pkb_gym.engine.compile import sandboxed_compiler
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import INCLUDE
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = CompilerLimits(timeout_s=20)

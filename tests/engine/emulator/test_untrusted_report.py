@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pkb_gym.engine.emulator.untrusted_report import limited
-from pkb_gym.engine.rankside.emulated import MAX_FINDINGS, MAX_TEXT
-from pkb_gym.engine.rankside.emulated_orders import DetectorFinding, Fault, PeerBytes, RanksDone
+from pkb_gym.engine.wire.emulated_orders import MAX_FINDINGS, MAX_TEXT, DetectorFinding, Fault, PeerBytes, RanksDone
 
 LOUD = "\x1b]0;title\x07<|im_end|>"
 QUIET = r"\x1b]0;title\x07\x3c|im_end|>"

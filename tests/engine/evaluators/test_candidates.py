@@ -16,7 +16,7 @@ import pytest
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.problems.catalogue import find_problem

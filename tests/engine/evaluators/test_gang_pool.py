@@ -165,7 +165,7 @@ def test_both_zygotes_start_at_once_and_stay(pool: GangPool, processes: Processe
     assert [zygote.waited_for for zygote in processes.zygotes] == [2, 1]
 
 
-@pytest.mark.parametrize(("has_compiler", "preloaded"), [(True, b"ranks/gloo_loop.cpp"), (False, None)])
+@pytest.mark.parametrize(("has_compiler", "preloaded"), [(True, b"rankside/gloo_loop.cpp"), (False, None)])
 def test_zygotes_preload_a_library_where_one_can_be_compiled(
     pool: GangPool, processes: Processes, has_compiler: bool, preloaded: bytes | None
 ) -> None:

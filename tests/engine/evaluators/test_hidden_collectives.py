@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import Device, EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.static import calls_torch_distributed

@@ -17,9 +17,9 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem.inputs import checked_calls
-from pkb_gym.engine.ranks.rank_threads import wait_until_stopped
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage

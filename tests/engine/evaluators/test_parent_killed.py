@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from tests.leaks import SHM, used_by_others
 
 PROGRAM = """
@@ -25,7 +25,7 @@ from pkb_gym.problems.catalogue import find_problem
 
 if sys.argv[3] == "limits":
     from pkb_gym.engine.compile import sandboxed_compiler
-    from pkb_gym.engine.ranks import zygote
+    from pkb_gym.engine.gangs import zygote
     from pkb_gym.engine.stages import execution_environment
 
     for module in (sandboxed_compiler, execution_environment, zygote):

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import pytest
 
 from pkb_gym.engine.rankside import confine
+from pkb_gym.engine.wire.forking import NO_CORE_BYTES
 from tests.engine.forked import in_child
 
 pytestmark = pytest.mark.skipif(
@@ -420,7 +421,7 @@ def test_the_limit_of_core_dumps_stays() -> None:
     """With a limit of 0 in place of 1, dumps are piped to the program that the machine has for them."""
 
     def work() -> None:
-        confine.limit_resources({"RLIMIT_CORE": confine.NO_CORE_BYTES})
+        confine.limit_resources({"RLIMIT_CORE": NO_CORE_BYTES})
         before = resource.getrlimit(resource.RLIMIT_CORE)
         assert confine.filter_system_calls(allow_processes=False)
         none = struct.pack("LL", 0, 0)

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pkb_gym.engine.ranks.heaps import sealed_memory
-from pkb_gym.engine.rankside import abi, cuda_heap
-from pkb_gym.engine.rankside.arguments import TensorSlot
+from pkb_gym.engine.gangs.heaps import sealed_memory
+from pkb_gym.engine.rankside import cuda_heap
 from pkb_gym.engine.rankside.cuda_heap import CudaHeap
 from pkb_gym.engine.rankside.dlpack import HeapTensor
+from pkb_gym.engine.wire import abi
+from pkb_gym.engine.wire.arguments import TensorSlot
 
 SEGMENT_BYTES, WORLD_SIZE, RANK = abi.SCRATCH_OFFSET + 8192, 3, 1
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.rankside import cuda_profile
-from pkb_gym.engine.rankside.abi import Place
 from pkb_gym.engine.rankside.cuda_profile import (
     MAX_EVENTS,
     SLOW_COPY,
@@ -28,7 +27,8 @@ from pkb_gym.engine.rankside.cuda_profile import (
     table,
     with_peer_copies,
 )
-from pkb_gym.engine.rankside.orders import KernelTotal
+from pkb_gym.engine.wire.abi import Place
+from pkb_gym.engine.wire.orders import KernelTotal
 from tests.engine.gpu_events import BARRIER, EVENTS, event
 
 BASE_NS = 1_790_000_000_000_000_000

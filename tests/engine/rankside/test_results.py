@@ -7,13 +7,13 @@ from math import prod
 import pytest
 import torch
 
-from pkb_gym.engine.ranks.heaps import sealed_memory
+from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.rankside import results
-from pkb_gym.engine.rankside.arguments import Result, TensorSlot
 from pkb_gym.engine.rankside.failures import CandidateError
 from pkb_gym.engine.rankside.heap import Heap
-from pkb_gym.engine.rankside.orders import Claim
 from pkb_gym.engine.rankside.results import Delivery, Destination
+from pkb_gym.engine.wire.arguments import Result, TensorSlot
+from pkb_gym.engine.wire.orders import Claim
 
 SEGMENT_BYTES = 1 << 16
 FIRST, SECOND, THIRD = 4096, 8192, 12288

@@ -10,19 +10,19 @@ from typing import Any
 from pkb_gym.engine.compare.check import RankCheck
 from pkb_gym.engine.compare.layout import BlockPlan, Workload
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.gangs.candidate_gang import BlockSetting, Job
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
+from pkb_gym.engine.gangs.handover_ends import HandoverEnds
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.ranks.candidate_gang import BlockSetting, Job
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.handover_server import HandoverEnds
-from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, StageOrder
-from pkb_gym.engine.rankside.orders import Claims, Dialect, ProfileDone, RunNullBlock
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import Mismatch
 from pkb_gym.engine.records.config import Device, EvalConfig, Language, resolve
 from pkb_gym.engine.records.feedback import Environment
 from pkb_gym.engine.records.source import Source
+from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, StageOrder
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
+from pkb_gym.engine.wire.orders import Claims, Dialect, ProfileDone, RunNullBlock
 from pkb_gym.problems.catalogue import find_problem, reference_source
 
 PROBLEM = find_problem("AllReduce")

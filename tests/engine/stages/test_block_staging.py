@@ -4,8 +4,8 @@ import pytest
 
 from pkb_gym.engine.problem import Draw, Problem
 from pkb_gym.engine.problem.inputs import TrialKey, checked_calls
-from pkb_gym.engine.ranks.reference_orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs
 from pkb_gym.engine.stages.block_staging import (
     ANSWERS_OF_DELAY,
     ANSWERS_OF_HOLD,

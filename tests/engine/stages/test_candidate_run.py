@@ -8,14 +8,14 @@ import pytest
 
 from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.problem import Axes, AxisValue, Draw
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.reference_orders import BlockEnded, LateOutput
-from pkb_gym.engine.rankside.abi import MAX_GROUPS
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.reference.orders import BlockEnded, LateOutput
 from pkb_gym.engine.stages.block_staging import plain
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
+from pkb_gym.engine.wire.abi import MAX_GROUPS
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.stages.fake_gangs import PROBLEM, WORLD_SIZE, Bench, builder
 

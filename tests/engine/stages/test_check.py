@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.stages.block_staging import ANSWERS_OF_DELAY, Pace, check_conditions, longest_delays_s
 from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
-from pkb_gym.engine.ranks.sandbox import bubblewrap_works
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import Device, EvalConfig, Language, ResolvedConfig, Sanitizer, resolve
 from pkb_gym.engine.records.feedback import SanitizerReport
 from pkb_gym.engine.stages import sanitize

@@ -9,7 +9,6 @@ import pytest
 from pkb_gym.engine.compare.layout import PAGE_BYTES, Workload
 from pkb_gym.engine.errors import InfrastructureError, SizeError
 from pkb_gym.engine.problem import Axes, AxisValue, Draw, Problem
-from pkb_gym.engine.rankside.abi import MAX_RANKS
 from pkb_gym.engine.stages.heap_layout import (
     CPU_BLOCK_BYTES,
     CPU_RESERVE_BYTES,
@@ -22,6 +21,7 @@ from pkb_gym.engine.stages.heap_layout import (
     lay_out,
 )
 from pkb_gym.engine.stages.timing_statistics import MAX_CALLS
+from pkb_gym.engine.wire.abi import MAX_RANKS
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.stages.fake_gangs import PROBLEM, builder
 

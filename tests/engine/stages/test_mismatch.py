@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from pkb_gym.engine.problem.inputs import checked_calls
-from pkb_gym.engine.ranks.reference_orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.stages.block_staging import Pace, check_conditions, conducted, plain
 from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.feedback_builder import Stopped

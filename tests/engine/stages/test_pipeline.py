@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages import roofline as roofline_stage
 from pkb_gym.engine.stages.baseline_cache import BaselineCache

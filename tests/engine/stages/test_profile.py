@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.gpus import NvlinkBytes
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
 from pkb_gym.engine.records.compiler_report import InstructionCounts
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.timing import Block

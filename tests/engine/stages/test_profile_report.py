@@ -8,7 +8,10 @@ import math
 import pytest
 
 from pkb_gym.engine.hardware.gpus import NvlinkBytes
-from pkb_gym.engine.rankside.orders import (
+from pkb_gym.engine.records.compiler_report import InstructionCounts
+from pkb_gym.engine.records.feedback import Profile
+from pkb_gym.engine.stages.profile_report import MAX_HOT_SPOTS, make_profile
+from pkb_gym.engine.wire.orders import (
     DeviceEvent,
     KernelTotal,
     OperatorTime,
@@ -16,9 +19,6 @@ from pkb_gym.engine.rankside.orders import (
     ProfileDone,
     Transfers,
 )
-from pkb_gym.engine.records.compiler_report import InstructionCounts
-from pkb_gym.engine.records.feedback import Profile
-from pkb_gym.engine.stages.profile_report import MAX_HOT_SPOTS, make_profile
 from tests.engine.gpu_events import EVENTS, event
 from tests.engine.reports import reported, with_device
 

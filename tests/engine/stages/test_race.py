@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pkb_gym.engine.ranks.reference_orders import ConductCalls
 from pkb_gym.engine.records.check_report import Mismatch, Race
+from pkb_gym.engine.reference.orders import ConductCalls
 from pkb_gym.engine.stages.block_staging import LONG_HOLD, CallConditions, Pace
 from pkb_gym.engine.stages.race import SEARCHES, find_race
 from tests.engine.records.mismatches import mismatch

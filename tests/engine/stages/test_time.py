@@ -9,11 +9,11 @@ import tempfile
 
 import pytest
 
-from pkb_gym.engine.ranks.block_conditioner import BUSY_GPU_US
-from pkb_gym.engine.ranks.failure_attribution import GangFailed
-from pkb_gym.engine.ranks.reference_orders import ServeHandovers
+from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.timing import Timing
+from pkb_gym.engine.reference.block_conditioner import BUSY_GPU_US
+from pkb_gym.engine.reference.orders import ServeHandovers
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache

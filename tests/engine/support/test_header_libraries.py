@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine.ranks.sandbox import zygote_policy
+from pkb_gym.engine.gangs.sandbox import zygote_policy
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.header_libraries import (
     CCCL,

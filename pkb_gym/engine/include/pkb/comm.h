@@ -1,6 +1,6 @@
 // The record that every native kernel receives as its last argument: who it is, where the peers' memory lies.
 //
-// A plain struct of fixed layout, written by the rank program (rankside/abi.py mirrors it field by field) and
+// A plain struct of fixed layout, written by the rank program (wire/abi.py mirrors it field by field) and
 // handed over as an opaque pointer. It is copied by value, also into GPU kernels.
 #pragma once
 

@@ -1,0 +1,43 @@
+"""Traffic through the caches before a baseline's block, as the staging of inputs causes it before a candidate's.
+
+Between the gate and the first call of a candidate's block, the reference ranks work on its processors: they write its
+inputs. Its code and data have left the caches by then. On the CPU, a baseline that goes on at once is some percent
+faster than the same work in a candidate (`benchmarks.repeatability`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from pkb_gym.engine.support.pidfds import pid_of
+from pkb_gym.engine.support.processors import on_processors
+
+LEAST_BYTES, MOST_BYTES = 4 << 20, 64 << 20
+"""Of a copy. Staging runs other code and reads other data, however little it writes. The largest copy and its source
+are larger than the caches of most processors."""
+
+
+class StagingTraffic:
+    """Copies memory on the processors of ranks; keeps the memory for the next time."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def cause(self, pidfds: Sequence[int], nbytes: int) -> None:
+        """Copies memory on the processors of each rank in turn, by the calling thread.
+
+        Args:
+            pidfds: of the ranks; those that have ended are passed over.
+            nbytes: that staging writes for each of them; copied up to `MOST_BYTES`, and at least `LEAST_BYTES`.
+        """
+        copied = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
+        if len(self._memory) < 2 * copied:
+            self._memory = np.zeros(2 * copied, np.uint8)
+        for pid in map(pid_of, pidfds):
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError), on_processors(os.sched_getaffinity(pid)):
+                    self._memory[copied : 2 * copied] = self._memory[:copied]

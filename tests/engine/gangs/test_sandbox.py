@@ -1,0 +1,182 @@
+"""The sandbox: its arguments as text, what is to be seen from inside, and what holds without it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.gangs.sandbox import (
+    ROOMS_INSIDE,
+    Policy,
+    bubblewrap_arguments,
+    bubblewrap_works,
+    zygote_policy,
+)
+from pkb_gym.engine.gangs.visible_folders import is_below, python_paths
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.stages import execution_environment
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.candidates import FOLDER, candidates, read
+
+needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap, which does not work here")
+
+
+def test_arguments_as_text() -> None:
+    policy = Policy(
+        read_only=(("/usr", "/usr"), ("/here/rankside", "/pkb/rankside")),
+        writable=(("/here/build", "/build"),),
+        capabilities=("CAP_SYS_ADMIN",),
+        temporary_bytes=1000,
+        dies_with_parent=True,
+    )
+    assert " ".join(bubblewrap_arguments(policy, ["python", "-c", "pass"])) == (
+        "bwrap --unshare-user --unshare-pid --unshare-ipc --unshare-net --unshare-uts --die-with-parent "
+        "--cap-add CAP_SYS_ADMIN --proc /proc --tmpfs /dev --size 1000 --tmpfs /tmp --size 1000 --tmpfs /dev/shm "
+        "--dev-bind /dev/null /dev/null --dev-bind /dev/zero /dev/zero --dev-bind /dev/full /dev/full "
+        "--dev-bind /dev/random /dev/random --dev-bind /dev/urandom /dev/urandom --symlink /proc/self/fd /dev/fd "
+        "--symlink /proc/self/fd/0 /dev/stdin --symlink /proc/self/fd/1 /dev/stdout "
+        "--symlink /proc/self/fd/2 /dev/stderr --ro-bind /usr /usr --ro-bind /here/rankside /pkb/rankside "
+        "--bind /here/build /build --remount-ro /dev --remount-ro / --chdir /tmp -- python -c pass"
+    )
+
+
+def test_the_zygote_sees_python_and_its_own_program_alone() -> None:
+    policy = zygote_policy(1 << 20)
+    assert policy.writable == ()
+    rooms = set(ROOMS_INSIDE)
+    assert rooms <= set(policy.read_only)
+    assert is_below(str(Path(__file__).resolve().parents[3]), policy.hidden)
+    root = Path(__file__).resolve().parents[3]
+    for outside, inside in set(policy.read_only) - rooms:
+        assert outside == inside
+        assert not root.is_relative_to(outside), f"{outside} holds the problems"
+        assert not Path.home().is_relative_to(outside), f"{outside} holds the home folder"
+
+
+@needs_bubblewrap
+def test_what_is_visible_inside(tmp_path: Path) -> None:
+    """Run as the zygote is, by another program: no problems, no home, no other processes, no network, no tokens."""
+    program = """
+import json, os, socket
+def can(path, flags):
+    try:
+        os.close(os.open(path, flags)); return True
+    except OSError:
+        return False
+try:
+    socket.create_connection(("192.0.2.1", 9), timeout=1); net = True
+except OSError:
+    net = False
+print(json.dumps({
+    "root": sorted(os.listdir("/")), "pids": [p for p in os.listdir("/proc") if p.isdigit()], "net": net,
+    "interfaces": [name for _, name in socket.if_nameindex()], "repo": os.path.exists(REPO),
+    "writable": [p for p in ("/", "/usr", "/etc", "/dev", "/pkb", "/tmp", "/dev/shm") if os.access(p, os.W_OK)],
+    "create": [p for p in ("/x", "/dev/x", "/etc/x") if can(p, os.O_WRONLY | os.O_CREAT)],
+    "pkb": [sorted(os.listdir(path)) for path in ("/pkb", "/pkb/pkb_gym", "/pkb/pkb_gym/engine")],
+}))
+"""
+    program = f"REPO = {str(FOLDER.parent)!r}\n{program}"
+    command = bubblewrap_arguments(zygote_policy(1 << 20), [sys.executable, "-I", "-c", program])
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd="/").stdout
+    seen = json.loads(printed)
+    # The interpreter and its packages stand at their own paths, which may begin anywhere.
+    expected = {"dev", "pkb", "proc", "tmp"} | {Path(path).parts[1] for path, _ in python_paths()}
+    assert set(seen["root"]) <= expected
+    assert len(seen["pids"]) <= 2
+    assert seen["net"] is False
+    assert seen["interfaces"] == ["lo"]
+    assert seen["repo"] is False
+    assert set(seen["writable"]) <= {"/tmp", "/dev/shm"}
+    assert seen["create"] == []
+    assert seen["pkb"] == [["pkb_gym"], ["engine"], ["rankside", "wire"]]
+
+
+REPORT = """
+import os
+
+import torch
+
+FOUND = {name: value for name, value in os.environ.items() if "secret" in value}
+
+
+def solution(tensor: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError(f"secrets: {sorted(FOUND)}; proc: {os.access('/proc/sys/kernel/core_pattern', os.W_OK)}")
+"""
+
+
+def test_tokens_of_the_environment_stay_outside(compiled_before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "secret one")
+    monkeypatch.setenv("PKB_SOMETHING", "secret two")
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+        feedback = evaluator.evaluate(find_problem("AllReduce"), REPORT, EvalConfig(device="cpu", world_size=1))
+    assert "secrets: []" in feedback.message
+    if bubblewrap_works():
+        assert "proc: False" in feedback.message, "a sandboxed root could change the machine's settings"
+
+
+@pytest.fixture
+def without_bubblewrap(compiled_before: Path) -> Iterator[LocalEvaluator]:
+    """An evaluator in mode "limits", as on a machine without bubblewrap."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("gangs.zygote", "compile.sandboxed_compiler", "stages.execution_environment"):
+            patch.setattr(f"pkb_gym.engine.{module}.bubblewrap_works", lambda: False)
+        execution_environment.describe.cache_clear()
+        yield LocalEvaluator(key=b"tests", cache_dir=compiled_before)
+    execution_environment.describe.cache_clear()
+
+
+BASIC = (
+    "good/reads_peers.cpp", "good/reference.py", "good/load_inline.py", "broken/syntax_error.cpp",
+    "broken/exits_early.cpp", "broken/segfault_on_one_rank.cpp", "broken/lost_signal.cpp", "broken/endless_loop.cpp",
+    "broken/allocates_without_end.cpp", "broken/fills_the_disk.cpp", "broken/floods_stdout.cpp",
+    "hostile/fork_bomb.cpp",
+    "hostile/fork_bomb.py", "hostile/leaves_processes_when_imported.py", "hostile/hoards_unlimited_memory.py",
+    "hostile/finishes_in_a_thread.cpp", "hostile/forges_done.py",
+)  # fmt: skip
+
+
+def test_the_basic_candidates_without_bubblewrap(without_bubblewrap: LocalEvaluator) -> None:
+    """Resource limits and the system call filter hold everywhere. In one test, so that the processes end with it.
+
+    Those that could harm the machine in this mode (see `needs: bubblewrap`) are not run.
+    """
+    good = read(FOLDER / BASIC[0])
+    with without_bubblewrap as evaluator:
+        scratch = Path()
+        for name in BASIC:
+            candidate = read(FOLDER / name)
+            assert candidate.options.get("needs") is None, name
+            feedback = evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
+            candidate.assert_as_expected(feedback)
+            assert feedback.environment.sandbox == "limits"
+            assert_passes(evaluator.evaluate(find_problem("AllReduce"), good.source, good.config))
+            scratch = evaluator._pool.zygote(trusted=False).scratch
+            assert list(scratch.iterdir()) == [], f"{name} left files behind"
+    assert not scratch.exists()
+
+
+def assert_passes(feedback: Feedback) -> None:
+    assert feedback.failure is None, feedback.message
+
+
+def test_what_could_harm_the_machine_is_marked() -> None:
+    """Files that reach for other processes, the network or the file system are not for mode "limits"."""
+    for candidate in candidates("hostile"):
+        words = ("getppid", "create_connection", "rmtree", "/proc/sys", "/dev/shm")
+        if any(word in candidate.source for word in words):
+            assert candidate.options.get("needs") == "bubblewrap", candidate.name
+
+
+@needs_bubblewrap
+def test_the_record_names_the_sandbox(local_evaluator: LocalEvaluator) -> None:
+    candidate = read(FOLDER / "broken" / "syntax_error.cpp")
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), candidate.source, candidate.config)
+    assert (feedback.failure, feedback.environment.sandbox) == (Failure.COMPILE_ERROR, "bubblewrap")
+    assert str(Path.cwd()) not in feedback.model_dump_json(), "the record names folders of this machine"
