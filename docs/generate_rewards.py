@@ -19,17 +19,7 @@ from typing import Any
 from pkb_gym import rewards
 from pkb_gym.envs.samplers import LearningProgress
 from pkb_gym.problems.loading import load_module
-from pkb_gym.rewards import (
-    action_cost,
-    advantages,
-    algebra,
-    compiled_only,
-    curriculum,
-    difficulty,
-    presets,
-    returns,
-    selection,
-)
+from pkb_gym.rewards import advantages, compiled_only, component, presets, returns
 from pkb_gym.rewards.recipes import RECIPES
 
 HERE = Path(__file__).resolve().parent
@@ -42,7 +32,7 @@ pictures = curves.pictures
 PAGE = HERE / "rewards.md"
 FOLDER = HERE / "rewards"
 NOISE = HERE.parent / "benchmarks" / "results" / "reward_noise.json"
-OPERATORS = (algebra, selection, compiled_only)
+OPERATORS = (component, compiled_only)
 """Modules whose components have others as operands."""
 
 ERRORS = {
@@ -85,18 +75,16 @@ def page(study: dict[str, Any]) -> str:
         _baselines(study),
         *([preset_study.section(preset_study.read())] if preset_study.RESULT.exists() else []),
         texts.CURRICULUM,
-        *(_section(thing) for thing in (curriculum.Fade, difficulty.Difficulty, LearningProgress)),
+        _section(LearningProgress),
     ]
     return "\n".join(sections)
 
 
 def components() -> list[type]:
     """The classes of `pkb_gym.rewards` that value something by themselves: no operators, nothing abstract."""
-    abstract = (rewards.Component, rewards.Recorded, rewards.ActionCost)
     found = [getattr(rewards, name) for name in rewards.__all__]
     classes = [one for one in found if isinstance(one, type) and issubclass(one, rewards.Recorded)]
-    over_turns = (rewards.BestSoFar, action_cost.Charged)
-    return [one for one in classes if one not in (*abstract, *over_turns) and one not in operators()]
+    return [one for one in classes if one not in (rewards.Recorded, rewards.BestSoFar, *operators())]
 
 
 def operators() -> list[type]:
@@ -133,7 +121,7 @@ def _components() -> str:
 
 
 def _algebra() -> str:
-    rows = [(f"`{one.__name__}`", parts.first_line(one)) for one in operators()]
+    rows = [(f"`{one.__name__}`", parts.first_line(one)) for one in operators() if one is not rewards.Component]
     return f"## Algebra\n\n{parts.markdown(rewards.Component)}\n\n{parts.table(('class', 'value'), rows)}"
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from pkb_gym import rewards
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.problems.loading import load_module
-from pkb_gym.rewards.action_cost import ActionFacts
 from pkb_gym.rewards.examples import failed, profiled, timed
 from pkb_gym.rewards.recipes import RECIPES
 
@@ -28,22 +27,9 @@ STAGES = {
     "half right": failed("output_mismatch", right_share=0.5),
     "right": timed(),
 }
-MECHANISMS = {
-    "NCCL": ("NCCL",),
-    "copy engine": ("copy engine",),
-    "SM load/store": ("SM load/store",),
-    "TMA": ("TMA",),
-    "TMA + NCCL": ("TMA", "NCCL"),
-}
 COMMUNICATION = {
     "of its own": timed().model_copy(update={"calls_torch_distributed": False}),
     "the library's": timed().model_copy(update={"calls_torch_distributed": True}),
-}
-HONESTY = {
-    "wrong": failed("output_mismatch"),
-    "right, 1x": timed(),
-    "right, 3x": timed(speedup_low=3.0),
-    "caught, 3x": timed(speedup_low=3.0, caught="late_output"),
 }
 EPISODE = {
     "does not compile": failed("compile_error"),
@@ -61,7 +47,7 @@ GRID_SPEEDUPS = (0.25, 0.5, 0.8, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0)
 FAMILIES = {
     "correctness": "How far a submission came, and how much of it is right",
     "speed": "How fast a right kernel is",
-    "means": "By what means, at what length, and honestly",
+    "means": "By what means",
 }
 """File of a picture -> what its curves have in common."""
 
@@ -97,22 +83,12 @@ def _correctness() -> list[pictures.Curve]:
     return [
         _by_name(rewards.Ladder(), STAGES),
         _by_name(rewards.Correctness(), STAGES),
-        pictures.Curve(
-            "PartialCorrectness",
-            "share of outputs that are right",
-            SHARES,
-            {
-                of: [_valid(rewards.PartialCorrectness(of=of)(_right(share))) for share in SHARES]
-                for of in ("outputs", "elements")
-            },
-        ),
     ]
 
 
 def _speed() -> list[pictures.Curve]:
     by_headroom = {
         "LogPerformance": rewards.LogPerformance(),
-        "RooflinePosition": rewards.RooflinePosition(),
         "Utilisation": rewards.Utilisation(),
         "LadderThenPerformance": rewards.LadderThenPerformance(),
     }
@@ -138,27 +114,7 @@ def _speed() -> list[pictures.Curve]:
 
 
 def _means() -> list[pictures.Curve]:
-    lengths = range(0, 80_001, 2_000)
-    length, form = rewards.LengthCost(), rewards.FormatCost()
-    capped = rewards.Speedup(cap=4.0)
-    floored = {"Speedup": capped, "floor -1": rewards.IntegrityFloor(capped, floor=-1.0)}
-    return [
-        _by_own_share(rewards.OwnKernelShare()),
-        _by_own_share(rewards.BottleneckCoverage()),
-        _by_name(rewards.UsesMechanism(), {name: profiled(mechanisms=used) for name, used in MECHANISMS.items()}),
-        _by_name(rewards.OwnCommunication(), COMMUNICATION),
-        _by_name(rewards.Honest(), HONESTY),
-        pictures.Curve(
-            "IntegrityFloor",
-            "",
-            list(HONESTY),
-            {label: [_valid(reward(one)) for one in HONESTY.values()] for label, reward in floored.items()},
-        ),
-        pictures.Curve("LengthCost", "characters", lengths, {"": [length(ActionFacts(n, n, 1)) for n in lengths]}),
-        pictures.Curve(
-            "FormatCost", "fenced blocks", ["0", "1", "2"], {"": [form(ActionFacts(9, 9, n)) for n in range(3)]}
-        ),
-    ]
+    return [_by_own_share(rewards.OwnKernelShare()), _by_name(rewards.OwnCommunication(), COMMUNICATION)]
 
 
 def _by_name(reward: rewards.Component, found: Mapping[str, Feedback]) -> pictures.Curve:
@@ -190,10 +146,6 @@ def _by_own_share(reward: rewards.Component) -> pictures.Curve:
 
 def _timed(speedup: float, headroom: float = HEADROOM) -> Feedback:
     return timed(baseline_us=BASELINE_US, roofline_us=BASELINE_US / headroom, speedup_low=speedup)
-
-
-def _right(share: float) -> Feedback:
-    return failed("output_mismatch", right_share=share) if share < 1 else timed()
 
 
 def _valid(value: float | None) -> float:

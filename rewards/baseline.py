@@ -68,7 +68,7 @@ def with_baseline(reward: R, baseline: Baseline) -> R:
     """The same reward, compared with another baseline wherever it compares with one.
 
     Raises:
-        ConfigError: it does so nowhere.
+        ConfigError: The reward compares with no baseline.
 
     Example:
         >>> from pkb_gym.rewards import Correctness, Speedup

@@ -38,14 +38,14 @@ class PaidForCompiling(Component):
             raise ValueError(f"compiled must be finite, got {self.compiled}")
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         return self.compiled if was_only_compiled(feedback) else self.value(feedback)
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         low, high = self.value.bounds()
         return min(low, self.compiled), max(high, self.compiled)
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
-        """See `ItemisedReward`: those of the value."""
+        """Those of the value, or "compiled"."""
         return {"compiled": self.compiled} if was_only_compiled(feedback) else self.value.parts(feedback)

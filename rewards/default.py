@@ -45,15 +45,15 @@ class LadderThenPerformance(Component):
             )
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         return None if is_infrastructure_failure(feedback) else sum(self.parts(feedback).values())
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return 0.0, 1.0 + self.performance.cap
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
-        """See `ItemisedReward`: "ladder", and "performance" of what is right and timed."""
+        """The value as "ladder", and as "performance" where a right kernel was timed."""
         rung = self.ladder(feedback)
         if rung is None:
             return {}

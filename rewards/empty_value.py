@@ -11,7 +11,7 @@ def empty_value(reward: Reward) -> float:
     """As much as a text that is no source at all; 0 where the reward does not value one.
 
     Raises:
-        ConfigError: the reward failed, or returned neither a finite number nor None.
+        ConfigError: The reward failed, or returned neither a finite number nor None.
 
     Example:
         >>> from pkb_gym.rewards import find_reward

@@ -58,16 +58,16 @@ LAST_STAGE: dict[str, Stage | None] = {
     "infrastructure": Stage.STATIC,
     "compiled_only": Stage.COMPILE,
 }
-"""Failure -> the last stage that is usually completed before it."""
+"""Last stage that is usually completed before a failure."""
 
 
 def failed(failure: str, right_share: float = 0.0, message: str = "example") -> Feedback:
     """A submission that failed.
 
     Args:
-        failure: one of `LAST_STAGE`.
-        right_share: outputs that matched, in hundredths, where outputs were compared at all.
-        message: for the agent.
+        failure: Failure, one of `LAST_STAGE`.
+        right_share: Share of right outputs where outputs were compared, in [0, 1], rounded to hundredths.
+        message: Message to the agent.
     """
     stage = LAST_STAGE[failure]
     check = None
@@ -110,12 +110,12 @@ def timed(
     """A submission that was right and was timed.
 
     Args:
-        baseline_us: the baseline's time of one call.
-        roofline_us: the ceiling; the lower bound is half of it.
-        speedup_low: lower end of the interval; by default the speedup itself.
-        speedup: by default the lower end of the interval, or 1.
-        captured_us: the baseline's time as CUDA graphs; the interval of the speedup over it is as wide as the other.
-        caught: code of an integrity finding.
+        baseline_us: Time of a call of the baseline, in microseconds.
+        roofline_us: Ceiling of the roofline, in microseconds; the lower bound is half of it.
+        speedup_low: Lower end of the speedup's interval; by default the speedup itself.
+        speedup: Speedup over the baseline; by default the lower end of the interval, or 1.
+        captured_us: Time of the baseline as CUDA graphs, in microseconds; the interval over it is as wide as the other.
+        caught: Code of an integrity finding.
     """
     middle = speedup if speedup is not None else speedup_low if speedup_low is not None else 1.0
     check = CheckReport(
@@ -186,9 +186,9 @@ def profiled(
     """A native CUDA submission that was right, timed and profiled, and whose only kernel is called my_kernel.
 
     Args:
-        kernels: what ran on the GPU, and its share of the time; by default nothing is known of it.
-        mechanisms: by which data moved between GPUs.
-        speedup: over the baseline.
+        kernels: Share of the GPU's time by name of a kernel; by default unknown.
+        mechanisms: Mechanisms by which data moved between GPUs.
+        speedup: Speedup over the baseline.
     """
     times = [KernelTime(name=name, launches=1, mean_us=share, share=share) for name, share in (kernels or {}).items()]
     own = KernelResources(

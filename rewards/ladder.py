@@ -42,7 +42,7 @@ class Ladder(Component):
             raise ValueError(f"rungs must not fall and must end below 1, got {self}")
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         if is_infrastructure_failure(feedback):
             return None
         if feedback.stage is None or is_caught(feedback):
@@ -60,7 +60,7 @@ class Ladder(Component):
         return self.almost
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return 0.0, 1.0
 
 

@@ -32,8 +32,8 @@ class Milestones(Component):
     over `stronger`, whose value is this project's choice.
 
     Attributes:
-        margin: share of a baseline's time that must be saved.
-        stronger: speedup of the second baseline over the first, at least 1.
+        margin: Share of a baseline's time that must be saved.
+        stronger: Speedup of the second baseline over the first, at least 1.
 
     Example:
         >>> from .examples import failed, timed
@@ -54,7 +54,7 @@ class Milestones(Component):
             raise ValueError(f"0 <= margin < 1 and a finite stronger >= 1 are needed, got {self}")
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         if is_infrastructure_failure(feedback):
             return None
         if not Correctness()(feedback):
@@ -65,5 +65,5 @@ class Milestones(Component):
         return 1.0 + sum(1 - baseline / speedup > self.margin for baseline in (1.0, self.stronger))
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return -1.0, 3.0

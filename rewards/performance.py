@@ -25,7 +25,7 @@ def headroom(feedback: Feedback, baseline: Baseline = "better") -> float:
     lower bound that no kernel beats is often far below, where no known kernel comes.
 
     Raises:
-        ValueError: the kernel was not timed.
+        ValueError: The kernel was not timed.
     """
     if feedback.timing is None:
         raise ValueError(f"{feedback.problem}: no headroom without timing; the furthest stage was {feedback.stage}")
@@ -49,7 +49,7 @@ def log_performance(feedback: Feedback, baseline: Baseline = "better") -> float:
     on which each further factor of speedup earns the same.
 
     Raises:
-        ValueError: the kernel was not timed, or its speedup is not positive.
+        ValueError: The kernel was not timed, or its speedup is not positive.
 
     Example:
         >>> from .examples import timed
@@ -97,7 +97,7 @@ class LogPerformance(Component):
             raise ValueError(f"floor <= 0 <= cap is needed, got {self}")
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, "low", self.baseline)
@@ -109,5 +109,5 @@ class LogPerformance(Component):
         return performance / (1 + performance / self.floor) if self.floor else 0.0
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return self.floor, self.cap

@@ -60,20 +60,20 @@ PRESETS: dict[str, Reward] = {
     "cuda_agent": Milestones(margin=0.05, estimate="low"),
     "roofline_only": Utilisation(),
 }
-"""Name -> reward."""
+"""Reward by name."""
 
 FAMILIES: dict[str, Callable[[float], Reward]] = {"fast_p": partial(FastP, estimate="low")}
-"""Name -> reward for a number, written name:number or name(number)."""
+"""Maker of a reward from a number, by name; written name:number or name(number)."""
 
 
 def find_reward(reward: str | Reward) -> Reward:
     """The reward of that name, of that record (see `records`) or at `module:function`.
 
     Args:
-        reward: one of these as text, or a reward, which is tried (see `user_rewards`) and handed back as it is.
+        reward: One of these as text, or a reward, which is tried (see `user_rewards`) and returned as it is.
 
     Raises:
-        ConfigError: there is none, and the message names the nearest; or it is no reward.
+        ConfigError: There is no such reward, and the message names the nearest; or the object is no reward.
 
     Example:
         >>> find_reward("fast_p:2.0")

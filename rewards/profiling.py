@@ -1,4 +1,4 @@
-"""Whether the time is spent in what the candidate wrote, and whether that is where the time goes.
+"""The share of the time that is spent in kernels of the candidate's own.
 
 A kernel may be right and yet leave the work to the library that the baseline uses ("lazy optimisation"). The profile
 shows it: each entry of a GPU's time (kernel, copy or fill) is the candidate's own or the library's.
@@ -17,9 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import accumulate
 from math import isfinite
-from typing import ClassVar
 
 from pkb_gym.engine.records.feedback import Feedback, RankProfile
 from pkb_gym.rewards.component import Bounds, Component
@@ -35,42 +33,29 @@ LIBRARIES = re.compile(
 """Beginnings of the names of PyTorch's kernels; a candidate's own gemm_kernel must not look like one."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A part of a GPU's time.
-
-    Attributes:
-        share: of the whole, in [0, 1].
-        own: whether it is the candidate's.
-    """
-
-    share: float
-    own: bool
-
-
-def time_entries(feedback: Feedback) -> tuple[Entry, ...]:
-    """The parts of a profiled submission's time, longest first; empty where they are unknown.
+def own_time_share(feedback: Feedback) -> float | None:
+    """The candidate's own share of the time of a profiled submission, in [0, 1]; None where the time is unknown.
 
     Example:
         >>> from .examples import profiled
-        >>> time_entries(profiled(kernels={"my_kernel": 0.75, "ncclDevKernel_AllGather": 0.25}))
-        (Entry(share=0.75, own=True), Entry(share=0.25, own=False))
+        >>> own_time_share(profiled(kernels={"my_kernel": 0.75, "ncclDevKernel_AllGather": 0.25}))
+        0.75
     """
     profile = feedback.profile
     if profile is None:
-        return ()
+        return None
     if profile.kernels:
         entries = [(kernel.share, is_own(kernel.name, feedback)) for kernel in profile.kernels]
     elif feedback.config.device == "cpu" and feedback.config.dialect == "native":
         entries = [part for rank in profile.ranks for part in _inside_and_outside(rank)]
     else:
-        return ()
-    sound = [(share, own) for share, own in entries if share > 0]
-    most = max((share for share, _ in sound), default=0.0)
-    if not (most > 0 and isfinite(most)):
-        return ()
-    total = sum(share / most for share, _ in sound)
-    return tuple(sorted((Entry(share / most / total, own) for share, own in sound), key=lambda entry: -entry.share))
+        return None
+    longest = max((share for share, _ in entries), default=0.0)
+    if not (longest > 0 and isfinite(longest)):
+        return None
+    # Relative to the longest one, so that no sum exceeds the range of floating-point numbers.
+    shares = [(share / longest, is_its_own) for share, is_its_own in entries if share > 0]
+    return sum(share for share, is_its_own in shares if is_its_own) / sum(share for share, _ in shares)
 
 
 def is_own(name: str, feedback: Feedback) -> bool:
@@ -106,70 +91,24 @@ class OwnKernelShare(Component):
         0.25
     """
 
-    untrusted: ClassVar[bool] = True
     unknown: float = 0.0
 
     def __post_init__(self) -> None:
-        _refuse_no_share("unknown", self.unknown)
+        if not 0 <= self.unknown <= 1:
+            raise ValueError(f"unknown must be in [0, 1], got {self.unknown}")
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         if is_infrastructure_failure(feedback):
             return None
         if not is_right(feedback):
             return 0.0
-        entries = time_entries(feedback)
-        return _own_share(entries) if entries else self.unknown
+        share = own_time_share(feedback)
+        return self.unknown if share is None else share
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return 0.0, 1.0
-
-
-@dataclass(frozen=True)
-class BottleneckCoverage(Component):
-    """The candidate's own share of the longest entries of the profile, else 0.
-
-        r = T_own / T_all    among the longest entries that together make up a part of the time
-
-    The part is half by default. A candidate that replaces many small kernels and leaves the great one gets nothing.
-
-    Range: [0, 1]; `unknown` for a right kernel without a profile of its kernels.
-    Source: own, after the bottlenecks that Dr. Kernel's reward (arXiv:2602.05885) is to draw attention to.
-
-    Example:
-        >>> from .examples import profiled
-        >>> BottleneckCoverage()(profiled(kernels={"void at::native::copy": 0.6, "my_kernel": 0.4}))
-        0.0
-    """
-
-    untrusted: ClassVar[bool] = True
-    part: float = 0.5
-    unknown: float = 0.0
-
-    def __post_init__(self) -> None:
-        _refuse_no_share("part", self.part)
-        _refuse_no_share("unknown", self.unknown)
-
-    def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
-        if is_infrastructure_failure(feedback):
-            return None
-        if not is_right(feedback):
-            return 0.0
-        entries = time_entries(feedback)
-        before = accumulate((entry.share for entry in entries), initial=0.0)
-        longest = [entry for entry, sofar in zip(entries, before, strict=False) if sofar < self.part or sofar == 0]
-        return _own_share(longest) if entries else self.unknown
-
-    def bounds(self) -> Bounds:
-        """See `Component`."""
-        return 0.0, 1.0
-
-
-def _own_share(entries: tuple[Entry, ...] | list[Entry]) -> float:
-    own, rest = (sum(entry.share for entry in entries if entry.own is kind) for kind in (True, False))
-    return own / (own + rest)
 
 
 def _inside_and_outside(rank: RankProfile) -> tuple[tuple[float, bool], tuple[float, bool]]:
@@ -187,8 +126,3 @@ def _is_same(profiled: str, compiled: str) -> bool:
 def _bare(name: str) -> str:
     """A kernel's name without what some tools put before it: "void " and brackets of anonymous namespaces."""
     return name.removeprefix("void ").replace("(anonymous namespace)::", "").split("(")[0].split("<")[0]
-
-
-def _refuse_no_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name} must be in [0, 1], got {value}")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.advantages import Advantages, Group, group_relative, leave_one_out
-from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.returns import (
     KEVIN_GAMMA,
     Values,
@@ -22,36 +20,25 @@ from pkb_gym.rewards.returns import (
 
 @dataclass(frozen=True)
 class Recipe:
-    """From the feedback of a group of episodes to an advantage of each turn.
+    """The way from the feedback of a group of episodes to an advantage of each turn.
 
     Attributes:
-        reward: name of the preset that values one submission.
-        returns: credit of each turn, from the values of its episode.
-        advantages: of each turn, from the credits of all episodes of a problem.
-        source: the paper, with the parts that are this project's own.
+        reward: Name of the preset that values one submission.
+        returns: Function from the values of an episode to the credit of each turn.
+        advantages: Function from the credits of all episodes of a problem to the advantage of each turn.
+        source: Paper, with the parts that are this project's own.
 
     Example:
-        >>> from .examples import failed, timed
-        >>> group = [[failed("timeout"), timed(speedup=1.0)], [timed(speedup=1.0), failed("infrastructure")]]
-        >>> RECIPES["kernelbench"].advantages_of([[timed(speedup=2.0)], [failed("timeout")]])
-        [[1.0], [-1.0]]
-        >>> [[None if a is None else round(a, 2) for a in turns] for turns in RECIPES["kevin"].advantages_of(group)]
-        [[-1.41, 0.71], [0.71, None]]
+        >>> recipe = find_recipe("default")
+        >>> values = [[0.0, 1.0], [1.0, None]]
+        >>> recipe.advantages([recipe.returns(episode) for episode in values])
+        [[-1.0, 0.0], [1.0, None]]
     """
 
     reward: str
     returns: Callable[[Values], list[float | None]]
     advantages: Callable[[Group], Advantages]
     source: str
-
-    def advantages_of(self, group: Sequence[Sequence[Feedback]]) -> Advantages:
-        """The advantage of each turn; None for an infrastructure failure.
-
-        Args:
-            group: feedback of episodes of one problem, turn by turn.
-        """
-        reward = find_reward(self.reward)
-        return self.advantages([self.returns([reward(feedback) for feedback in episode]) for episode in group])
 
 
 RECIPES: dict[str, Recipe] = {
@@ -89,14 +76,14 @@ RECIPES: dict[str, Recipe] = {
         "(`Milestones`)",
     ),
 }
-"""Name -> recipe."""
+"""Recipe by name."""
 
 
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: There is no such recipe.
 
     Example:
         >>> find_recipe("kevin").reward

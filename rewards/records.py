@@ -1,10 +1,9 @@
-"""Rewards as JSON and YAML, so that what a run was paid by is recorded exactly and can be built again.
+"""Rewards as JSON, so that what a run was paid by is recorded exactly and can be built again.
 
     {"schema_version": 2, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}
 
 Each object is its class by name and all its fields, defaults too: a default that changes later changes no record. Known
-are all that derive from `Recorded`. YAML is written as JSON, which it contains, with numbers that every YAML reader
-takes for numbers; what is read back must be JSON too. So neither needs a library.
+are all that derive from `Recorded`. YAML readers take a record too, as JSON is a part of YAML.
 """
 
 from __future__ import annotations
@@ -18,42 +17,42 @@ from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.suggestions import did_you_mean
-from pkb_gym.rewards.component import Recorded, RecordedReward
+from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.reward import Reward
 
 SCHEMA_VERSION = 2
 """2: rewards name their baseline; those of version 1 took the eager one."""
 
 PLAIN = {float: "a finite number", int: "a whole number", str: "a text", bool: "true or false"}
-"""Type of a field -> what it is called in errors."""
+"""Name of a field's type in errors."""
 
 MAX_CHARS, MAX_DEPTH, MAX_SHOWN_CHARS = 1 << 18, 64, 80
-"""Of a record; of objects within objects in one; of what is wrong with one in an error."""
+"""Limits: length of a record, objects within each other, length of a wrong value in an error."""
 
 TOO_DEEP = f"a reward's record is nested too deeply: at most {MAX_DEPTH} objects within each other"
 
 Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
 
 
-def to_json(reward: Reward | Recorded) -> str:
+def to_json(reward: Reward) -> str:
     """The record of a reward, on one line.
 
     Raises:
-        ConfigError: it, or a part of it, is no `Recorded`: a plain function has no record.
+        ConfigError: The reward, or a part of it, is no `Recorded`: a plain function has no record.
 
     Example:
         >>> from pkb_gym.rewards import Correctness
         >>> to_json(0.3 * Correctness())
         '{"schema_version": 2, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}'
     """
-    return json.dumps(_document(reward), allow_nan=False)
+    return json.dumps({"schema_version": SCHEMA_VERSION, "reward": _plain(reward)}, allow_nan=False)
 
 
 def from_json(text: str) -> Reward:
     """The reward of a record.
 
     Raises:
-        ConfigError: it is no such record; the message says where, and names the nearest of what is unknown.
+        ConfigError: The text is no such record; the message says where, and names the nearest known name.
 
     Example:
         >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "p": 1.5}}')
@@ -68,44 +67,14 @@ def from_json(text: str) -> Reward:
     try:
         document: Json = json.loads(text)
     except ValueError as error:  # of numbers with thousands of digits too
-        raise ConfigError(f"a reward's record must be JSON, or YAML that is JSON too: {error}") from None
+        raise ConfigError(f"a reward's record must be JSON: {error}") from None
     except RecursionError:
         raise ConfigError(TOO_DEEP) from None
     if not isinstance(document, dict) or document.keys() != {"schema_version", "reward"}:
         raise ConfigError('a reward\'s record is {"schema_version": 2, "reward": {"component": ...}}')
     if document["schema_version"] != SCHEMA_VERSION:
         raise ConfigError(f"schema_version: expected {SCHEMA_VERSION}, got {_shown(document['schema_version'])}")
-    reward = _build(document["reward"], RecordedReward, "reward", 1)
-    assert isinstance(reward, RecordedReward)
-    return reward
-
-
-def to_yaml(reward: Reward | Recorded) -> str:
-    """The record of a reward as YAML: JSON in several lines.
-
-    Example:
-        >>> from pkb_gym.rewards import FastP
-        >>> print(to_yaml(FastP(1.5)), end="")
-        {
-          "schema_version": 2,
-          "reward": {
-            "component": "FastP",
-            "p": 1.5,
-            "estimate": "point",
-            "baseline": "eager"
-          }
-        }
-    """
-    return _lines(_document(reward), "") + "\n"
-
-
-def from_yaml(text: str) -> Reward:
-    """The reward of a record that `to_yaml` wrote; see `from_json`."""
-    return from_json(text)
-
-
-def _document(reward: Reward | Recorded) -> dict[str, Json]:
-    return {"schema_version": SCHEMA_VERSION, "reward": _plain(reward)}
+    return _build(document["reward"], Recorded, "reward", 1)
 
 
 def _plain(value: object) -> Json:
@@ -117,20 +86,6 @@ def _plain(value: object) -> Json:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(f"{value!r} cannot be recorded: only rewards that derive from Recorded can")
-
-
-def _lines(value: Json, indent: str) -> str:
-    """Indented JSON whose numbers have a point, without which some YAML readers take 1e-05 for a text."""
-    if isinstance(value, float) and "." not in repr(value):
-        mantissa, exponent = repr(value).split("e")
-        return f"{mantissa}.0e{exponent}"
-    inner = indent + "  "
-    if isinstance(value, dict) and value:
-        rows = [f"{inner}{json.dumps(key)}: {_lines(one, inner)}" for key, one in value.items()]
-        return "{\n" + ",\n".join(rows) + f"\n{indent}}}"
-    if isinstance(value, list) and value:
-        return "[\n" + ",\n".join(inner + _lines(one, inner) for one in value) + f"\n{indent}]"
-    return json.dumps(value, allow_nan=False)
 
 
 def _build(record: Json, wanted: type, where: str, depth: int) -> Recorded:
@@ -155,7 +110,7 @@ def _build(record: Json, wanted: type, where: str, depth: int) -> Recorded:
     hints = get_type_hints(kind)
     values = {key: _read(value, hints[key], f"{where}.{key}", depth) for key, value in given.items()}
     if not issubclass(kind, wanted):
-        raise ConfigError(f"{where}: {name} is no {'reward' if wanted is RecordedReward else wanted.__name__}")
+        raise ConfigError(f"{where}: {name} is no {wanted.__name__}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
@@ -174,7 +129,7 @@ def _read(value: Json, hint: object, where: str, depth: int) -> object:
         return value
     if isinstance(hint, type) and hint in PLAIN:
         return _read_plain(value, hint, where)
-    kind = hint if isinstance(hint, type) and issubclass(hint, Recorded) else RecordedReward
+    kind = hint if isinstance(hint, type) and issubclass(hint, Recorded) else Recorded
     return _build(value, kind, where, depth + 1)
 
 

@@ -15,7 +15,7 @@ class Reward(Protocol):
         """The value of one submission.
 
         Args:
-            feedback: what its evaluation found.
+            feedback: Record of its evaluation.
 
         Returns:
             A finite number; None where nothing is to be learnt from it (`is_infrastructure_failure`).

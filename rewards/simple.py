@@ -24,11 +24,11 @@ class Correctness(Component):
     """
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         return None if is_infrastructure_failure(feedback) else float(is_right(feedback))
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return 0.0, 1.0
 
 
@@ -61,12 +61,12 @@ class FastP(Component):
             raise ValueError(f"fast_p needs a finite p >= 0, got {self.p}")
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
         return float(speedup is not None and speedup > self.p)
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return 0.0, 1.0

@@ -54,14 +54,14 @@ class Speedup(Component):
             raise ValueError(f"cap must be positive and finite, got {self.cap}")
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
         return 0.0 if speedup is None else min(self.cap, speedup)
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return 0.0, self.cap
 
 
@@ -98,7 +98,7 @@ class LogSpeedup(Component):
         refuse_limits(self.floor, self.cap)
 
     def __call__(self, feedback: Feedback) -> float | None:
-        """See `Reward`."""
+        """The value of one submission, or None."""
         if is_infrastructure_failure(feedback):
             return None
         speedup = paid_speedup(feedback, self.estimate, self.baseline)
@@ -110,7 +110,7 @@ class LogSpeedup(Component):
         return doublings / (1 + doublings / self.floor) if self.floor else 0.0
 
     def bounds(self) -> Bounds:
-        """See `Component`."""
+        """Least and greatest value."""
         return self.floor, self.cap
 
 

@@ -25,10 +25,10 @@ def load_reward(reference: str) -> Reward:
     """Imports a reward, also from the working directory, and tries it.
 
     Args:
-        reference: `module:function` or `module:object`, for example "my_rewards:squared_speedup".
+        reference: Text `module:function` or `module:object`, for example "my_rewards:squared_speedup".
 
     Raises:
-        ConfigError: there is no such module or function, or it is no reward.
+        ConfigError: There is no such module or function, or it is no reward.
     """
     return checked_reward(load_object(reference, "reward"))
 
@@ -37,7 +37,7 @@ def checked_reward(reward: object) -> Reward:
     """The reward itself, once it was tried: pickled, and called on records of a wrong and of a right kernel.
 
     Raises:
-        ConfigError: it is no function of one `Feedback` with a finite number or None as its value, or not picklable.
+        ConfigError: The object is no function from a `Feedback` to a finite number or None, or cannot be pickled.
     """
     if isinstance(reward, type):
         raise ConfigError(f"reward {reward.__name__} is a class; give an instance: {reward.__name__}(...)")
@@ -59,12 +59,12 @@ def value_of(reward: Reward, feedback: Feedback, which: str | None = None) -> fl
     """The value of one submission, as a plain float.
 
     Args:
-        reward: is called.
-        feedback: on the submission.
-        which: that feedback is, in words; None for one of its problem.
+        reward: Reward to call.
+        feedback: Record of the submission's evaluation.
+        which: Name of that feedback in errors; by default that of its problem.
 
     Raises:
-        ConfigError: the reward failed, or returned neither a finite number nor None.
+        ConfigError: The reward failed, or returned neither a finite number nor None.
 
     Example:
         >>> from pkb_gym.rewards import Correctness
@@ -87,7 +87,7 @@ def checked_value(reward: Reward, value: object) -> float | None:
     """The value that a reward returned, as a plain float.
 
     Raises:
-        ConfigError: it is neither a finite number nor None.
+        ConfigError: The value is neither a finite number nor None.
 
     Example:
         >>> from pkb_gym.rewards import Correctness
@@ -113,7 +113,7 @@ def checked_parts(reward: Reward, parts: Mapping[str, float]) -> dict[str, float
     """The parts that a reward returns, as plain floats.
 
     Raises:
-        ConfigError: a part is no finite number.
+        ConfigError: A part is no finite number.
     """
     found = {name: checked_value(reward, part) for name, part in parts.items()}
     return {name: part for name, part in found.items() if part is not None}

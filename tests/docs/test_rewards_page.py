@@ -9,8 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pkb_gym.problems.loading import load_module
-from pkb_gym.rewards import BestSoFar, Charged, Component
-from pkb_gym.rewards.action_cost import ActionCost
+from pkb_gym.rewards import BestSoFar, Component
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.recipes import RECIPES
 from tests.docs.pages import DOCS, ROOT
@@ -66,8 +65,8 @@ def test_every_component_has_a_curve_and_a_section():
 
 
 def test_every_class_of_the_package_is_a_component_an_operator_or_about_turns():
-    own = {kind for base in (Component, ActionCost) for kind in _below(base) if kind.__module__.startswith("pkb_gym.")}
-    assert own <= {*generator.components(), *generator.operators(), BestSoFar, Charged}
+    own = {kind for kind in _below(Component) if kind.__module__.startswith("pkb_gym.")}
+    assert own <= {*generator.components(), *generator.operators(), BestSoFar}
 
 
 def test_every_preset_and_recipe_is_listed():
@@ -85,7 +84,7 @@ def test_the_code_on_the_page_runs():
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for block in blocks:
         exec(compile(block, "docs/rewards.md", "exec"), names)
-    assert len(blocks) == 3 and names["hardest_first"]
+    assert len(blocks) == 2 and names["reward"]
 
 
 def _below(kind: type) -> set[type]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-import random
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +16,6 @@ from pkb_gym.rewards import (
     EpisodeScore,
     LadderThenPerformance,
     best_of_episode,
-    best_so_far,
     discounted_max,
     discounted_sum,
     find_reward,
@@ -26,7 +24,6 @@ from pkb_gym.rewards import (
     improvement_only,
     last_of_episode,
     leave_one_out,
-    shaped_rewards,
 )
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.returns import own_value
@@ -78,49 +75,6 @@ def best(episodes, value) -> set:
 # ---- potential-based shaping ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30)
-@given(potential=st.lists(st.floats(-5, 5), min_size=85, max_size=85), gamma=st.sampled_from([1.0, 0.9, 0.4]))
-def test_any_potential_leaves_the_best_trajectories_what_they_were(potential, gamma):
-    """States are histories of up to three turns: 1 + 4 + 16 + 64 of them, each with a potential of its own."""
-    histories = [history for turns in range(4) for history in itertools.product(VALUES, repeat=turns)]
-    phi = dict(zip(histories, potential, strict=True))
-
-    def shaped(episode: tuple[float, ...]) -> float:
-        potentials = [phi[episode[:turn]] for turn in range(len(episode) + 1)]
-        return discounted(shaped_rewards(episode, potentials, gamma), gamma)
-
-    for episode in EPISODES:
-        assert shaped(episode) == pytest.approx(discounted(episode, gamma) - phi[()])
-    assert best(EPISODES, shaped) == best(EPISODES, lambda episode: discounted(episode, gamma))
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_the_best_policy_of_a_random_problem_stays_the_best(seed, gamma):
-    """Two turns, two actions, chance in between: all policies are listed, with shaping and without."""
-    draw = random.Random(seed)
-    chance = {
-        history: [draw.random() for _ in VALUES]
-        for history in [(a,) for a in (0, 1)] + [(a, v, b) for a in (0, 1) for v in VALUES for b in (0, 1)]
-    }
-    policies = list(itertools.product((0, 1), repeat=1 + len(VALUES)))
-
-    def expected(policy: tuple[int, ...], pay) -> float:
-        first, later = policy[0], dict(zip(VALUES, policy[1:], strict=True))
-        total = 0.0
-        for v, w in itertools.product(VALUES, repeat=2):
-            here, there = chance[first,], chance[first, v, later[v]]
-            likely = here[VALUES.index(v)] / sum(here) * there[VALUES.index(w)] / sum(there)
-            total += likely * discounted(pay((v, w)), gamma)
-        return total
-
-    plain = best(policies, lambda policy: expected(policy, lambda episode: episode))
-    shaped = best(
-        policies, lambda policy: expected(policy, lambda episode: shaped_rewards(episode, best_so_far(episode), gamma))
-    )
-    assert plain == shaped
-
-
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
 def test_the_best_episodes_by_the_best_so_far_are_those_with_the_best_submission(gamma):
     """Of a given number of turns; every episode of three out of five kinds of submission is listed."""
@@ -150,20 +104,6 @@ def test_a_faster_submission_never_lowers_the_pay_of_an_episode(speeds, which, f
     faster = [speed * factor if turn == which else speed for turn, speed in enumerate(speeds)]
     slow, fast = (sum(paid([timed(speedup_low=speed) for speed in some])) for some in (speeds, faster))
     assert fast >= slow - 1e-12
-
-
-@given(values=values)
-def test_best_so_far_agrees_with_what_an_episode_is_paid(values):
-    potentials = best_so_far(values)
-    gains = improvement_only(values)
-    assert len(potentials) == len(values) + 1
-    for before, after, gain in zip(potentials[:-1], potentials[1:], gains, strict=True):
-        assert after - before == (gain or 0.0) >= 0
-
-
-def test_potentials_must_fit_the_turns():
-    with pytest.raises(ValueError, match="2 turns have 3 potentials, got 2"):
-        shaped_rewards([0.0, 1.0], [0.0, 1.0])
 
 
 # ---- returns -------------------------------------------------------------------------------------------------------
@@ -289,10 +229,12 @@ def test_recipes_skip_exactly_infrastructure_failures(group):
     from pkb_gym.rewards.recipes import RECIPES
 
     for name, recipe in RECIPES.items():
-        found = recipe.advantages_of(group)
+        reward = find_reward(recipe.reward)
+        values = [[reward(feedback) for feedback in episode] for episode in group]
+        found = recipe.advantages([recipe.returns(episode) for episode in values])
         assert [[a is None for a in turns] for turns in found] == [
             [feedback.failure in NOT_JUDGED for feedback in turns] for turns in group
         ], name
         assert all(math.isfinite(a) for turns in found for a in turns if a is not None), name
-        assert callable(find_reward(recipe.reward))
-        assert pickle.loads(pickle.dumps(recipe)).advantages_of(group) == found
+        again = pickle.loads(pickle.dumps(recipe))
+        assert again.advantages([again.returns(episode) for episode in values]) == found

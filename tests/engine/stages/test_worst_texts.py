@@ -20,7 +20,6 @@ from pkb_gym.engine.stages.static import MAX_PARSED_CHARS, calls_torch_distribut
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.envs.text.formatting import cut_middle
 from pkb_gym.envs.text.reply import take_source
-from pkb_gym.rewards.action_cost import ActionFacts
 from pkb_gym.rewards.examples import failed
 
 BOUND_S = 60.0
@@ -70,7 +69,6 @@ TEXTS = {
 }
 LOOKS: dict[str, Callable[[str], object]] = {
     "streams": makes_streams,
-    "reply": ActionFacts.of,
     "replies": take_source,
     "first error": _first_error,
     "compiler's log": cut_log,

@@ -1,4 +1,4 @@
-"""Composed rewards: they print as they are written, go through JSON and YAML, and stay finite."""
+"""Composed rewards: they print as they are written, go through JSON, and stay finite."""
 
 from __future__ import annotations
 
@@ -15,33 +15,23 @@ import pkb_gym.rewards
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.rewards import (
     BestSoFar,
-    Charged,
     Component,
     Constant,
     Correctness,
     EpisodeScore,
     FastP,
-    FormatCost,
-    Honest,
-    IntegrityFloor,
     Ladder,
     LadderThenPerformance,
-    LengthCost,
     LogPerformance,
     LogSpeedup,
-    Maximum,
-    Minimum,
-    PartialCorrectness,
-    Product,
+    OwnCommunication,
+    OwnKernelShare,
     Scale,
     Speedup,
     Sum,
-    UsesMechanism,
     find_reward,
     from_json,
-    from_yaml,
     to_json,
-    to_yaml,
 )
 from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.examples import failed, timed
@@ -51,7 +41,9 @@ from tests.rewards.strategies import NOT_JUDGED, feedbacks
 NAMES = vars(pkb_gym.rewards)
 numbers = st.floats(-1e6, 1e6)
 leaves = st.one_of(
-    st.sampled_from([Correctness(), Honest(), Ladder(), LadderThenPerformance(), LogSpeedup(), UsesMechanism()]),
+    st.sampled_from(
+        [Correctness(), OwnCommunication(), Ladder(), LadderThenPerformance(), LogSpeedup(), OwnKernelShare()]
+    ),
     st.builds(Constant, numbers),
     st.builds(FastP, st.floats(0, 10)),
     st.builds(Speedup, st.sampled_from(["low", "point"]), st.floats(1e-5, 1e5)),
@@ -65,14 +57,9 @@ def compositions(inner: st.SearchStrategy[Component]) -> st.SearchStrategy[Compo
         st.builds(lambda a, b: a - b, inner, inner | numbers),
         st.builds(lambda a, b: b - a, inner, numbers),
         st.builds(lambda a, b: b * a, inner, numbers),
-        st.builds(lambda a, b: a * b, inner, inner),
         st.builds(lambda a: -a, inner),
         st.builds(lambda a, low_high: a.clip(*low_high), inner, limits),
         st.builds(lambda a, condition, other: a.where(condition, other), inner, inner, inner | numbers),
-        st.builds(lambda a, b: Maximum((a, b)), inner, inner),
-        st.builds(lambda a, b: Minimum((a, b)), inner, inner),
-        st.builds(lambda a, name: a.named(name), inner, st.text(max_size=5)),
-        st.builds(lambda a, floor: IntegrityFloor(a, floor), inner, numbers),
     )
 
 
@@ -88,7 +75,7 @@ def test_what_is_printed_can_be_read(reward):
 @settings(max_examples=100)
 @given(reward=rewards)
 def test_round_trips_are_exact(reward):
-    assert from_json(to_json(reward)) == from_yaml(to_yaml(reward)) == pickle.loads(pickle.dumps(reward)) == reward
+    assert from_json(to_json(reward)) == pickle.loads(pickle.dumps(reward)) == reward
     assert hash(from_json(to_json(reward))) == hash(reward)
 
 
@@ -141,17 +128,16 @@ def test_finite_within_bounds_and_none_exactly_for_infrastructure_failures(rewar
             0.3 * Correctness() + Speedup(),
             "0.3 * Correctness() + Speedup(estimate='point', cap=1000.0, baseline='eager')",
         ),
-        (Correctness() - 0.5 * Honest() - Honest(), "Correctness() - 0.5 * Honest() - Honest()"),
+        (Correctness() - 0.5 * Ladder(), f"Correctness() - 0.5 * {Ladder()!r}"),
+        (Correctness() - OwnCommunication(), "Correctness() - OwnCommunication()"),
         ((Correctness() + 1) * 0.5, "0.5 * (Correctness() + Constant(value=1.0))"),
-        (
-            (Correctness() + Honest()) * FastP(2),
-            "(Correctness() + Honest()) * FastP(p=2, estimate='point', baseline='eager')",
-        ),
         ((2 * Correctness()).clip(0, 1), "(2.0 * Correctness()).clip(0.0, 1.0)"),
-        (Correctness().where(Honest(), -1), "Correctness().where(Honest(), otherwise=-1.0)"),
+        (Correctness().where(OwnCommunication(), -1), "Correctness().where(OwnCommunication(), otherwise=-1.0)"),
         (1 - Correctness(), "Constant(value=1.0) - Correctness()"),
-        (Correctness() - (Honest() + 1), "Correctness() - (Honest() + Constant(value=1.0))"),
-        (Maximum((Correctness(), Constant(0.5))), "Maximum(of=(Correctness(), Constant(value=0.5)))"),
+        (
+            Correctness() - (OwnCommunication() + 1),
+            "Correctness() - (OwnCommunication() + Constant(value=1.0))",
+        ),
     ],
 )
 def test_how_they_print(reward, text):
@@ -162,24 +148,20 @@ def test_values_by_hand():
     """Right, twice as fast as the baseline."""
     right, wrong = timed(speedup=2.0), failed("output_mismatch", right_share=0.5)
     speed = Speedup(cap=3.0)
-    partial = PartialCorrectness(almost=0.5)
-    reward = (0.3 * Correctness() + speed).where(Correctness(), otherwise=0.2 * partial - 1)
-    assert reward(right) == 2.3 and reward(wrong) == pytest.approx(-0.95)
-    assert (speed * Correctness() * 2)(right) == 4.0 and (-speed)(right) == -2.0
+    reward = (0.3 * Correctness() + speed).where(Correctness(), otherwise=0.2 * Ladder() - 1)
+    assert reward(right) == 2.3 and reward(wrong) == pytest.approx(-0.92)
+    assert (speed * 2)(right) == 4.0 and (-speed)(right) == -2.0
     assert speed.clip(0, 1)(right) == 1.0 and (5 - speed)(right) == 3.0
-    assert Maximum((speed, Constant(1.0), Constant(3.0)))(right) == 3.0
-    assert Minimum((speed, Constant(1.0), Constant(3.0)))(right) == 1.0
 
 
-def test_sums_and_products_are_flat():
-    a, b, c = Correctness(), Honest(), FastP(1.0)
+def test_sums_are_flat():
+    a, b, c = Correctness(), OwnCommunication(), FastP(1.0)
     assert a + (b + c) == (a + b) + c == Sum((a, b, c)) == Sum((a, Sum((b, c))))
-    assert a * (b * c) == (a * b) * c == Product((a, b, c))
 
 
-def test_parts_of_the_same_name_are_added_and_names_can_be_given():
-    reward = Correctness() + 0.5 * Correctness() + Speedup().named("speed")
-    assert reward.parts(timed(speedup=2.0)) == {"correctness": 1.5, "speed": 2.0}
+def test_parts_of_the_same_name_are_added():
+    reward = Correctness() + 0.5 * Correctness() + Speedup()
+    assert reward.parts(timed(speedup=2.0)) == {"correctness": 1.5, "speedup": 2.0}
     assert reward.parts(failed("infrastructure")) == {}
 
 
@@ -191,30 +173,22 @@ def test_a_composition_can_be_an_episode_s_reward():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_round_trip(name):
-    assert from_json(to_json(PRESETS[name])) == from_yaml(to_yaml(PRESETS[name])) == PRESETS[name]
+    assert from_json(to_json(PRESETS[name])) == PRESETS[name]
 
 
 def test_a_record_stands_for_its_reward_wherever_a_name_may():
     reward = 0.3 * Correctness() + Speedup()
-    assert find_reward(to_json(reward)) == find_reward(to_yaml(reward)) == reward
+    assert find_reward(to_json(reward)) == reward
 
 
-def test_records_hold_defaults_and_costs():
-    reward = Charged(Ladder(almost=0.5), (LengthCost(), FormatCost(0.01)))
-    assert from_json(to_json(reward)) == reward
-    assert json.loads(to_json(reward))["reward"]["value"] == {
+def test_records_hold_defaults():
+    assert json.loads(to_json(Ladder(almost=0.5)))["reward"] == {
         "component": "Ladder",
         "accepted": 0.05,
         "compiled": 0.2,
         "ran": 0.25,
         "almost": 0.5,
     }
-
-
-def test_yaml_is_read_alike_by_a_yaml_library():
-    yaml = pytest.importorskip("yaml", reason="PyYAML is no dependency")
-    reward = Speedup(cap=1e-05) + 1e30 * Correctness().named("né\n: x") + UsesMechanism(unwanted=())
-    assert yaml.safe_load(to_yaml(reward)) == json.loads(to_json(reward))
 
 
 def test_whole_numbers_are_read_where_fractions_are_meant():
@@ -226,6 +200,8 @@ class Halfway(Component):
     """A component of someone else's."""
 
     way: float = 0.5
+    steps: int = 1
+    title: str = ""
 
     def __call__(self, feedback):
         return self.way
@@ -260,13 +236,11 @@ LADDER = {"component": "Ladder"}
         ({"component": "Scale", "factor": "2", "value": LADDER}, 'reward.factor: expected a finite number, got "2"'),
         ({"component": "Scale", "factor": True, "value": LADDER}, "reward.factor: expected a finite number, got true"),
         ({"component": "Constant", "value": float("nan")}, "reward.value: expected a finite number, got NaN"),
-        ({"component": "LengthCost", "free": 1.5}, "reward.free: expected a whole number, got 1.5"),
-        ({"component": "Named", "value": LADDER, "name": 1}, "reward.name: expected a text, got 1"),
         ({"component": "Speedup", "estimate": "mean"}, "reward.estimate: expected one of 'low', 'point', got \"mean\""),
         ({"component": "Ladder", "almost": 1.5}, "reward: Ladder: rungs must not fall"),
         ({"component": "LadderThenPerformance", "ladder": {"component": "FastP"}}, "reward.ladder: FastP is no Ladder"),
-        ({"component": "FormatCost"}, "reward: FormatCost is no reward"),
-        ({"component": "BestSoFar", "value": {"component": "FormatCost"}}, "reward.value: FormatCost is no reward"),
+        ({"component": "Halfway", "steps": 1.5}, "reward.steps: expected a whole number, got 1.5"),
+        ({"component": "Halfway", "title": 1}, "reward.title: expected a text, got 1"),
         ([], r'reward: expected \{"component"'),
     ],
 )
@@ -278,7 +252,7 @@ def test_unknown_names_and_fields_say_where_and_what_there_is(record, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("component: Ladder", "must be JSON, or YAML that is JSON too"),
+        ("component: Ladder", "must be JSON"),
         ("{}", "a reward's record is"),
         ("3", "a reward's record is"),
         ('{"schema_version": 1, "reward": {}}', "schema_version: expected 2, got 1"),
@@ -326,10 +300,9 @@ def test_a_plain_function_has_no_record():
         (lambda: 1e300 * (1e300 * Correctness()), "a reward must be finite"),
         (lambda: Scale(math.nan, Correctness()), "a reward must be finite"),
         (lambda: Constant(1e308) + Constant(1e308), "a reward must be finite"),
-        (lambda: Constant(1e200) * Constant(1e200), "a reward must be finite"),
         (lambda: LogPerformance(cap=math.inf) + 1, "a reward must be finite"),
         (lambda: Correctness().clip(1, 0), "low <= high is needed, got 1.0 and 0.0"),
-        (lambda: Maximum((Correctness(),)), "Maximum needs at least two values, got 1"),
+        (lambda: Sum((Correctness(),)), "Sum needs at least two values, got 1"),
     ],
 )
 def test_what_might_not_be_finite_is_refused(build, message):
@@ -341,3 +314,8 @@ def test_what_might_not_be_finite_is_refused(build, message):
 def test_only_components_and_numbers_compose(other):
     with pytest.raises(TypeError, match="composed of components and numbers"):
         Correctness() + other
+
+
+def test_rewards_are_multiplied_by_numbers_alone():
+    with pytest.raises(TypeError, match="real number"):
+        Correctness() * Speedup()
