@@ -17,6 +17,7 @@ from typing import Any
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.report.leaderboard.checkout import checkout_commit
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -80,6 +81,6 @@ def gpus_in_name(world_size: int, ranks_per_gpu: int) -> str:
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:
     """Writes one result with its header and prints it."""
-    content = json.dumps(header() | result, indent=1)
-    write_atomically(folder / f"{name}.json", content + "\n")
-    print(content)
+    content = row_json(header() | result)
+    write_atomically(folder / f"{name}.json", content)
+    print(content, end="")

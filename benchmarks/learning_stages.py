@@ -11,24 +11,17 @@ from benchmarks.learning_prompts import PRACTICE, RINGS
 from benchmarks.learning_weights import BEGIN, judged_weights
 from pkb_gym.training.learner.weight_difference import WEIGHTS
 
-STUDY_RING = "sizes"
-"""Ring on which policies and controls are compared at equal evaluations."""
-RINGS_OF_VERDICTS = ("sizes", "left_out")
-"""Rings on which the text of the feedback is left out."""
-OF_SFT_ALONE = ("rings_sft", "rings_base", "verdict_sft", "samples")
-"""Stages that need no more than SFT."""
-
 
 @dataclass(frozen=True)
 class Stage:
     """One recipe.
 
     Attributes:
-        name: of the stage and of its folder.
-        arguments: module, and its options.
-        limit_s: longest time of one call.
-        total_s: time of all calls together, after which the stage counts as finished; None where one call is enough.
-        made: a file in the stage's folder without which it is not finished.
+        name: Name of the stage and of its folder.
+        arguments: Module and its options.
+        limit_s: Longest time of one call, in seconds.
+        total_s: Seconds of all calls together, after which the stage is finished; None where one call is enough.
+        made: File in the stage's folder without which it is not finished.
     """
 
     name: str
@@ -38,54 +31,30 @@ class Stage:
     made: str = ""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Numbers that the options of stages depend on.
-
-    Attributes:
-        study_prompts: prompts of `STUDY_RING`, which are the first ones.
-        verdict_prompts: prompts of `RINGS_OF_VERDICTS`, likewise.
-        search_evaluations: evaluations of a prompt that `evolve` has.
-    """
-
-    study_prompts: int
-    verdict_prompts: int
-    search_evaluations: int
-
-
-def stages_of(args: argparse.Namespace, counts: Counts) -> list[Stage]:
+def stages_of(args: argparse.Namespace) -> list[Stage]:
     """The stages in order.
 
     Args:
-        args: of `learning_run`.
-        counts: see there.
+        args: Command line of `learning_run`.
     """
     runs = Path(args.runs)
     model, sft, rft = (str(runs / name) for name in ("model", "sft", "rft"))
     trained = str(judged_weights(runs / "grpo"))
-    verdicts = ["--feedback", "verdict", "--limit", str(counts.verdict_prompts)]
-    best_of = ["--limit", str(counts.study_prompts), "--temperature", "0.9"]
     convert = ["pkb_gym.training.pretrained_model", "--gguf", str(args.gguf), "--output", model]
 
     def rings(name: str, policy: str, samples: int, limit_s: float, *more: str) -> Stage:
         return Stage(name, [*_evaluation(args, name, policy, samples), *more], limit_s, made="summary.json")
 
-    stages = [
+    return [
         Stage("model", [*convert, "--dtype", "float32"], 120, made="model.safetensors"),
         Stage("sft", _sft(args), 240, made="trainer_state.json"),
         Stage("grpo", _grpo(args), 600, total_s=args.grpo_s),
         rings("rings_sft", sft, args.samples, 450),
         rings("rings_grpo", trained, args.samples, 450),
         rings("rings_base", model, 1, 90, "--max_completion_length", str(args.completion // 2)),
-        rings("verdict_sft", sft, args.samples, 300, *verdicts),
-        rings("verdict_grpo", trained, args.samples, 300, *verdicts),
         Stage("rft", _rft(args), 120, made="trainer_state.json"),
         rings("rings_rft", rft, args.samples, 450),
-        rings("samples", sft, args.best_of, 500, *best_of),
     ]
-    if not args.evaluation_gpus:  # the search has a lane's GPU, which is the trainer's
-        stages.append(Stage("evolve", _search(args, counts.search_evaluations), 400, made="results.jsonl"))
-    return stages
 
 
 def _learner(args: argparse.Namespace) -> list[str]:
@@ -156,10 +125,3 @@ def _rft(args: argparse.Namespace) -> list[str]:
     again += ["--max_length", "2560", "--per_device_train_batch_size", str(args.sft_batch)]
     again += ["--gradient_accumulation_steps", "2"]
     return [*again, "--learning_rate", "5e-5", "--max_steps", str(args.rft_steps), "--save_strategy", "no"]
-
-
-def _search(args: argparse.Namespace, evaluations: int) -> list[str]:
-    runs = Path(args.runs)
-    search = ["benchmarks.learning_search", "--prompts", str(runs / RINGS), "--ring", STUDY_RING, "--per-problem", "1"]
-    search += ["--evaluations", str(evaluations), "--services", str(args.services)]
-    return [*search, "--kernel-timeout", f"{args.kernel_timeout_s:g}", "--output", str(runs / "evolve")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import re
+import shlex
 import shutil
 import tarfile
 import time
@@ -14,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from benchmarks import learning_branches, learning_run, learning_search, learning_weights
+from benchmarks import learning_run, learning_weights
 from benchmarks.learning_prompts import PER_PROBLEM, in_turn_of_problems, write_practice, write_rings
 from benchmarks.learning_run import Run, collect
 from benchmarks.learning_stages import Stage
@@ -36,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     folders = {"runs": tmp_path / "runs", "prompts": tmp_path / "prompts", "out": tmp_path / "out"}
     numbers = {"seed": 0, "start_s": 0.0, "keep_s": 0.0, "grpo_submissions": 0}
-    args = argparse.Namespace(**folders, **numbers, skip=[], resume_from=None, arm=None)
+    args = argparse.Namespace(**folders, **numbers, skip=[], resume_from=None)
     return Run(args, time.monotonic() + 600)
 
 
@@ -131,9 +132,8 @@ def test_policies_are_those_that_the_parts_give_and_another_place_goes_on_with_t
 def test_practice_goes_on_with_the_weights_of_another_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folders = [f"--{name}={tmp_path / name}" for name in ("gguf", "corpus", "prompts", "runs", "out")]
     seen: list[str] = []
-    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
 
-    def begins(run: Run, _: object = None) -> None:
+    def begins(run: Run) -> None:
         grpo = next(stage for stage in run.stages() if stage.name == "grpo").arguments
         seen.append(Path(grpo[grpo.index("--model_name_or_path") + 1]).name)
 
@@ -192,15 +192,11 @@ def test_no_stage_begins_when_the_time_is_up(run: Run, monkeypatch: pytest.Monke
 def test_every_stage_is_a_recipe_with_options_that_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folders = [f"--{name}={tmp_path / name}" for name in ("gguf", "corpus", "prompts", "runs", "out")]
     seen: list[Stage] = []
-    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
-    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.extend(run.stages()))
+    monkeypatch.setattr(Run, "go_on", lambda run: seen.extend(run.stages()))
     learning_run.main([*folders, "--minutes", "1"])
     assert [stage.name for stage in seen][:6] == ["model", "sft", "grpo", "rings_sft", "rings_grpo", "rings_base"]
     for stage in seen:
         module, *options = stage.arguments
-        if module == "benchmarks.learning_search":
-            learning_search.options().parse_args(options)
-            continue
         recipe = Path(learning_run.__file__).parent.parent / "training" / f"{module.rpartition('.')[2]}.py"
         check_options(options, option_names(recipe), recipe.stem)
 
@@ -214,58 +210,9 @@ def command_line(tmp_path: Path, *more: str) -> list[str]:
     ]
 
 
-def test_further_seeds_have_practice_of_their_own_after_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    seen: list[tuple[int, str, list[str]]] = []
-    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
-
-    def go_on(run: Run, _: object = None) -> None:
-        (run.folder / "grpo").mkdir(parents=True, exist_ok=True)
-        practise = next(stage for stage in run.stages() if stage.name == "grpo").arguments
-        used = [practise[practise.index(name) + 1] for name in ("--seed", "--output_dir", "--model_name_or_path")]
-        seen.append(
-            (run.args.seed, Path(run.args.out).name, [str(Path(one).relative_to(tmp_path)) for one in used[1:]])
-        )
-        assert used[0] == str(run.args.seed) and ("samples" in run.args.skip) == (run.args.seed != 4)
-
-    monkeypatch.setattr(Run, "go_on", go_on)
-    learning_run.main(command_line(tmp_path, "--seed", "4", "5", "6"))
-    assert seen == [(4, "out", ["runs/grpo", "runs/sft"])], "the first one is not finished"
-    for name in ("model", "sft"):
-        (tmp_path / "runs" / name).mkdir()
-        (tmp_path / "runs" / name / "made").write_text(name)
-    for name in ("sft", "grpo"):
-        (tmp_path / "runs" / f"{name}.finished").touch()
-    learning_run.main(command_line(tmp_path, "--seed", "4", "5", "6"))
-    assert seen[2:] == [
-        (5, "seed-5", ["runs/seed-5/grpo", "runs/seed-5/sft"]),
-        (6, "seed-6", ["runs/seed-6/grpo", "runs/seed-6/sft"]),
-    ]
-    assert (tmp_path / "runs" / "seed-6" / "sft" / "made").read_text() == "sft", "that of the first seed"
-    with tarfile.open(tmp_path / "out" / "run.tar.gz") as archive:
-        assert "about.json" in archive.getnames()
-        assert not [name for name in archive.getnames() if "seed-" in name], "each seed has an archive of its own"
-    with tarfile.open(tmp_path / "out" / "seed-5" / "run.tar.gz") as archive:
-        about = archive.extractfile("about.json")
-        assert about is not None and json.load(about)["seed"] == 5
-
-
-def test_the_search_has_as_many_evaluations_of_a_prompt_as_practice_had(run: Run):
-    """5 evaluations of training on 2 prompts of the ring are 3 of each, rounded up; 2 samples of 2 turns are 4."""
-    run.args.samples, run.args.turns = 2, 2
-    assert run.evaluations_of_a_prompt == 24
-    (run.folder / "grpo").mkdir(parents=True)
-    rings = [{"ring": ring} for ring in ("sizes", "sizes", "test")]
-    (run.folder / "rings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rings))
-    lines = [{"is_duplicate": number == 0, "failure": None} for number in range(6)]
-    lines.append({"is_duplicate": False, "failure": "no_submission"})
-    (run.folder / "grpo" / "rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert run.evaluations_of_a_prompt == 3 + 4
-
-
 def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[list[str]] = []
-    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
-    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.append(list(run.stages()[2].arguments)))
+    monkeypatch.setattr(Run, "go_on", lambda run: seen.append(list(run.stages()[2].arguments)))
     learning_run.main(command_line(tmp_path))
     given = ["--beta", "0.04", "--negative-weight", "0.5", "--generate-ahead", "--drop-uniform-groups"]
     given += ["--best-window", "10"]
@@ -283,12 +230,11 @@ def test_options_of_the_loss_reach_practice(tmp_path: Path, monkeypatch: pytest.
 
 def test_evaluations_take_turns_with_the_policy_in_every_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[Stage] = []
-    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
-    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.extend(run.stages()))
+    monkeypatch.setattr(Run, "go_on", lambda run: seen.extend(run.stages()))
     farm = ["--evaluation-gpus", "0", "1", "--evaluation-compilers", "20"]
     learning_run.main(command_line(tmp_path, "--take-turns", *farm))
     judged = [list(stage.arguments) for stage in seen if "--evaluation" in stage.arguments]
-    assert len(judged) == 8
+    assert len(judged) == 5
     for words in judged:
         assert words[words.index("--evaluation") + 1] == "colocated"
         at = words.index("--evaluation_gpus")
@@ -334,98 +280,6 @@ def test_weights_and_checkpoints_are_not_collected(tmp_path: Path):
         assert kept is not None and json.load(kept) == {"global_step": 5}, "that of the most steps"
 
 
-SLEEPS = """
-import json, os, pathlib, sys, time
-folder = pathlib.Path(sys.argv[1]); folder.mkdir(exist_ok=True)
-here = {"gpu": os.environ.get("CUDA_VISIBLE_DEVICES"), "processors": sorted(os.sched_getaffinity(0))}
-here |= {"temporary": os.environ["TMPDIR"], "evaluation_gpus": sys.argv[3:]}
-other = pathlib.Path(sys.argv[2])
-(folder / "begun").touch()
-until = time.monotonic() + 20
-while not other.exists() and time.monotonic() < until:
-    time.sleep(0.02)
-(folder / "made").write_text(json.dumps(here | {"met": other.exists()}))
-"""
-
-
-def stages_of_two_lanes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Writes the modules of stages; returns, once they have run, each measurement: processors of the lane, services."""
-    if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs two processors")
-    (tmp_path / "stage_that_works.py").write_text(WRITES)
-    (tmp_path / "stage_that_sleeps.py").write_text(SLEEPS)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,3")
-    measured: list[tuple[int, int]] = []
-    monkeypatch.setattr(
-        learning_run, "measure_share", lambda lane, count: measured.append((len(lane.processors), count))
-    )
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "prompts.jsonl").write_text(json.dumps({"ring": None, "problem": "Reduce"}) + "\n")
-    return measured
-
-
-def stages_of_seeds_that_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Has the stage `rft` of seeds 4 and 5 wait for that of the other; returns the folders of the two."""
-    runs = tmp_path / "runs"
-
-    def made(run: Run) -> list[Stage]:
-        other = runs / "seed-5" if run.folder == runs else runs
-        meets = [str(run.folder / "rft"), str(other / "rft" / "begun"), *run.args.evaluation_gpus]
-        model, sft = (str(run.folder / name) for name in ("model", "sft"))
-        modules = {"model": ["stage_that_works", model], "sft": ["stage_that_sleeps", sft, f"{sft}/begun"]}
-        modules["rft"] = ["stage_that_sleeps", *meets]
-        return [Stage(name, words, 60, made="made") for name, words in modules.items()]
-
-    monkeypatch.setattr(Run, "stages", made)
-    return [runs, runs / "seed-5"]
-
-
-def test_seeds_side_by_side_have_a_gpu_and_processors_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each seed's stage waits until that of the other has begun, which no order one after another fulfils."""
-    measured = stages_of_two_lanes(tmp_path, monkeypatch)
-    folders = stages_of_seeds_that_meet(tmp_path, monkeypatch)
-    learning_run.main(command_line(tmp_path, "--seed", "4", "5", "--side-by-side"))
-    found = [json.loads((folder / "rft" / "made").read_text()) for folder in folders]
-    assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["6", "3"]
-    assert measured == [(len(found[0]["processors"]), 7)], "once, before they keep each other's memory busy"
-    first, second = (set(one["processors"]) for one in found)
-    assert first and not first & second and len(first) == len(second)
-    assert finished(Run(argparse.Namespace(runs=folders[0]), 0.0)) == ["model", "rft", "sft"]
-    for name in ("out", "out/seed-5"):
-        assert (tmp_path / name / "run.tar.gz").exists()
-
-
-def test_seeds_that_take_turns_share_out_the_evaluation_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each policy has the first GPU of its share, whatever GPUs the command sees, and nobody waits for a timing."""
-    assert stages_of_two_lanes(tmp_path, monkeypatch) == []
-    folders = stages_of_seeds_that_meet(tmp_path, monkeypatch)
-    more = ["--side-by-side", "--take-turns", "--evaluation-gpus", "0", "1", "2", "7"]
-    learning_run.main(command_line(tmp_path, "--seed", "4", "5", *more))
-    found = [json.loads((folder / "rft" / "made").read_text()) for folder in folders]
-    assert [one["met"] for one in found] == [True, True] and [one["gpu"] for one in found] == ["0", "2"]
-    assert [one["evaluation_gpus"] for one in found] == [["0", "1"], ["2", "7"]]
-    assert not set(found[0]["processors"]) & set(found[1]["processors"])
-    of_sft = json.loads((folders[0] / "sft" / "made").read_text())
-    assert of_sft["gpu"] == "0" and of_sft["processors"] == sorted(os.sched_getaffinity(0)), "it runs alone"
-    temporary = [Path(one["temporary"]) for one in found]
-    assert len({*temporary, *(folder.parent for folder in temporary)}) == 4, "the one above is a queue of its own"
-    assert not any(folder.exists() for folder in temporary)
-    about = [json.loads((folder / "about.json").read_text()) for folder in folders]
-    assert [one["evaluation_gpus"] for one in about] == [["0", "1"], ["2", "7"]]
-
-
-def test_a_stage_may_be_left_out_in_one_seed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    seen = {}
-    monkeypatch.setattr(Run, "prompts_of", lambda *_: 5)
-    monkeypatch.setattr(Run, "go_on", lambda run, _=None: seen.update({run.args.seed: run.args.skip}))
-    (tmp_path / "runs").mkdir()
-    for name in ("sft", "grpo"):
-        (tmp_path / "runs" / f"{name}.finished").touch()
-    learning_run.main(command_line(tmp_path, "--seed", "0", "1", "--skip", "rings_base", "0:rft", "1:rings_rft"))
-    assert seen == {0: ["rings_base", "rft"], 1: ["rings_base", "rings_rft", *learning_branches.COMMON]}
-
-
 def test_each_step_of_practice_has_every_problem(tmp_path: Path):
     """Rows of one problem follow each other in the file of the prompts; held-out ones are not practised on."""
     rows = [{"ring": None, "problem": name, "n": n} for name in ("Reduce", "Gather", "Scatter") for n in range(4)]
@@ -445,3 +299,13 @@ def test_a_problem_of_fewer_prompts_is_missing_in_the_last_rounds():
     rows = [{"problem": name} for name in ("Reduce", "Reduce", "Reduce", "Gather")]
     assert [row["problem"] for row in in_turn_of_problems(rows, 0)] == ["Reduce", "Gather", "Reduce", "Reduce"]
     assert in_turn_of_problems([], 0) == []
+
+
+def test_it_takes_the_commands_of_the_page_on_training():
+    page = Path(learning_run.__file__).parent.parent / "docs" / "training.md"
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = [shlex.split(line, comments=True) for line in "".join(blocks).replace("\\\n", " ").splitlines()]
+    commands = [words for words in lines if f"benchmarks.{learning_run.NAME}" in words]
+    assert commands
+    for words in commands:
+        learning_run.make_options().parse_args(words[words.index(f"benchmarks.{learning_run.NAME}") + 1 :])

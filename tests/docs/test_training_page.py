@@ -7,7 +7,6 @@ import shlex
 
 import pytest
 
-from benchmarks import learning_run
 from pkb_gym.cli.program import make_parser
 from pkb_gym.training.inputs.arguments import parse_arguments
 from tests.docs.pages import DOCS, ROOT
@@ -38,11 +37,6 @@ def test_recipes_take_their_commands(words, tmp_path, monkeypatch):
     if len(kinds) == 3:  # this machine may have no GPU for the trainers' bfloat16
         argv += ["--output_dir", str(tmp_path), "--use_cpu", "true"]
     parse_arguments(kinds, argv, prog=script)
-
-
-@pytest.mark.parametrize("words", [w for w in commands() if "benchmarks.learning_run" in w], ids=" ".join)
-def test_the_learning_run_takes_its_commands(words):
-    learning_run.make_options().parse_args(words[words.index("benchmarks.learning_run") + 1 :])
 
 
 def test_there_are_commands_of_every_recipe():

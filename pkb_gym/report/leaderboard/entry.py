@@ -15,6 +15,7 @@ from pkb_gym import __version__
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Device, Protocol
+from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.metrics.figures import AgentFigures
 from pkb_gym.metrics.reach import Reach
 from pkb_gym.report.entry_kinds import EntryKind
@@ -105,8 +106,8 @@ class LeaderboardEntry(Record):
         return self
 
     def to_json(self) -> str:
-        """The entry's file."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False) + "\n"
+        """Text of the entry's file, with one line a problem."""
+        return row_json(self.model_dump(mode="json"))
 
 
 def read_entry(path: Path) -> LeaderboardEntry:
