@@ -20,7 +20,7 @@ RESAMPLES = 2000
 FASTEST = Fraction(2, 5)
 """Share of a side's blocks whose mean is the side's time. Noise only ever adds time: where other work, or a slow mode,
 hits up to three fifths of the blocks, that mean stays, while a median jumps. It scatters less than a low quantile,
-which rests on one or two blocks (`benchmarks.side_estimates`)."""
+which rests on one or two blocks (docs/studies.md)."""
 
 TIGHT_RELATIVE = 0.02
 """Timing ends when the interval's half width is below this share of the speedup."""
