@@ -90,11 +90,11 @@ class Step:
     """One command, with the words before it.
 
     Attributes:
-        prose: Markdown that stands before it.
-        command: for the shell.
-        compared: pattern of lines that stand on the page and come again each time.
-        shown: pattern of further lines on the page, of which no two runs need agree.
-        is_quick: whether the test runs it too.
+        prose: Markdown before the command.
+        command: Command line for bash.
+        compared: Pattern of the lines that are on the page and equal in each run, numbers aside.
+        shown: Pattern of further lines on the page, which may differ between runs.
+        is_quick: Whether the test runs the command too.
     """
 
     prose: str
@@ -109,9 +109,9 @@ class NewFile:
     """A file that the user writes.
 
     Attributes:
-        prose: Markdown that stands before it.
-        path: relative to the working folder.
-        text: its content.
+        prose: Markdown before the file.
+        path: Path relative to the working folder.
+        text: Content of the file.
     """
 
     prose: str
@@ -127,7 +127,7 @@ VERDICT = "│ (stages|failure|check)|tensor lies|before, so let"
 STEPS: tuple[Step | NewFile, ...] = (
     Step(
         "`make demo` in a checkout, or `pip install` of a wheel ([install.md](install.md)), brings the command `pkb`.\n"
-        "The demo judges four kernels on the CPU:",
+        "The demo evaluates four kernels on the CPU:",
         "pkb demo",
         compared="^(naive|misspelt|no barrier|expert)|  no barrier: ",
         shown="^kernel|  misspelt: ",
@@ -148,7 +148,7 @@ STEPS: tuple[Step | NewFile, ...] = (
         "sed -n '/^void add_up/,/^}/p; /comm.barrier/p' kernel.cpp",
     ),
     Step(
-        "The first command starts a background evaluator, and later ones find it ready:",
+        "The first evaluation starts a background evaluator, which later ones use:",
         EVALUATE,
         compared="│ (stages|check|reward)",
         shown="│ (time|roofline)|│ +(baseline|candidate)",
@@ -159,8 +159,8 @@ STEPS: tuple[Step | NewFile, ...] = (
         compared=VERDICT,
     ),
     Step(
-        "It is: a rank's arguments are its caller's again as soon as its call has returned, and the other rank may\n"
-        "still read them. Checked calls delay one rank after the other, so that such a race shows every time\n"
+        "It is: the other rank may still read a rank's arguments after that rank's call has returned. Checked\n"
+        "calls delay one rank after the other, so that such a race shows every time\n"
         "([native-abi.md](native-abi.md#the-call-contract)). The next mistake is one element too many:",
         f"pkb new AllReduce kernel.cpp --force && sed -i 's/i < count/i <= count/' kernel.cpp && {CHECK}",
         compared=VERDICT,
@@ -180,20 +180,19 @@ STEPS: tuple[Step | NewFile, ...] = (
     ),
     NewFile("", "max_over_ranks/reference.py", REFERENCE),
     Step(
-        "It is judged as the 87 are, by its path or by its name:",
+        "It is evaluated as the 87 are:",
         f"pkb new ./max_over_ranks max.py && pkb eval ./max_over_ranks max.py {OPTIONS} --until check",
         compared="max.py|│ (stages|check)",
     ),
     Step(
-        "`pkb check-problem` proves what the tests prove of the 87. Zeros, an earlier answer and a rank's own data,\n"
-        "among others, must be refused:",
+        "`pkb check-problem` proves that the reference passes and that wrong answers are refused:",
         "pkb check-problem ./max_over_ranks",
-        compared="^reference|^refused|checks failed",
+        compared="^reference, [12]|^refused: (zeros|the first|no comm)|checks failed",
         is_quick=False,
     ),
     Step(
-        "[own_problem/](own_problem/README.md) is a package to copy, whose problems are found once it is installed.\n"
-        "The evaluator ends when it has been idle for ten minutes, or at once:",
+        "[own_problem/](own_problem/README.md) is an installable package to copy. The evaluator ends after ten\n"
+        "idle minutes, or at once:",
         "pkb evaluator stop",
         compared="has ended",
     ),
@@ -208,7 +207,7 @@ class Session:
     """A working folder, and the command `pkb` of this checkout.
 
     Args:
-        folder: empty; also of the evaluator's socket.
+        folder: Empty folder, which also gets the evaluator's socket.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -252,7 +251,7 @@ class Session:
 
 
 def trimmed(step: Step, lines: Sequence[str]) -> list[str]:
-    """The lines of an output that stand on the page, with a mark where some are left out."""
+    """The lines of an output that are shown on the page, with a mark where some are omitted."""
     kept: list[str] = []
     for line in lines:
         if re.search(step.compared, line) or re.search(step.shown, line):
@@ -263,7 +262,7 @@ def trimmed(step: Step, lines: Sequence[str]) -> list[str]:
 
 
 def comparable(step: Step, lines: Sequence[str]) -> list[str]:
-    """The lines that come again each time, without numbers, units, bars and the way they are set."""
+    """The lines that are equal in each run, without numbers, units, bars and layout."""
     return [_without_figures(line) for line in lines if line != LEFT_OUT and re.search(step.compared, line)]
 
 
@@ -274,7 +273,7 @@ def _without_figures(line: str) -> str:
 
 
 def block(step: Step, lines: Sequence[str]) -> str:
-    """A command and its output as they stand on the page."""
+    """A command and its output as shown on the page."""
     return "\n".join(["```console", f"$ {step.command}", *lines, "```"])
 
 
@@ -282,8 +281,8 @@ def page() -> str:
     """All steps, run now."""
     parts = [
         "# The first half hour",
-        "Every command below was run, by `docs/first_half_hour.py`, on two processors; the tests run most of them\n"
-        f"again. `{LEFT_OUT}` stands for lines of an output that are left out.",
+        "Every command below was run on two processors, and the tests run most of them again.\n"
+        f"`{LEFT_OUT}` stands for omitted lines of an output.",
     ]
     with tempfile.TemporaryDirectory(prefix="pkb-") as folder:
         session = Session(Path(folder))
