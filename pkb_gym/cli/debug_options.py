@@ -89,8 +89,8 @@ def open_for_debugging(args: argparse.Namespace, key: bytes | None) -> Evaluator
         _check_folder(folder)
     if not judged_here(args) or key is None:
         raise ConfigError("--keep and --dump write what this machine evaluates; leave out --service and --evaluator")
+    from pkb_gym.engine.debugging.debugger import DebugFolders
     from pkb_gym.engine.evaluators.local import LocalEvaluator
-    from pkb_gym.engine.stages.debug_tools import DebugFolders
 
     return LocalEvaluator(key=key, folders=DebugFolders(args.keep, args.dump))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.debugging.debugger import DebugFolders
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.stages.debug_tools import DebugFolders
 from pkb_gym.problems.catalogue import find_problem
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]

@@ -20,6 +20,7 @@ from typing import NoReturn, Protocol, Self
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import build_emulator, is_built
+from pkb_gym.engine.debugging.debugger import DebugFolders, Debugger
 from pkb_gym.engine.emulator.emulated_gang import EmulatedGang
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
@@ -34,7 +35,6 @@ from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.compile import check_loadable, compile_source
-from pkb_gym.engine.stages.debug_tools import DebugFolders, DebugTools
 from pkb_gym.engine.stages.emulate import judge_emulated
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.machine_sharing import work_beside_others
@@ -213,8 +213,9 @@ class LocalEvaluator:
         reference = self._pool.reference(config.host_device, config.world_size, config.ranks_per_gpu)
         handovers = self._pool.handovers(config.host_device)
         stack_trace = self._pool.stack_trace() if config.dialect == "native" else None
-        tools = DebugTools(self._folders, stack_trace, self._compile_cache)
-        return CandidateRun(feedback, artifact, reference, new_gang, handovers, key, tools)
+        run = CandidateRun(feedback, artifact, reference, new_gang, handovers, key, stack_trace)
+        run.observer = Debugger(run, self._folders, self._compile_cache)
+        return run
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to another program until `resume`: texts are compiled, but no rank runs or is prepared.

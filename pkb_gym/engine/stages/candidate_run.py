@@ -30,9 +30,9 @@ from pkb_gym.engine.reference.orders import BlockEnded, LateOutput
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import BlockStaging, Pace, plain
 from pkb_gym.engine.stages.crash_places import crash_places, note_on, uncaught_exception
-from pkb_gym.engine.stages.debug_tools import DebugTools
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
+from pkb_gym.engine.stages.observer import NoObserver, RunObserver
 from pkb_gym.engine.wire.abi import MAX_GROUPS
 from pkb_gym.engine.wire.orders import Claims, Dialect, ProfileDone
 
@@ -85,13 +85,13 @@ class CandidateRun:
         new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
         libraries: the compiled handovers.
         key: the evaluator's secret.
-        tools: to find mistakes with; none by default.
+        stack_trace: Library that records the call stack of a crashed rank; None for none.
 
     Attributes:
         feedback: see above.
         artifact: see above.
         reference: see above.
-        tools: see above.
+        observer: Observer of this run; does nothing by default.
         workload: what is evaluated.
         layout: of the heaps.
         right_trials: of the last checked block, all outputs of which were right.
@@ -105,11 +105,12 @@ class CandidateRun:
         new_gang: Callable[[], AbstractContextManager[CandidateRanks]],
         libraries: HandoverLibraries,
         key: bytes,
-        tools: DebugTools | None = None,
+        stack_trace: bytes | None = None,
     ) -> None:
         config = feedback.config
         self.feedback, self.artifact, self.reference = feedback, artifact, reference
-        self.tools = tools or DebugTools()
+        self.observer: RunObserver = NoObserver()
+        self._stack_trace = stack_trace
         self.workload = Workload(
             problem=feedback.problem,
             size=config.size_argument,
@@ -219,7 +220,7 @@ class CandidateRun:
             self.dialect,
             self.layout.scratch_bytes,
             self.config.memory_bytes,
-            self.tools.stack_trace,
+            self._stack_trace,
         )
         with self._failures():
             self._gang.load(job, self.artifact, self.feedback.source.text)

@@ -9,7 +9,6 @@ from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.stages.block_staging import CallConditions, check_conditions, conducted, longest_delays_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
-from pkb_gym.engine.stages.debug_run import debug_run
 from pkb_gym.engine.stages.mismatch import failed_check
 
 
@@ -45,7 +44,7 @@ def _check_block(
     run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, pace))
     staging = conducted(run.config, conditions, pace)
     if earlier is None:
-        debug_run(run, plan, staging)
+        run.observer.before_load(plan, staging)
         run.load()
     finished = run.run(plan, range(calls), staging)
     run.feedback.complete(Stage.RUN)

@@ -21,7 +21,6 @@ from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls
 from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
-from pkb_gym.engine.stages.dump import dump_mismatches
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.mismatch import FAILURES
@@ -148,7 +147,7 @@ class _EmulatedCheck:
     def _wrong(self, plan: BlockPlan, schedule: Schedule, report: CheckReport, finished: FinishedBlock) -> Stopped:
         """The failure of a call with wrong outputs."""
         run = self._run
-        dump_mismatches(run, plan, report)
+        run.observer.outputs_differ(plan, report)
         race = late_output(finished)
         if race is None:
             worst = report.mismatches[0]

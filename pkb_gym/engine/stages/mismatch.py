@@ -10,7 +10,6 @@ from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages.block_staging import CallConditions, Pace, conducted, longest_delays_s
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
-from pkb_gym.engine.stages.dump import dump_mismatches
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.race import find_race, late_output
 
@@ -48,7 +47,7 @@ def failed_check(
         Stopped: the candidate failed in another way while the cause was looked for.
         InfrastructureError: this machine failed.
     """
-    dump_mismatches(run, finished.plan, report)
+    run.observer.outputs_differ(finished.plan, report)
     first_trial = finished.plan.sets[0].trial
     worst = report.mismatches[0] if report.mismatches else None
     if worst is not None and worst.reason != "values":
@@ -112,7 +111,7 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
         baseline_us: microseconds a call of the baseline.
     """
     pace = run.pace(baseline_us)
-    dump_mismatches(run, finished.plan, report)
+    run.observer.outputs_differ(finished.plan, report)
     race = late_output(finished)
     if race is None:
         first = min(report.mismatches, key=lambda mismatch: mismatch.trial)

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from pkb_gym.engine.stages.heat_map import MOST_CELLS, cells, distances, heat_map
+from pkb_gym.engine.debugging.heat_map import MOST_CELLS, cells, distances, heat_map
 
 SVG = "{http://www.w3.org/2000/svg}"
 

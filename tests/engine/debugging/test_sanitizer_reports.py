@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pkb_gym.engine.stages.sanitizer_reports import MOST_REPORTS, reports_in
+from pkb_gym.engine.debugging.sanitizer_reports import MOST_REPORTS, reports_in
 
 ADDRESS = """==7==ERROR: AddressSanitizer: use-after-poison on address 0x7f
 WRITE of size 2 at 0x7f thread T0

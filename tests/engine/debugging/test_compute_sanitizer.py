@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from pkb_gym.engine.debugging import sanitize
+from pkb_gym.engine.debugging.sanitizer_reports import MOST_REPORTS, MOST_SUMMARY_CHARS, reports_in
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import Device, EvalConfig, Language, ResolvedConfig, Sanitizer, resolve
 from pkb_gym.engine.records.feedback import SanitizerReport
-from pkb_gym.engine.stages import sanitize
-from pkb_gym.engine.stages.sanitizer_reports import MOST_REPORTS, MOST_SUMMARY_CHARS, reports_in
 from pkb_gym.problems.catalogue import find_problem
 
 MEMCHECK = """rank 0:

@@ -7,30 +7,28 @@ from pathlib import Path
 import numpy as np
 
 from pkb_gym.engine.compare.layout import BlockPlan
+from pkb_gym.engine.debugging.heat_map import distances, heat_map
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.reference.dumped_tensor import Dumped
 from pkb_gym.engine.stages.candidate_run import CandidateRun
-from pkb_gym.engine.stages.heat_map import distances, heat_map
 
 MOST_DUMPED = 4
 """Tensors of a report that are written, of all ranks each."""
 
 
-def dump_mismatches(run: CandidateRun, plan: BlockPlan, report: CheckReport) -> None:
-    """Writes the first few wrong outputs of a report, of every rank, and pictures of them; if that was asked for.
+def dump_mismatches(run: CandidateRun, plan: BlockPlan, report: CheckReport, folder: Path) -> None:
+    """Writes the first few wrong outputs of a report, of every rank, and pictures of them.
 
     Args:
-        run: whose heap still holds the block.
-        plan: of the block.
-        report: on it.
+        run: Run whose heap still holds the block.
+        plan: Arguments and outputs of the block's calls.
+        report: Comparison of the block's outputs.
+        folder: Folder that is written to; made if it is not there.
 
     Raises:
         ConfigError: the folder cannot be written.
     """
-    folder = run.tools.folders.dump_to
-    if folder is None:
-        return
     found = [Dumped(one.trial, one.output) for one in report.mismatches if one.reason != "shape_or_dtype"]
     calls = {planned.trial: call for call, planned in enumerate(plan.sets)}
     wanted = [one for one in dict.fromkeys(found) if one.trial in calls][:MOST_DUMPED]

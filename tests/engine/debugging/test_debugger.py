@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pkb_gym.engine.debugging.debugger import DebugFolders
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback, Stage
-from pkb_gym.engine.stages.debug_tools import DebugFolders
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards import find_reward

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from pkb_gym.engine.compile.sandboxed_compiler import cut_log
 from pkb_gym.engine.compile.toolchain import EXPORTED
+from pkb_gym.engine.debugging.compute_sanitizer import gpu_findings
 from pkb_gym.engine.records.config import SANITIZERS, Sanitizer
 from pkb_gym.engine.records.feedback import SanitizerReport
-from pkb_gym.engine.stages.compute_sanitizer import gpu_findings
 from pkb_gym.engine.support.printable import printable
 
 MOST_REPORTS = 8

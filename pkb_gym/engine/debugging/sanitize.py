@@ -13,17 +13,17 @@ from pathlib import Path
 
 from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.debug_build import build_harness, build_under, compile_sanitized, find_compute_sanitizer
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandboxed
 from pkb_gym.engine.compile.toolchain import ffi_root
+from pkb_gym.engine.debugging.harness_build import build_harness, build_under, compile_sanitized, find_compute_sanitizer
+from pkb_gym.engine.debugging.kept_run import keep_calls, run_script
+from pkb_gym.engine.debugging.sanitizer_reports import late_report, reports_in
 from pkb_gym.engine.gangs.sandbox import gpu_devices
 from pkb_gym.engine.gangs.visible_folders import system_paths
 from pkb_gym.engine.records.config import SANITIZERS, Sanitizer
 from pkb_gym.engine.records.feedback import Failure, SanitizerReport
 from pkb_gym.engine.stages.block_staging import BlockStaging
 from pkb_gym.engine.stages.candidate_run import CandidateRun
-from pkb_gym.engine.stages.kept_run import keep_calls, run_script
-from pkb_gym.engine.stages.sanitizer_reports import late_report, reports_in
 
 FILE_BLOCKS = 64 << 20
 """The heap is a file here: 32 GiB at most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pkb_gym.engine.compare.layout import PAGE_BYTES, BlockPlan, align
-from pkb_gym.engine.compile.debug_build import BUILDS, HARNESS, build_script, harness_files
+from pkb_gym.engine.debugging.harness_build import BUILDS, HARNESS, build_script, harness_files
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import SANITIZERS
 from pkb_gym.engine.reference.orders import ConductCalls
