@@ -15,7 +15,8 @@ from pathlib import Path
 
 from benchmarks.common import make_parser, save
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.confinement import Confinement
+from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS

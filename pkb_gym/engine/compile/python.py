@@ -11,8 +11,9 @@ from pathlib import Path
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.nvcc import FEATURE_SPECIFIC, find_toolkit, nvcc_available, nvcc_version
+from pkb_gym.engine.gangs.confinement import Confinement
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
-from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.cpu_info import cpu_info

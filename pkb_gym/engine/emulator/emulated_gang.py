@@ -18,9 +18,10 @@ from pkb_gym.engine.emulator.emulated_names import emulated_names, original_name
 from pkb_gym.engine.emulator.untrusted_report import limited
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
+from pkb_gym.engine.gangs.confinement import Confinement
 from pkb_gym.engine.gangs.crash_trace import traces_of, without_traces
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
-from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.handover_ends import HandoverEnds
 from pkb_gym.engine.gangs.heaps import SymmetricHeap, memory_file
 from pkb_gym.engine.gangs.rank_processes import Processors

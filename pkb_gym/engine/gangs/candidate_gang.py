@@ -12,8 +12,9 @@ from typing import Self, TypeVar
 from pkb_gym.engine.compare.call_specs import call_runs
 from pkb_gym.engine.compare.layout import BlockPlan
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.gangs.confinement import Confinement
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
-from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.handover_ends import HandoverEnds
 from pkb_gym.engine.gangs.heaps import SymmetricHeap, memory_file
 from pkb_gym.engine.gangs.rank_processes import Processors

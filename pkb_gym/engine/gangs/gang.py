@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.gangs.confinement import Confinement
 from pkb_gym.engine.gangs.deadlock_watch import DeadlockWatch
 from pkb_gym.engine.gangs.failure_attribution import (
     GangFailed,
@@ -28,7 +29,7 @@ from pkb_gym.engine.gangs.rank_threads import WATCH_S, ThreadWatch, max_threads
 from pkb_gym.engine.gangs.stop_pulses import StopPulses
 from pkb_gym.engine.gangs.zygote import TEMPORARY_BYTES, Zygote
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.wire.forking import NO_CORE_BYTES, GangRequest, RankEnded, RanksStarted
+from pkb_gym.engine.wire.forking import GangRequest, RankEnded, RanksStarted
 from pkb_gym.engine.wire.frames import Wire, pair
 from pkb_gym.engine.wire.messages import ProtocolError, WireError, WireMessage
 from pkb_gym.engine.wire.orders import Armed, Failed, Go
@@ -65,33 +66,6 @@ class Replies(Generic[Reply]):
     messages: list[Reply]
     raw: list[bytes]
     ended_ns: int
-
-
-@dataclass(frozen=True)
-class Confinement:
-    """The limits of candidate ranks; None in its place means a trusted gang.
-
-    Attributes:
-        memory_bytes: address space beyond what a fresh rank maps; None where ranks limit themselves later.
-        file_bytes: largest file a rank may write.
-        allow_processes: whether ranks may start programs (a build needs compilers).
-        open_files: descriptors of a rank. A user's descriptors that are under way between processes are counted
-            together: ranks that may hold fewer leave others room to send some (unix(7), ETOOMANYREFS).
-    """
-
-    memory_bytes: int | None
-    file_bytes: int = 128 << 20
-    allow_processes: bool = False
-    open_files: int = 1024
-
-    def limits(self) -> dict[str, int]:
-        """As `rankside.confine.limit_resources` takes them."""
-        memory = {} if self.memory_bytes is None else {"RLIMIT_AS": self.memory_bytes}
-        return memory | {
-            "RLIMIT_FSIZE": self.file_bytes,
-            "RLIMIT_CORE": NO_CORE_BYTES,
-            "RLIMIT_NOFILE": self.open_files,
-        }
 
 
 class Gang:

@@ -1,6 +1,6 @@
 """The rank program of a reference gang: makes the inputs, runs the baseline, compares. It never sees candidate code.
 
-See `reference_orders` for what it is ordered to do.
+Its orders are in `reference/orders.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,7 @@ from pkb_gym.engine.compare.layout import Workload, delivered_leaves
 from pkb_gym.engine.problem import Tensor, TensorList
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.problem.trial_inputs import make_inputs
-from pkb_gym.engine.rankside.devices import AnyHeap, Device, make_device
+from pkb_gym.engine.rankside.devices import Device, make_device
 from pkb_gym.engine.rankside.process_groups import ProcessGroups
 from pkb_gym.engine.rankside.python import execute, make_argument
 from pkb_gym.engine.reference.baseline_blocks import BaselineBlocks, OwnHandovers
@@ -74,13 +74,11 @@ from pkb_gym.engine.reference.orders import (
     TimeDelivery,
     WarmUp,
 )
+from pkb_gym.engine.reference.rank_heaps import RankHeaps
 from pkb_gym.engine.wire.arguments import unroll
 from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.engine.wire.messages import WireMessage
 from pkb_gym.engine.wire.orders import Claims, Dialect, Failed, RunNullBlock
-
-if TYPE_CHECKING:
-    from pkb_gym.engine.rankside.cuda_memory import Segment
 
 
 def main(wire: Wire, rank: int, world_size: int) -> None:
@@ -128,9 +126,7 @@ class ReferenceRank:
         self._baseline = BaselineBlocks(wire, device, self._own_handovers, self._conditioner)
         self._groups = ProcessGroups(rank)
         self._solutions: dict[str, Any] = {}
-        self._mine: AnyHeap | None = None
-        self._theirs: AnyHeap | None = None
-        self._segments: list[Segment] = []
+        self._heaps = RankHeaps(device)
         self._workload: Workload | None = None
         self._solution: Callable[..., object] | None = None
         self._scratch_bytes = self._segment_bytes = 0
@@ -174,39 +170,19 @@ class ReferenceRank:
 
     def _allocate_heaps(self, order: AllocateHeaps) -> list[int]:
         """Frees the heaps that there were, allocates new ones; returns their descriptors."""
-        from pkb_gym.engine.rankside.cuda_memory import Segment
-
-        for heap in (self._mine, self._theirs):
-            if heap is not None:
-                heap.close()
-        for segment in self._segments:
-            segment.close()
-        self._mine = self._theirs = None
+        self._heaps.close()
         self._conditioner.release()
         self._device.release()
-        self._segments = [Segment(order.segment_bytes, torch.cuda.current_device()) for _ in range(2)]
-        return [segment.fd for segment in self._segments]
+        return self._heaps.allocate(order.segment_bytes)
 
     def _map_heaps(self, order: MapHeaps, fds: list[int]) -> Ready:
-        half = len(fds) // 2
-        self._mine = self._device.heap(fds[:half], order.segment_bytes)
-        self._theirs = self._device.heap(fds[half:], order.segment_bytes)
-        self._own_handovers.map(self._mine, self._world_size)
-        if self._segments:
-            self._mine.zero()
-            self._zero_candidate_heap()
+        self._heaps.map(fds, order.segment_bytes)
+        self._own_handovers.map(self._heaps.own, self._world_size)
         return Ready()
 
     def _clear_candidate_heap(self, _: ClearCandidateHeap, fds: list[int]) -> Ready:
-        assert self._theirs is not None
-        self._theirs.replace_control(fds[0])
-        self._zero_candidate_heap()
+        self._heaps.clear_candidate(fds[0])
         return Ready()
-
-    def _zero_candidate_heap(self) -> None:
-        assert self._theirs is not None
-        self._theirs.zero()
-        self._device.synchronize()
 
     def _take_workload(self, order: TakeWorkload, fds: list[int]) -> Ready:
         self._forget()
@@ -222,8 +198,7 @@ class ReferenceRank:
 
     def _release(self, _: Release) -> Ready:
         self._forget()
-        if self._device.name == "cpu":  # where the next evaluation brings heaps of its own
-            self._mine = self._theirs = None
+        self._heaps.release()
         self._conditioner.release()
         self._device.trim()
         return Ready()
@@ -239,7 +214,7 @@ class ReferenceRank:
 
     def _make_inputs(self, order: MakeInputs) -> Ready:
         """Draws this rank's inputs of a block and binds the baseline's arguments to them."""
-        assert self._mine is not None and self._workload is not None and self._solution is not None
+        assert self._workload is not None and self._solution is not None
         problem = self._workload.problem
         plan = self._workload.plan(order.trials, order.timed, self._scratch_bytes, self._segment_bytes)
         self._bound, self._expected = None, []
@@ -250,15 +225,15 @@ class ReferenceRank:
                 drawn = make_inputs(problem, ax, key, self._workload.protocol, self._device.torch_device)
             for arg, value in zip(problem.data_args, drawn, strict=True):
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
-                    self._mine.tensor(planned.leaves[self._rank][leaf.name].slot).copy_(tensor)
+                    self._heaps.own.tensor(planned.leaves[self._rank][leaf.name].slot).copy_(tensor)
         groups = [self._groups.of(partition) for partition in plan.partitions]
         calls = unroll(call_runs(problem, plan, self._rank, "python"))
         arguments = []
         for call in calls:
-            values = [make_argument(self._mine, argument, groups) for argument in call.arguments]
+            values = [make_argument(self._heaps.own, argument, groups) for argument in call.arguments]
             arguments.append([_private(arg, value) for arg, value in zip(problem.args, values, strict=True)])
         seed = self._workload.trial_key(order.trials[0], order.timed).derive_seed("handover", self._rank)
-        self._bound = BoundBlock(problem, plan, self._rank, self._mine, calls, arguments, self._solution, seed)
+        self._bound = BoundBlock(problem, plan, self._rank, self._heaps.own, calls, arguments, self._solution, seed)
         self._device.synchronize()  # rules read other ranks' inputs, once the evaluator has heard of all of them
         return Ready()
 
@@ -280,13 +255,13 @@ class ReferenceRank:
         pulses = GpuPulses(self._device.torch_device, order.pulses_us) if order.pulses_us else None
         is_disturbed = pulses is not None or any(order.delays_us)
         sampling = self._candidate_handovers.sampling(block, is_disturbed=is_disturbed)
-        return self._served(ServedBlock(block, script, self._candidate_heap(), pulses, sampling), idle_us)
+        return self._served(ServedBlock(block, script, self._heaps.candidate, pulses, sampling), idle_us)
 
     def _serve_null_block(self, order: ServeNullBlock) -> Staged:
         idle_us = self._conditioner.answer_us()
         block = self._block_in_hand()
         script = null_script(block.plan.sets[0], order.calls)
-        return self._served(ServedBlock(block, script, self._candidate_heap()), idle_us)
+        return self._served(ServedBlock(block, script, self._heaps.candidate), idle_us)
 
     def _served(self, block: ServedBlock, idle_us: float | None) -> Staged:
         staged = self._staged(idle_us)
@@ -300,7 +275,7 @@ class ReferenceRank:
     def _conduct_calls(self, order: ConductCalls) -> BlockEnded:
         block = self._block_in_hand()
         conductor = Conductor(
-            block, order.calls, self._world_size, self._candidate_heap(), self._device, self._candidate_handovers.fds
+            block, order.calls, self._world_size, self._heaps.candidate, self._device, self._candidate_handovers.fds
         )
         idle_us = self._conditioner.answer_us()
         conductor.stage()
@@ -315,15 +290,11 @@ class ReferenceRank:
         self._candidate_block = PlainBlock()
         return ended
 
-    def _candidate_heap(self) -> AnyHeap:
-        assert self._theirs is not None
-        return self._theirs
-
     def _stage_whole_inputs(self) -> float | None:
         """Returns what the device took to answer just before; see `Staged`."""
         idle_us = self._conditioner.answer_us()
         block = self._block_in_hand()
-        stage_inputs(block.plan, block.heap, self._candidate_heap())
+        stage_inputs(block.plan, block.heap, self._heaps.candidate)
         return idle_us
 
     def _staged(self, idle_us: float | None) -> Staged:
@@ -362,7 +333,7 @@ class ReferenceRank:
 
     def _dump_tensors(self, order: DumpTensors) -> Ready:
         for call, tensor in zip(order.calls, order.tensors, strict=True):
-            block, theirs = self._block_in_hand(), self._candidate_heap()
+            block, theirs = self._block_in_hand(), self._heaps.candidate
             dump(Path(order.folder), block, theirs, self._expected[call], call, tensor)
         return Ready()
 
@@ -383,7 +354,7 @@ class ReferenceRank:
                 protocol=self._workload.protocol,
                 expected=expected,
                 reference_heap=block.heap,
-                candidate_heap=self._candidate_heap(),
+                candidate_heap=self._heaps.candidate,
                 claims={leaf.name: claim for leaf, claim in zip(leaves, of_call, strict=False)},
             )
 

@@ -15,8 +15,9 @@ import pytest
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.gangs import gang as gang_module
+from pkb_gym.engine.gangs.confinement import Confinement
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
-from pkb_gym.engine.gangs.gang import Confinement, Gang
+from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.heaps import SymmetricHeap, UnmetWait
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.records.feedback import Failure
