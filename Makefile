@@ -43,7 +43,7 @@ cluster: $(VENV)/.installed-dev
 	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
 
 emulated: $(VENV)/.installed-dev
-	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulator
+	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulated emulator/tests
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest

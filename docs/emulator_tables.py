@@ -267,7 +267,7 @@ def _beyond(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _candidates(rows: Sequence[dict[str, Any]]) -> str:
-    from tests.engine.emulator.verdicts import DIFFERENT
+    from tests.engine.emulated.verdicts import DIFFERENT
 
     if not rows:
         return ""

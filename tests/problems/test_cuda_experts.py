@@ -1,4 +1,4 @@
-"""Expert kernels for GPUs as texts. tests/engine/emulator compiles and emulates them, tests/gpu runs them."""
+"""Expert kernels for GPUs as texts. tests/engine/emulated compiles and emulates them, tests/gpu runs them."""
 
 from __future__ import annotations
 

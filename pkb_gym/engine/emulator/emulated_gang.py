@@ -14,7 +14,6 @@ from typing import Self
 
 from pkb_gym.engine.compare.call_specs import call_runs
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
-from pkb_gym.engine.emulator.emulated_names import emulated_names, original_names
 from pkb_gym.engine.emulator.untrusted_report import limited
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
@@ -32,6 +31,7 @@ from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import output_leaves
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.support.dynamic_symbols import dynamic_symbols
 from pkb_gym.engine.wire.emulated_orders import (
     BindRanks,
     CallMemory,
@@ -142,7 +142,7 @@ class EmulatedGang:
             GangFailed: it could not be loaded.
         """
         assert artifact.binary is not None, "native sources alone are emulated"
-        binary = emulated_names(artifact.binary)
+        binary = with_emulated_names(artifact.binary)
         self._problem = job.problem
         memory_bytes = job.memory_bytes * self._world_size + EMULATOR_BYTES
         traced = job.stack_trace is not None
@@ -242,8 +242,24 @@ class EmulatedGang:
         running = [rank for rank in ranks if self._heap is not None and "in call" in self._heap.place(rank)]
         rank = running[0] if len(running) == 1 else None
         who = "the process of all ranks" if rank is None else f"rank {rank}"
+        from rank_emulator.symbol_names import original_names
+
         text = original_names(str(failed).replace("rank 0", who, 1))
         return GangFailed(failed.failure, rank, text, killed=failed.killed)
+
+
+def with_emulated_names(binary: bytes) -> bytes:
+    """A candidate's library that finds the emulator's CUDA runtime alone.
+
+    Raises:
+        ELFError: It is no ELF file.
+    """
+    from rank_emulator.symbol_names import emulated_names
+
+    symbols = dynamic_symbols(binary)
+    if symbols is None:
+        return binary
+    return emulated_names(binary, (symbols.names_at + name for name, is_defined in symbols if not is_defined))
 
 
 def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:

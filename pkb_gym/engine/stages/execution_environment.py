@@ -7,6 +7,7 @@ import platform
 from functools import cache
 from typing import Literal
 
+from pkb_gym.engine.compile.emulator import why_missing
 from pkb_gym.engine.compile.library_headers import header_libraries
 from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.toolchain import compiler_version
@@ -48,7 +49,7 @@ def why_not_emulated() -> str | None:
     """The reason why no kernels can be emulated on this machine, with the remedy; None where they can."""
     if not nvcc_available():
         return "CUDA sources are compiled by nvcc and g++; install the CUDA toolkit and a C++ compiler"
-    return None
+    return why_missing()
 
 
 def compiled_only(dialect: Dialect) -> str:

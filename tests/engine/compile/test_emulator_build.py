@@ -1,7 +1,9 @@
-"""How the emulator is compiled."""
+"""How the emulator is compiled in the sandbox, once for all evaluators; its absence."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,15 +14,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.support.exclusive import LOCKS
-
-
-def test_standard_headers_are_read_once_for_all_sources() -> None:
-    """For most sources they took longer than the code itself."""
-    headers = emulator._standard_headers(
-        [b"#include <vector>\n#include <cuda.h>\n", b"#include <map>\n#include <vector>\n"]
-    )
-    assert headers == b"#include <map>\n#include <vector>\n", "those of other libraries have a suffix"
-    assert b"#include <vector>\n" in emulator._contents()[emulator.STANDARD_HEADERS]
+from rank_emulator import building
 
 
 def test_evaluators_side_by_side_compile_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +32,7 @@ def test_evaluators_side_by_side_compile_it_once(tmp_path: Path, monkeypatch: py
             began.set()
 
     began, other = threading.Event(), threading.Thread(target=begin)
-    monkeypatch.setattr(emulator, "_key", lambda _contents: "key")
+    monkeypatch.setattr(emulator, "build_key", lambda: "key")
     monkeypatch.setattr(emulator, "cached_compile", is_locked)
     assert emulator.build_emulator(cache) == b"emulator"
     assert began.wait(60)
@@ -64,24 +58,42 @@ def test_nobody_waits_where_the_cache_cannot_be_written_to(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(not nvcc_available(), reason="compiled with headers of the CUDA toolkit")
-def test_they_are_precompiled_before_the_sources() -> None:
-    contents = emulator._contents()
-    precompile, _, sources = emulator._command(contents)[2].partition(" && ")
-    assert precompile.endswith(f"-x c++-header {emulator.STANDARD_HEADERS}")
-    included = sources.count(f"-include {emulator.STANDARD_HEADERS}")
-    assert included == len(emulator._units(contents)) > 0
+def test_the_sandbox_compiles_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few of its sources, in place of all; tests of evaluations take what `rank_emulator.build` has compiled."""
+    few = {name: text for name, text in building.contents().items() if name.startswith(("exports", "matrix_tiles"))}
+    few |= {building.STANDARD_HEADERS: building.standard_headers(few.values())}
+    few |= {"driver.cpp": b'extern "C" int cudaFree() { return 0; }\nint hidden() { return 1; }\n'}
+    monkeypatch.setattr(building, "contents", lambda: few)
+    cache = CompileCache(tmp_path)
+    assert not emulator.is_built(cache)
+    binary = emulator.build_emulator(cache)
+    assert binary.startswith(b"\x7fELF") and b"CUDAFree" in binary and emulator.is_built(cache)
+    few["driver.cpp"] = b"nonsense"
+    with pytest.raises(emulator.InfrastructureError, match=r"does not compile here: [^$]*driver.cpp"):
+        emulator.build_emulator(cache)
 
 
-def test_every_source_is_in_one_translation_unit() -> None:
-    """Sources of a unit read their headers once, which halves the compiler's work."""
-    contents = emulator._contents()
-    units = emulator._units(contents)
-    sources = [source for unit in units.values() for source in unit]
-    assert sorted(sources) == sorted(name for name in contents if name.endswith(".cpp"))
-    assert len(units) < len(sources) / 2
-    assert units["ptx_parser"] == ["ptx_parser.cpp"] and "ptx_body.cpp" in units["ptx"]
-    for name in emulator.ALONE:
-        assert f"{name}.cpp" in contents
-    optimised = {source for unit, members in units.items() if unit.startswith(emulator.FAST) for source in members}
-    assert optimised == {source for source in sources if source.startswith(emulator.FAST)}
-    assert {"alu_half.cpp", "alu_integer.cpp", "executor_run.cpp", "matrix_tiles.cpp"} < optimised
+WITHOUT_IT = """
+import sys
+sys.modules["rank_emulator"] = None
+from pkb_gym.cli import main
+from pkb_gym.cli.doctor_emulator import examine_emulator
+found = examine_emulator()
+print(found.state, found.remedy)
+kernel = sys.argv[1]
+print(main(["eval", "AllReduce", kernel, "--device", "emulated"]))
+print(main(["show", "AllReduce"]))
+"""
+
+
+def test_all_else_works_without_it(tmp_path: Path) -> None:
+    """Where its package is missing, device "emulated" says what to install."""
+    kernel = tmp_path / "kernel.cu"
+    kernel.write_text('#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n')
+    done = subprocess.run([sys.executable, "-c", WITHOUT_IT, kernel], capture_output=True, text=True, check=True)
+    printed = done.stdout + done.stderr
+    if nvcc_available():
+        remedy = "the package rank_emulator is missing; install pkb-gym again"
+        assert f"limited {remedy}" in printed
+        assert f"device 'emulated' is not available here: {remedy}" in " ".join(printed.split())
+    assert "\n2\n" in done.stdout and done.stdout.rstrip().endswith("\n0"), printed

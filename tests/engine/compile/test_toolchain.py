@@ -11,7 +11,7 @@ import pytest
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.toolchain import exports_solution
-from pkb_gym.engine.emulator.emulated_names import emulated_names
+from pkb_gym.engine.emulator.emulated_gang import with_emulated_names
 
 EXPORT = 'extern "C" int __tvm_ffi_solution() { return 0; }\n'
 LOOP = ".altmacro\\n{macro}\\n.endm\\n.set i,0\\n.rept {count}\\none %i\\n.set i,i+1\\n.endr\\n.text"
@@ -56,7 +56,7 @@ def test_names_that_share_their_ends_are_not_read_one_by_one(tmp_path: Path) -> 
     assert len(binary) > 3_000_000
     tracemalloc.start()
     assert exports_solution(binary)
-    assert emulated_names(binary) == binary
+    assert with_emulated_names(binary) == binary
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12_000_000

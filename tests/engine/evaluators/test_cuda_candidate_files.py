@@ -1,4 +1,4 @@
-"""The candidates for GPUs as texts. tests/engine/emulator compiles and emulates them, tests/gpu runs them."""
+"""The candidates for GPUs as texts. tests/engine/emulated compiles and emulates them, tests/gpu runs them."""
 
 from __future__ import annotations
 

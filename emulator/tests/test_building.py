@@ -1,0 +1,47 @@
+"""How the emulator is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rank_emulator import building
+
+
+def test_standard_headers_are_read_once_for_all_sources() -> None:
+    """For most sources they took longer than the code itself."""
+    headers = building.standard_headers(
+        [b"#include <vector>\n#include <cuda.h>\n", b"#include <map>\n#include <vector>\n"]
+    )
+    assert headers == b"#include <map>\n#include <vector>\n", "those of other libraries have a suffix"
+    assert b"#include <vector>\n" in building.contents()[building.STANDARD_HEADERS]
+
+
+def test_they_are_precompiled_before_the_sources() -> None:
+    contents = building.contents()
+    line = building.command(contents, Path("/cuda"), Path("/ffi"))
+    precompile, _, sources = line[2].partition(" && ")
+    assert precompile.endswith(f"-x c++-header {building.STANDARD_HEADERS}")
+    included = sources.count(f"-include {building.STANDARD_HEADERS}")
+    assert included == len(building.units(contents)) > 0
+    assert "-I/cuda/include" in sources and "-L/ffi/lib" in sources
+
+
+def test_every_source_is_in_one_translation_unit() -> None:
+    """Sources of a unit read their headers once, which halves the compiler's work."""
+    contents = building.contents()
+    units = building.units(contents)
+    sources = [source for unit in units.values() for source in unit]
+    assert sorted(sources) == sorted(name for name in contents if name.endswith(".cpp"))
+    assert len(units) < len(sources) / 2
+    assert units["ptx_parser"] == ["ptx_parser.cpp"] and "ptx_body.cpp" in units["ptx"]
+    for name in building.ALONE:
+        assert f"{name}.cpp" in contents
+    optimised = {source for unit, members in units.items() if unit.startswith(building.FAST) for source in members}
+    assert optimised == {source for source in sources if source.startswith(building.FAST)}
+    assert {"alu_half.cpp", "alu_integer.cpp", "executor_run.cpp", "matrix_tiles.cpp"} < optimised
+
+
+def test_a_build_is_found_again(emulator_path: Path | None, compiled: Path) -> None:
+    if emulator_path is not None:
+        before = emulator_path.stat().st_mtime_ns
+        assert building.build(compiled) == emulator_path and emulator_path.stat().st_mtime_ns == before

@@ -1,0 +1,107 @@
+"""Every expert kernel for GPUs, and one text of each CUDA family of the corpus, emulated: right, and no finding.
+
+Sources of a group are compiled together. `make emulated` compiles each by itself as well, and judges it with another
+seed: compilers take minutes for that.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.kernels import CORPUS_FAMILIES, find_family
+from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from tests.engine.compiling import compile_ahead
+from tests.engine.emulated.compiled_together import Kernel, compile_together, joined
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++"),
+    pytest.mark.timeout(3600),  # the first waits for all compiles
+]
+
+
+EXPERTS = [problem.name for problem in catalogue() if expert_source(problem, "cu") is not None]
+OF_FAMILIES = [problem for problem, language in sorted(CORPUS_FAMILIES) if language == "cuda"]
+NAMES = [*(f"expert {problem}" for problem in EXPERTS), *(f"family {problem}" for problem in OF_FAMILIES)]
+
+
+@cache
+def groups() -> dict[str, list[Kernel]]:
+    """By the first word of their names; texts of families take seconds to write, which collecting does not need."""
+    experts = [Kernel(f"expert {name}", name, expert_source(find_problem(name), "cu") or "") for name in EXPERTS]
+    return {"expert": experts, "family": [_of_family(problem) for problem in OF_FAMILIES]}
+
+
+def _of_family(problem: str) -> Kernel:
+    variant = random.Random(problem).choice(find_family(problem, "cuda").variants)
+    return Kernel(f"family {problem}", problem, variant.source)
+
+
+def group_of(name: str) -> tuple[list[Kernel], int]:
+    """The group of a kernel, and its place there."""
+    group = groups()[name.split()[0]]
+    return group, [kernel.name for kernel in group].index(name)
+
+
+FEW_CALLS = {"expert HyenaCP": 5}
+"""Calls of kernels that execute more than a million instructions of warps in each, so that `make test` has time for
+them: two together, and three under another policy."""
+
+
+def config_of(seed: int = 0, trials: int = 14) -> EvalConfig:
+    """On the fewest ranks that have peers."""
+    return EvalConfig(
+        device="emulated",
+        size="tiny",
+        world_size=2,
+        trials=trials,
+        seed=seed,
+        detect_races=True,
+        compile_timeout_s=600.0,
+        timeout_s=300.0,
+    )
+
+
+def assert_right(evaluator: LocalEvaluator, kernel: Kernel, source: str, config: EvalConfig) -> None:
+    feedback = evaluator.evaluate(find_problem(kernel.problem), source, config)
+    assert feedback.passed, f"{feedback.failure}: {feedback.message}\n{feedback.output}"
+    assert feedback.emulation is not None and feedback.emulation.findings == ()
+
+
+@pytest.fixture(scope="module")
+def together(compiled_before: Path) -> None:
+    """The groups; the tests find them in the cache."""
+    for group in groups().values():
+        compile_together(group, CompileCache.in_folder(compiled_before))
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_right_and_has_no_finding(name: str, local_evaluator: LocalEvaluator) -> None:
+    group, place = group_of(name)
+    config = config_of(trials=FEW_CALLS.get(name, 14))
+    assert_right(local_evaluator, group[place], joined(group, place), config)
+
+
+@pytest.fixture(scope="module")
+def alone(local_evaluator: LocalEvaluator) -> None:
+    """All of them, side by side; the tests find them in the cache."""
+    work = [(find_problem(each.problem), each.source, config_of()) for group in groups().values() for each in group]
+    compile_ahead(local_evaluator, work, threads=os.cpu_count() or 2)
+
+
+@pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="takes minutes: run it by `make emulated`")
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_right_as_its_own_source(name: str, local_evaluator: LocalEvaluator) -> None:
+    group, place = group_of(name)
+    assert_right(local_evaluator, group[place], group[place].source, config_of(seed=1))
