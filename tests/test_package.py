@@ -2,15 +2,18 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+from packaging.requirements import Requirement
 
 import pkb_gym
 
@@ -100,6 +103,8 @@ def test_source_distribution_holds_the_files_of_the_wheel_and_no_tests(distribut
     assert not [name for name in names if name.startswith("tests")]
     package = {name for name in wheel.namelist() if name.startswith("pkb_gym/")}
     assert package == {name for name in names if name.startswith("pkb_gym/")} - folders_of(package)
+    emulator = {f"emulator/{name}" for name in wheel.namelist() if name.startswith("rank_emulator/")}
+    assert emulator == {name for name in names if name.startswith("emulator/")} - folders_of(emulator)
     assert {"LICENSE", "README.md", "pyproject.toml"} <= names
 
 
@@ -114,18 +119,46 @@ def test_wheel_holds_every_file_of_the_package(wheel):
         skipped = MADE_BY_TOOLS(folder, subfolders + files)
         subfolders[:] = sorted(set(subfolders) - skipped)
         expected |= {str((Path(folder) / name).relative_to(ROOT)) for name in set(files) - skipped}
+    expected |= emulator_files()
     assert any(name.endswith("/reference.py") for name in expected)
     assert "pkb_gym/engine/include/pkb/symm.h" in expected
     missing = sorted(expected - set(wheel.namelist()))
     assert not missing, f"add a pattern to [tool.setuptools.package-data] for {missing}"
 
 
-def test_wheel_installs_one_name_and_the_command(wheel):
+def emulator_files() -> set[str]:
+    """The files of the package of the emulator, as a wheel names them."""
+    folder = ROOT / "emulator"
+    paths = (path for path in (folder / "rank_emulator").rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path.relative_to(folder)) for path in paths}
+
+
+def test_wheel_installs_its_packages_and_the_command(wheel):
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     metadata = f"pkb_gym-{pkb_gym.__version__}.dist-info"
-    assert tops == {"pkb_gym", metadata}
+    assert tops == {"pkb_gym", "rank_emulator", metadata}
     assert not [name for name in wheel.namelist() if "tests/" in name or "benchmarks/" in name]
     assert "pkb = pkb_gym.cli:main" in wheel.read(f"{metadata}/entry_points.txt").decode()
+
+
+def test_the_emulator_is_a_distribution_of_its_own(tmp_path):
+    """Its wheel holds its package alone, which works without pkb_gym."""
+    source = tmp_path / "emulator"
+    shutil.copytree(ROOT / "emulator", source, ignore=MADE_BY_TOOLS)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, source]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (path,) = tmp_path.glob("rank_emulator-*.whl")
+    with zipfile.ZipFile(path) as archive:
+        metadata = f"rank_emulator-{pkb_gym.__version__}.dist-info"
+        names = {name for name in archive.namelist() if not name.startswith(f"{metadata}/")}
+        requirements = re.findall(r"^Requires-Dist: (\S+)", archive.read(f"{metadata}/METADATA").decode(), re.MULTILINE)
+    assert names == emulator_files()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert sorted(map(Requirement, requirements), key=str) == sorted(map(Requirement, extras["emulator"]), key=str)
+    code = f"import sys; sys.path.insert(0, {str(path)!r}); sys.modules['pkb_gym'] = None; import rank_emulator as it"
+    printed = subprocess.check_output([sys.executable, "-c", f"{code}; print(it.__file__)"], text=True, cwd="/")
+    assert printed.startswith(str(path))
 
 
 def ruff(source: str, filename: str) -> list[str]:
@@ -145,6 +178,15 @@ def test_ruff_refuses_the_bare_name_of_a_root_folder(name):
     assert "TID251" in ruff(f"{head}import {name}\n", "tests/probe.py")
     assert "TID251" in ruff(f"{head}from {name} import something\n", "tests/probe.py")
     assert "TID251" not in ruff(f"{head}from pkb_gym import {name}\n", "tests/probe.py")
+
+
+def test_ruff_refuses_imports_into_the_emulator():
+    """It is a distribution of its own, whose tests neither import those of pkb-gym nor its benchmarks."""
+    for name in ("pkb_gym", "tests", "benchmarks"):
+        for filename in ("emulator/rank_emulator/probe.py", "emulator/tests/probe.py"):
+            assert "TID251" in ruff(f'"""Imports."""\n\nimport {name}\n', filename), (name, filename)
+    for filename in ("tests/probe.py", "benchmarks/probe.py", "pkb_gym/engine/probe.py"):
+        assert "TID251" in ruff('"""Imports."""\n\nimport emulator.tests.worlds\n', filename), filename
 
 
 def test_ruff_refuses_print_in_the_library_but_not_in_the_command_line():

@@ -164,15 +164,10 @@ class World:
 
         Returns:
             The number of the region, for `remove_region`.
-
-        Raises:
-            EmulatorError: The memory overlaps another region of the same kind, or lies outside of the segment.
         """
         region: int = self._library.pkb_emu_region(
             self._world, rank, kind, name.encode(), address, nbytes, element_bytes, is_initialised
         )
-        if region < 0:
-            raise EmulatorError(self._error())
         return region
 
     def remove_region(self, region: int) -> None:

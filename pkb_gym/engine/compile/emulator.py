@@ -5,8 +5,6 @@ The package rank_emulator says what to compile and how. It may be missing: all e
 
 from __future__ import annotations
 
-import importlib.util
-
 from pkb_gym.engine.compile import nvcc
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
@@ -18,15 +16,6 @@ from pkb_gym.engine.records.artifact import Artifact
 
 TIMEOUT_S = 1800.0
 """A processor takes about a minute for it; a busy machine leaves it a fraction of one."""
-
-
-def why_missing() -> str | None:
-    """The remedy where the emulator is not installed; None where it is."""
-    if importlib.util.find_spec("rank_emulator") is not None:
-        return None
-    return (
-        "the package rank_emulator is missing; install pkb-gym again, or `pip install ./emulator` in a checkout"
-    )
 
 
 def candidate_flags() -> tuple[str, ...]:

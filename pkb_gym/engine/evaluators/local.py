@@ -21,11 +21,11 @@ from typing import NoReturn, Protocol, Self
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import build_emulator, is_built
 from pkb_gym.engine.debugging.debugger import DebugFolders, Debugger
-from pkb_gym.engine.emulator.emulated_gang import EmulatedGang
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
+from pkb_gym.engine.gangs.emulated_gang import EmulatedGang
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact

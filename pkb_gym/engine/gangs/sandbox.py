@@ -1,7 +1,8 @@
 """The sandbox of a process: its files and rights, as bubblewrap arguments and resource limits.
 
-The file system is an allow-list: system libraries, the Python installation, and of pkb_gym the rooms `rankside` and
-`wire`; no home, no problem folders, no caches. An empty folder covers what is hidden within something shown.
+The file system is an allow-list: system libraries, the Python installation, of pkb_gym the rooms `rankside` and `wire`,
+and the package rank_emulator; no home, no problem folders, no caches. An empty folder covers what is hidden within
+something shown.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from functools import cache
 from pathlib import Path
 
 from pkb_gym.engine.gangs.visible_folders import hidden_folders, is_below, python_paths
+from pkb_gym.engine.support.emulator_package import PACKAGE, emulator_package
 from pkb_gym.engine.support.header_libraries import find_all
 
 ENGINE = Path(__file__).resolve().parent.parent
 ROOT_INSIDE = "/pkb"
 ROOMS_INSIDE = tuple((str(ENGINE / room), f"{ROOT_INSIDE}/pkb_gym/engine/{room}") for room in ("rankside", "wire"))
 """The rooms that the sandbox shows, of all of pkb_gym: their parents are namespace packages there (PEP 420)."""
+EMULATOR_INSIDE = f"{ROOT_INSIDE}/{PACKAGE}"
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 DEVICE_LINKS = (
@@ -111,8 +114,10 @@ def zygote_policy(temporary_bytes: int) -> Policy:
     system = (("/sys", "/sys"),) if devices else ()
     # For sources that build extensions of torch.
     libraries = [(str(folder), str(folder)) for found in find_all() for folder in found.folders]
+    package = emulator_package()
+    emulator = () if package is None else ((str(package), EMULATOR_INSIDE),)
     return Policy(
-        read_only=(*python_paths(), *libraries, *system, *ROOMS_INSIDE),
+        read_only=(*python_paths(), *libraries, *system, *ROOMS_INSIDE, *emulator),
         devices=devices,
         capabilities=CAPABILITIES,
         hidden=hidden_folders(),

@@ -24,6 +24,7 @@ from pkb_gym.engine.gangs.sandbox import (
 )
 from pkb_gym.engine.gangs.visible_folders import is_below, package_folders
 from pkb_gym.engine.rankside.remove_tree import remove_tree
+from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.engine.support.env_vars import for_candidates, preloads, python_path, with_changes
 from pkb_gym.engine.support.ownership import TemporaryFolder
 from pkb_gym.engine.wire.forking import PRELOADED, ForkFailed, GangRequest, GangStarted, ZygoteReady
@@ -93,7 +94,9 @@ class Zygote:
     def _environment(self, library: int | None) -> dict[str, str]:
         here = str(Path(__file__).resolve().parents[3])
         # Folders that candidates import from are theirs alone; declarations may import from those of this process.
-        own = (ROOT_INSIDE if self.sandboxed else here, *package_folders())
+        emulator = emulator_package()
+        outside = (here,) if emulator is None else (here, str(emulator.parent))
+        own = (*((ROOT_INSIDE,) if self.sandboxed else outside), *package_folders())
         folders = (here, *python_path()) if self.trusted else own
         base = with_changes if self.trusted else for_candidates
         preloaded = {"LD_PRELOAD": ":".join([f"{PRELOADED}{library}", *preloads()])} if library is not None else {}

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from pkb_gym.engine.wire import abi
 from pkb_gym.engine.wire.arguments import unroll
@@ -34,22 +31,12 @@ from pkb_gym.engine.wire.emulated_orders import (
 )
 from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.engine.wire.orders import Armed, Bound, Claims, Failed, Go, Load, Loaded
+from rank_emulator import EmulatorError, Ended, Finding, Outcome, RegionKind, Schedule, World
 
 from . import confine
 from .crash import trace_native_code
 from .devices import CpuDevice
 from .emulated_rank import EmulatedDevice, EmulatedHeap, EmulatedNative
-from .emulator_library import (
-    BODY,
-    FUNCTION,
-    POLICIES,
-    DetectorOptions,
-    Options,
-    Outcome,
-    RegionKind,
-    Report,
-    load_emulator,
-)
 from .failures import CandidateError, kind_of, trace_of
 from .heap import Heap
 from .native import library_path
@@ -98,16 +85,12 @@ class _Block:
     """A block that is being run.
 
     Attributes:
-        order: see there.
-        handovers: of the ranks and calls, as they were enqueued.
-        claims: of each rank and call.
-        errors: rank -> what it raised.
+        order: Order of the evaluator.
+        claims: Claims of each rank, call by call.
     """
 
     order: RunRanks
-    handovers: list[tuple[int, int]] = field(default_factory=list)
     claims: dict[int, list[Claims]] = field(default_factory=dict)
-    errors: dict[int, Fault] = field(default_factory=dict)
 
 
 class EmulatedRanks:
@@ -123,31 +106,19 @@ class EmulatedRanks:
         self._world_size, self._segment_bytes = order.world_size, order.segment_bytes
         self._shared = Heap(heap_fd, order.segment_bytes, order.world_size, 0)
         self._requests, self._replies = eventfds[::2], eventfds[1::2]
-        self._emulator = load_emulator(f"/proc/self/fd/{library_fd}")
-        self._emulator.pkb_emu_print_by_rank()
-        options = Options(
-            struct_bytes=ctypes.sizeof(Options), world_size=order.world_size, segment_bytes=order.segment_bytes
+        self._world = World(
+            f"/proc/self/fd/{library_fd}",
+            order.world_size,
+            segment_bytes=order.segment_bytes,
+            detect_races=order.detect_races,
+            max_findings=MAX_FINDINGS,
+            label_output=True,
         )
-        self._world: int = self._emulator.pkb_emu_create(ctypes.byref(options))
-        if not self._world:
-            raise RuntimeError(f"no world could be emulated: {self._text(self._emulator.pkb_emu_error(None))}")
-        self._segments = [self._emulator.pkb_emu_segment(self._world, rank) for rank in range(order.world_size)]
-        self._detector = self._observe(races=order.detect_races)
+        self._segments = self._world.segments
         self._ranks: list[EmulatedNative] = []
         self._calls: tuple[CallMemory, ...] = ()
         self._behind_scratch = (0, 0)
         self._regions: list[int] = []
-
-    def _observe(self, *, races: bool) -> int | None:
-        """The detector; None where it was not requested."""
-        if not races:
-            return None
-        options = DetectorOptions(
-            struct_bytes=ctypes.sizeof(DetectorOptions), races=1, max_findings=MAX_FINDINGS, found=None, user=None
-        )
-        detector: int = self._emulator.pkb_emu_detector_create(ctypes.byref(options))
-        self._emulator.pkb_emu_observe(self._world, self._emulator.pkb_emu_detector_observer(detector))
-        return detector
 
     def load(self, order: LoadCopies, copies: list[int]) -> Fault | None:
         """Loads a copy of the library on each rank; says why that cannot be done.
@@ -164,34 +135,30 @@ class EmulatedRanks:
             ):
                 self._name(rank, kind, name, segment + offset, nbytes, element_bytes=8)
         loaded: list[EmulatedNative] = []
-        errors: dict[int, Fault] = {}
 
-        def body(_: object, rank: int) -> int:
-            if rank != len(loaded):
-                return 0
-            try:
+        def body(rank: int) -> None:
+            if rank == len(loaded):
                 loaded.append(self._load_rank(order, copies[rank], rank))
-            except BaseException as error:  # whatever a library's constructors raise is data
-                errors[rank] = Fault(kind_of(error), rank, _error_text(error))
-            return int(rank in errors)
 
         for _ in range(self._world_size):
-            report = self._run(body)
-            if report.outcome != Outcome.OK:
-                return self._fault(report, errors)
+            ended = self._world.run(body)
+            if ended.outcome != Outcome.OK:
+                return _fault(ended)
         self._ranks = loaded
         return None
 
     def _load_rank(self, order: LoadCopies, fd: int, rank: int) -> EmulatedNative:
         path = f"{library_path(rank)}.copy"
         os.symlink(f"/proc/self/fd/{fd}", path)
-        if not self._emulator.pkb_emu_load(self._world, path.encode()):
-            raise CandidateError("load_error", self._text(self._emulator.pkb_emu_error(self._world)))
+        try:
+            self._world.load(path)
+        except EmulatorError as error:
+            raise CandidateError("load_error", str(error)[:MAX_TEXT]) from None
         heap = EmulatedHeap(self._segments, self._segment_bytes, rank)
-        device = EmulatedDevice(rank, self._world_size, self._emulator.pkb_emu_stream(self._world))
+        device = EmulatedDevice(rank, self._world_size, self._world.stream())
         load = Load("native", self._world_size, order.scratch_bytes, 0, "value", order.signature, {})
         native = EmulatedNative(load, fd, heap, device, rank, self._world_size)
-        native.emulator, native.world = self._emulator, self._world
+        native.world = self._world
         return native
 
     # ---- memory -----------------------------------------------------------------------------------------------------
@@ -202,7 +169,7 @@ class EmulatedRanks:
         for rank, native in enumerate(self._ranks):
             native.bind(unroll(order.runs[rank]), order.partitions)
         for region in self._regions:
-            self._emulator.pkb_emu_region_remove(self._world, region)
+            self._world.remove_region(region)
         self._regions = [
             self._name_tensor(rank, tensor)
             for call in order.calls
@@ -216,11 +183,9 @@ class EmulatedRanks:
         return self._name(rank, kind, tensor.name, address, tensor.nbytes, tensor.element_bytes)
 
     def _name(self, rank: int, kind: RegionKind, name: str, address: int, nbytes: int, element_bytes: int) -> int:
-        text = name.encode()
-        region: int = self._emulator.pkb_emu_region(
-            self._world, rank, kind, text, address, nbytes, element_bytes, kind != RegionKind.OUTPUT
+        return self._world.add_region(
+            rank, kind, name, address, nbytes, element_bytes=element_bytes, is_initialised=kind != RegionKind.OUTPUT
         )
-        return region
 
     def _copy(self, rank: int, call: CallMemory, *, to_gpu: bool) -> None:
         """Copies a call's part of a rank's segment between the shared heap and the emulated GPU."""
@@ -245,60 +210,46 @@ class EmulatedRanks:
         block = _Block(order)
         self._copy_block(order, to_gpu=True)
         schedule = order.schedule
-        policy = POLICIES[schedule.policy]
-        self._emulator.pkb_emu_schedule(self._world, policy, schedule.seed, order.max_seconds)
-        report = self._run_together(block) if schedule.policy == "together" else self._run_scheduled(block)
+        self._world.set_schedule(Schedule(schedule.policy, schedule.seed), order.max_seconds)
+        ended = self._run_together(block) if schedule.policy == "together" else self._run_scheduled(block)
         self._copy_block(order, to_gpu=False)
-        fault = None if report.outcome == Outcome.OK else self._fault(report, block.errors)
+        fault = None if ended.outcome == Outcome.OK else _fault(ended)
         claims = tuple(tuple(block.claims[rank]) for rank in range(self._world_size)) if fault is None else ()
-        return self._with_findings(RanksDone(claims, fault, report.steps))
+        return self._with_findings(RanksDone(claims, fault, ended.steps))
 
-    def _run_together(self, block: _Block) -> Report:
+    def _run_together(self, block: _Block) -> Ended:
         """Has all ranks hand over, then all make their call, and so on."""
         order, ranks = block.order, range(self._world_size)
-        report = Report(outcome=Outcome.OK)
+        ended = Ended(Outcome.OK)
         for call, index in enumerate(order.sets):
             for rank in ranks:
                 self._hand_over(block, rank, call)
-            report = self._run(self._body(block, functools.partial(self._call_one, block, call, index)))
-            if report.outcome != Outcome.OK:
+            ended = self._world.run(functools.partial(self._call_one, block, call, index))
+            if ended.outcome != Outcome.OK:
                 break
         else:
             for rank in ranks:
                 self._hand_over(block, rank, len(order.sets))
-        return report
+        return ended
 
     def _call_one(self, block: _Block, call: int, index: int, rank: int) -> None:
         epoch = block.order.epoch + call
-        self._emulator.pkb_emu_arrival(self._world, epoch)
+        self._world.arrive(epoch)
         block.claims.setdefault(rank, []).append(self._call(rank, index, epoch))
-        self._emulator.pkb_emu_departure(self._world, epoch)
-        self._emulator.pkb_emu_synchronize(self._world)
+        self._world.depart(epoch)
+        self._world.synchronize()
 
-    def _run_scheduled(self, block: _Block) -> Report:
+    def _run_scheduled(self, block: _Block) -> Ended:
         """Has each rank go from call to call on its own."""
-        hand_over = FUNCTION(lambda user: self._hand_over(block, *block.handovers[(user or 0)]))
-        return self._run(self._body(block, functools.partial(self._call_all, block, hand_over)))
+        return self._world.run(functools.partial(self._call_all, block))
 
-    def _body(self, block: _Block, work: Callable[[int], None]) -> Callable[[object, int], int]:
-        """The function of a rank's thread."""
-
-        def body(_: object, rank: int) -> int:
-            try:
-                work(rank)
-            except BaseException as error:  # whatever a candidate raises is data
-                block.errors[rank] = Fault(kind_of(error), rank, _error_text(error))
-            return int(rank in block.errors)
-
-        return body
-
-    def _call_all(self, block: _Block, hand_over: Any, rank: int) -> None:
+    def _call_all(self, block: _Block, rank: int) -> None:
         order, claims = block.order, block.claims.setdefault(rank, [])
         for call, index in enumerate(order.sets):
-            self._cross(block, rank, call, hand_over)
+            self._cross(block, rank, call)
             claims.append(self._call(rank, index, order.epoch + call))
-        self._cross(block, rank, len(order.sets), hand_over)
-        self._emulator.pkb_emu_synchronize(self._world)
+        self._cross(block, rank, len(order.sets))
+        self._world.synchronize()
 
     def _call(self, rank: int, index: int, epoch: int) -> Claims:
         """One call; the evaluator sees whose host code it is in."""
@@ -308,15 +259,14 @@ class EmulatedRanks:
         place.state = abi.State.DONE
         return claims
 
-    def _cross(self, block: _Block, rank: int, crossing: int, hand_over: Any) -> None:
+    def _cross(self, block: _Block, rank: int, crossing: int) -> None:
         """Enqueues the departure of one call and the arrival of the next."""
         epoch = block.order.epoch + crossing
-        block.handovers.append((rank, crossing))
         if crossing:
-            self._emulator.pkb_emu_departure(self._world, epoch - 1)
+            self._world.depart(epoch - 1)
         if crossing < len(block.order.sets):
-            self._emulator.pkb_emu_arrival(self._world, epoch)
-        self._emulator.pkb_emu_enqueue(self._world, hand_over, len(block.handovers) - 1, b"handover")
+            self._world.arrive(epoch)
+        self._world.enqueue(functools.partial(self._hand_over, block, rank, crossing), "handover")
 
     def _hand_over(self, block: _Block, rank: int, crossing: int) -> None:
         """Has the reference rank hand over; nothing else runs here meanwhile."""
@@ -336,43 +286,27 @@ class EmulatedRanks:
         """Notes that a call's arguments have been written, and its outputs not yet."""
         for tensor in call.tensors[rank]:
             address = self._segments[rank] + tensor.offset
-            self._emulator.pkb_emu_set_initialised(self._world, address, tensor.nbytes, int(not tensor.is_output))
+            self._world.set_initialised(address, tensor.nbytes, is_initialised=not tensor.is_output)
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 
-    def _run(self, body: Any) -> Report:
-        report = Report(struct_bytes=ctypes.sizeof(Report))
-        if self._emulator.pkb_emu_run(self._world, BODY(body), None, ctypes.byref(report)) < 0:
-            raise RuntimeError(f"the emulator failed: {self._text(self._emulator.pkb_emu_error(self._world))}")
-        return report
-
-    def _fault(self, report: Report, errors: dict[int, Fault]) -> Fault:
-        if report.outcome == Outcome.BODY_FAILED and errors:
-            return next(iter(errors.values()))
-        kind = FAULTS.get(Outcome(report.outcome), "runtime_error")
-        return Fault(kind, None if report.rank < 0 else int(report.rank), self._text(report.message))
-
     def _with_findings(self, done: RanksDone) -> RanksDone:
-        if self._detector is None:
-            return done
-        parsed: dict[str, Any] = json.loads(self._emulator.pkb_emu_detector_json(self._detector))
-        findings = tuple(_finding(each) for each in parsed["findings"][:MAX_FINDINGS])
-        advice = tuple(str(each["message"])[:MAX_TEXT] for each in parsed["advice"][:MAX_FINDINGS])
-        links = tuple(
-            PeerBytes(each["rank"], each["owner"], each["read_bytes"], each["written_bytes"])
-            for each in parsed["links"]
-        )
+        found = self._world.findings()
+        findings = tuple(map(_finding, found.findings[:MAX_FINDINGS]))
+        advice = tuple(line[:MAX_TEXT] for line in found.advice[:MAX_FINDINGS])
+        links = tuple(PeerBytes(link.rank, link.owner, link.read_bytes, link.written_bytes) for link in found.links)
         return RanksDone(done.claims, done.fault, done.instructions, findings, advice, links)
 
-    def _text(self, text: bytes | None) -> str:
-        return (text or b"").decode(errors="replace")[:MAX_TEXT]
+
+def _fault(ended: Ended) -> Fault:
+    if ended.outcome == Outcome.BODY_FAILED and ended.errors:
+        rank, error = next(iter(ended.errors.items()))
+        return Fault(kind_of(error), rank, _error_text(error))
+    return Fault(FAULTS.get(ended.outcome, "runtime_error"), ended.rank, ended.message[:MAX_TEXT])
 
 
-def _finding(parsed: dict[str, Any]) -> DetectorFinding:
-    second = parsed["second"] or parsed["first"] or {}
-    return DetectorFinding(
-        str(parsed["kind"]), second.get("rank"), parsed["owner"], parsed["tensor"], str(parsed["message"])[:MAX_TEXT]
-    )
+def _finding(found: Finding) -> DetectorFinding:
+    return DetectorFinding(found.kind, found.rank, found.owner, found.tensor, found.message[:MAX_TEXT])
 
 
 def _error_text(error: BaseException) -> str:

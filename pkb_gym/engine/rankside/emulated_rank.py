@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pkb_gym.engine.wire.arguments import TensorSlot
 from pkb_gym.engine.wire.orders import Claims
+from rank_emulator import World
 
 from .devices import CpuDevice
 from .dlpack import HeapTensor
@@ -71,8 +72,7 @@ class EmulatedDevice(CpuDevice):
 class EmulatedNative(Native):
     """A kernel that is called on an emulated GPU; what it returns is copied when its stream is empty."""
 
-    emulator: ctypes.CDLL
-    world: int
+    world: World
 
     def _deliver(self, slots: tuple[TensorSlot, ...], result: Any) -> Claims:
         import torch
@@ -80,7 +80,7 @@ class EmulatedNative(Native):
         parts = [result] if len(slots) == 1 and hasattr(result, "__dlpack__") else list(result or ())
         if len(parts) != len(slots):
             raise bad_result(f"expected {len(slots)} returned tensors, got {len(parts)}")
-        self.emulator.pkb_emu_synchronize(self.world)
+        self.world.synchronize()
         claims = []
         for slot, part in zip(slots, parts, strict=True):
             # The library says that it lies on a GPU, which torch does not find here.

@@ -6,14 +6,12 @@ depart early or run ahead, so that a missing wait shows; a kernel that is right 
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections.abc import Iterator, Sequence
 
 from pkb_gym.engine.compare.check import joined
 from pkb_gym.engine.compare.layout import BlockPlan
-from pkb_gym.engine.emulator.emulated_gang import TOGETHER, EmulatedGang
 from pkb_gym.engine.gangs.candidate_gang import BlockSetting
+from pkb_gym.engine.gangs.emulated_gang import TOGETHER, EmulatedGang
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.emulation import Emulation, LinkTraffic
@@ -26,15 +24,14 @@ from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.mismatch import FAILURES
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.race import late_output
-from pkb_gym.engine.wire.emulated_orders import DetectorFinding, PeerBytes, Policy, Schedule
+from pkb_gym.engine.wire.emulated_orders import DetectorFinding, PeerBytes, Schedule
 
 CALLS_TOGETHER = 2
 CALLS_OF_SCHEDULE = 3
-"""In a block: a rank that waits for nobody is then two calls ahead of another."""
+"""Calls of a block: a rank that waits for nobody is then two calls ahead of another."""
 
-POLICIES: tuple[Policy, ...] = ("hold_arrival", "one_ahead", "hold_departure", "priorities")
-MOST_LINES = 4
-"""Findings that a message lists."""
+MAX_LINES = 4
+"""Findings that a message lists, at most."""
 
 
 def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> None:
@@ -55,21 +52,19 @@ def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> N
 
 
 def schedules(config: ResolvedConfig) -> Iterator[tuple[Schedule, int]]:
-    """The orders of execution of an evaluation, and how many calls are made under each: `config.trials` in all.
+    """The orders of execution of an evaluation, and the calls under each: `config.trials` calls in all.
 
     They follow from the configuration's seed and turn.
     """
-    draw = random.Random(f"schedules {config.seed} {config.turn}")
-    left = config.trials
-    one_rank: tuple[Policy, ...] = ("priorities",)
-    policies = itertools.cycle(POLICIES if config.world_size > 1 else one_rank)
-    calls = min(CALLS_TOGETHER, left)
-    schedule = TOGETHER
-    while left:
-        yield schedule, calls
-        left -= calls
-        calls = min(CALLS_OF_SCHEDULE, left)
-        schedule = Schedule(next(policies), draw.getrandbits(32))
+    import rank_emulator
+
+    left, most = config.trials, CALLS_TOGETHER
+    for order in rank_emulator.schedules(f"schedules {config.seed} {config.turn}", config.world_size):
+        if not left:
+            return
+        calls = min(most, left)
+        yield Schedule(order.policy, order.seed), calls
+        left, most = left - calls, CALLS_OF_SCHEDULE
 
 
 class _EmulatedCheck:
@@ -137,7 +132,7 @@ class _EmulatedCheck:
         """The failure that the detector has found, whatever the outputs are."""
         feedback, first = self._run.feedback, findings[0]
         races = [finding for finding in findings if finding.kind == "race"]
-        text = "\n".join(finding.text for finding in findings[:MOST_LINES])
+        text = "\n".join(finding.text for finding in findings[:MAX_LINES])
         if not races:
             return feedback.stop(Failure.RUNTIME_ERROR, text, first.rank)
         race = races[0]

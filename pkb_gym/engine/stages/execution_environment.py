@@ -7,7 +7,6 @@ import platform
 from functools import cache
 from typing import Literal
 
-from pkb_gym.engine.compile.emulator import why_missing
 from pkb_gym.engine.compile.library_headers import header_libraries
 from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.toolchain import compiler_version
@@ -21,6 +20,7 @@ from pkb_gym.engine.records.feedback import Environment
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.emulator_package import why_missing
 from pkb_gym.engine.wire.orders import Dialect
 
 

@@ -17,10 +17,10 @@ from .arguments import CallRun
 from .messages import WireMessage
 from .orders import Claims, Partition
 
-Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead"]
+Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed"]
 """Who goes on: all in turn, beginning and ending each call together; by random priorities that change at few random
 points; all others before one rank's arrival; one rank's departure before those of the others; one rank whenever it
-can."""
+can; one of these by seed. As `rank_emulator.Policy`."""
 
 MAX_FINDINGS = 16
 """Most findings, and most lines of advice, of one reply."""

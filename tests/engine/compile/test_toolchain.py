@@ -11,7 +11,7 @@ import pytest
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.toolchain import exports_solution
-from pkb_gym.engine.emulator.emulated_gang import with_emulated_names
+from pkb_gym.engine.gangs.emulated_gang import with_emulated_names
 
 EXPORT = 'extern "C" int __tvm_ffi_solution() { return 0; }\n'
 LOOP = ".altmacro\\n{macro}\\n.endm\\n.set i,0\\n.rept {count}\\none %i\\n.set i,i+1\\n.endr\\n.text"

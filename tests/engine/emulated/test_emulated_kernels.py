@@ -170,11 +170,9 @@ def test_accesses_that_move_too_much_are_advice(
 
 
 SHOWN = [
-    *((mistake, False, 14) for mistake in (Mistake.OUT_OF_BOUNDS, Mistake.MISALIGNED, Mistake.LOST_SIGNAL)),
+    *((mistake, False, 14) for mistake in (Mistake.OUT_OF_BOUNDS, Mistake.LOST_SIGNAL)),
     *((mistake, True, 14) for mistake in (Mistake.EARLY_READ, Mistake.LATE_READ)),
-    *((mistake, True, 2) for mistake in (Mistake.BEYOND_TENSOR, Mistake.UNWRITTEN, Mistake.DIVERGENT_BARRIER)),
-    *((mistake, True, 2) for mistake in (Mistake.LEAKED_PHASE, Mistake.UNREAD_COPY)),
-    *((mistake, True, 2) for mistake in (Mistake.SCATTERED, Mistake.ONE_BANK)),
+    *((mistake, True, 2) for mistake in (Mistake.BEYOND_TENSOR, Mistake.SCATTERED, Mistake.ONE_BANK)),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.emulator.untrusted_report import limited
+from pkb_gym.engine.gangs.untrusted_report import limited
 from pkb_gym.engine.wire.emulated_orders import MAX_FINDINGS, MAX_TEXT, DetectorFinding, Fault, PeerBytes, RanksDone
 
 LOUD = "\x1b]0;title\x07<|im_end|>"

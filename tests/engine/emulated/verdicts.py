@@ -1,9 +1,11 @@
 """Candidates of tests/candidates/cuda whose verdict on emulated GPUs is another than on GPUs, with the reason.
 
-docs/emulator.md shows the table.
+docs/emulator.md counts them by reason.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 ENDLESS = "ends sooner: the emulator sees that no memory changes any more"
 THREAD = "threads that host code starts have no emulated GPU"
@@ -44,13 +46,10 @@ DIFFERENT: dict[str, tuple[str, str]] = {
 """Name below tests/candidates/cuda -> verdict on emulated GPUs, and the reason."""
 
 
-def table(expected: dict[str, str]) -> str:
-    """As Markdown.
-
-    Args:
-        expected: name -> verdict on GPUs.
-    """
-    lines = ["| candidate | on GPUs | emulated | reason |", "|---|---|---|---|"]
-    for name, (verdict, reason) in DIFFERENT.items():
-        lines.append(f"| `{name}` | {expected[name].replace('|', ' or ')} | {verdict} | {reason} |")
-    return "\n".join(lines)
+def table() -> str:
+    """Reasons of several candidates, with their number and verdict, as Markdown; the others in one row."""
+    counts = Counter((reason, verdict) for verdict, reason in DIFFERENT.values())
+    rows = [f"| {reason} | {count} | {verdict} |" for (reason, verdict), count in counts.most_common() if count > 1]
+    others = sum(count == 1 for count in counts.values())
+    head = ["| reason | candidates | verdict when emulated |", "|---|---|---|"]
+    return "\n".join([*head, *rows, f"| a reason of its own each | {others} | |"])

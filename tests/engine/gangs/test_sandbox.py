@@ -12,6 +12,7 @@ import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.sandbox import (
+    EMULATOR_INSIDE,
     ROOMS_INSIDE,
     Policy,
     bubblewrap_arguments,
@@ -22,6 +23,7 @@ from pkb_gym.engine.gangs.visible_folders import is_below, python_paths
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.stages import execution_environment
+from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, candidates, read
 
@@ -50,7 +52,7 @@ def test_arguments_as_text() -> None:
 def test_the_zygote_sees_python_and_its_own_program_alone() -> None:
     policy = zygote_policy(1 << 20)
     assert policy.writable == ()
-    rooms = set(ROOMS_INSIDE)
+    rooms = {*ROOMS_INSIDE, (str(emulator_package()), EMULATOR_INSIDE)}
     assert rooms <= set(policy.read_only)
     assert is_below(str(Path(__file__).resolve().parents[3]), policy.hidden)
     root = Path(__file__).resolve().parents[3]

@@ -14,7 +14,6 @@ from typing import Self
 
 from pkb_gym.engine.compare.call_specs import call_runs
 from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
-from pkb_gym.engine.emulator.untrusted_report import limited
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
 from pkb_gym.engine.gangs.confinement import Confinement
@@ -24,6 +23,7 @@ from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.handover_ends import HandoverEnds
 from pkb_gym.engine.gangs.heaps import SymmetricHeap, memory_file
 from pkb_gym.engine.gangs.rank_processes import Processors
+from pkb_gym.engine.gangs.untrusted_report import limited
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import ITEMSIZE
