@@ -18,10 +18,12 @@ from mkdocs.structure.pages import Page
 
 from docs.generate import commands, problems
 from docs.generate.markdown import CODE
+from rank_emulator import coverage
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES: dict[str, Callable[[], str]] = {
     "commands": commands.reference,
+    "cuda_functions": coverage.cuda_functions_table,
     "problems": problems.listing,
     "split": problems.split_rule,
 }

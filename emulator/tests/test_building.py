@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rank_emulator import building
+from rank_emulator.coverage import cuda_functions, cuda_functions_table
+from rank_emulator.interface import load_emulator
 
 
 def test_standard_headers_are_read_once_for_all_sources() -> None:
@@ -45,3 +47,13 @@ def test_a_build_is_found_again(emulator_path: Path | None, compiled: Path) -> N
     if emulator_path is not None:
         before = emulator_path.stat().st_mtime_ns
         assert building.build(compiled) == emulator_path and emulator_path.stat().st_mtime_ns == before
+
+
+def test_functions_of_the_runtime_are_those_that_are_exported(emulator_path: Path | None) -> None:
+    assert {"cudaMalloc", "cudaLaunchKernel", "cudaGraphInstantiate"} < cuda_functions()
+    table = cuda_functions_table()
+    assert all(table.count(f"`{name}`") == 1 for name in cuda_functions())
+    if emulator_path is not None:
+        library = load_emulator(str(emulator_path))
+        lacking = [name for name in cuda_functions() if not hasattr(library, name.replace("cuda", "CUDA", 1))]
+        assert lacking == []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 
 from pkb_gym.engine.records.config import EvalConfig
-from rank_emulator.building import SOURCES
+from rank_emulator.coverage import cuda_functions
 from tests.engine.candidates import Candidate
 
 TENSOR = r"(?:tvm::ffi::)?TensorView"
@@ -36,15 +35,9 @@ def groups(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
 
 def lacking(source: str) -> frozenset[str]:
     """Functions of the runtime that a source calls and the emulator lacks."""
+    known = cuda_functions()
     called = CALL.findall(source)
-    return frozenset(name for name in called if not {name, f"{name}C"} & known())  # templates call the name with C
-
-
-@functools.cache
-def known() -> frozenset[str]:
-    """Functions of the runtime that the emulator has."""
-    texts = (path.read_text(encoding="utf-8") for path in SOURCES.glob("runtime_cuda*.cpp"))
-    return frozenset(name for text in texts for name in CALL.findall(text))
+    return frozenset(name for name in called if not {name, f"{name}C"} & known)  # templates call the name with C
 
 
 def in_namespace(namespace: str, name: str, source: str) -> list[str]:

@@ -97,7 +97,7 @@ print(json.dumps({
     assert seen["repo"] is False
     assert set(seen["writable"]) <= {"/tmp", "/dev/shm"}
     assert seen["create"] == []
-    assert seen["pkb"] == [["pkb_gym"], ["engine"], ["rankside", "wire"]]
+    assert seen["pkb"] == [["pkb_gym", "rank_emulator"], ["engine"], ["rankside", "wire"]]
 
 
 REPORT = """
