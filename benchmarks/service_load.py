@@ -170,7 +170,7 @@ def one_at_a_time(jobs: Sequence[Job], evaluators: Sequence[Evaluator]) -> list[
 def serving(folder: Path) -> Iterator[tuple[str, str]]:
     """The url and the token of a service with a journal and results in a folder."""
     command = [sys.executable, "-m", "pkb_gym.cli", "serve", "--device", "cpu", "--with-parent"]
-    command += ["--token-file", str(folder / "token"), "--journal", str(folder / "journal.jsonl")]
+    command += ["--token-file", str(folder / "token"), "--journal", str(folder / "journal.sqlite")]
     command += ["--results", str(folder / "results.jsonl")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

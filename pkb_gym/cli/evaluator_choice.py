@@ -13,6 +13,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support import env_vars
 
 from .command import Session, stderr
+from .serve import NEEDS
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 ASKING = "asking the evaluator"
 """In `Feedback.durations_s`: what the answer took beyond what the evaluator accounts for."""
-
-NEEDS = ("fastapi", "uvicorn")
 
 
 def add_evaluator_options(parser: argparse.ArgumentParser) -> None:

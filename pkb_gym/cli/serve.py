@@ -24,13 +24,13 @@ from .problem_options import add_problem_option, register_problems
 if TYPE_CHECKING:
     from pkb_gym.serve.app import Telemetry
     from pkb_gym.serve.clients import Clients
-    from pkb_gym.serve.ledger import Ledger
+    from pkb_gym.serve.recorder import Recorder
     from pkb_gym.serve.service import EvaluationService
 
 EXAMPLE = """pkb serve --port 8900
-pkb serve --host 10.0.0.5 --port 8900 --clients clients.toml --journal journal.jsonl"""
+pkb serve --host 10.0.0.5 --port 8900 --clients clients.toml --journal journal.sqlite"""
 EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C, idle or with its parent, 2 wrong usage, 3 the server failed"
-NEEDS = ("fastapi", "prometheus_client", "uvicorn")
+NEEDS = ("fastapi", "fastapi_offline", "prometheus_client", "structlog", "uvicorn")
 KEY_BYTES = 16
 UNWANTED_S = 2.0
 """On a socket: the time left to an evaluation once its command was interrupted; then its ranks are ended."""
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     if missing:
         raise ConfigError(f"pkb serve needs {', '.join(missing)}: pip install 'pkb-gym[serve]'")
     from pkb_gym.serve.app import Telemetry
-    from pkb_gym.serve.json_log import logging_to
+    from pkb_gym.serve.event_log import logging_to
     from pkb_gym.serve.parent import when_parent_ends
     from pkb_gym.serve.ready_line import ReadyLine, print_ready
     from pkb_gym.serve.server import HttpServer
@@ -179,7 +179,6 @@ def _service(
         ConfigError: a file cannot be used.
     """
     from pkb_gym.engine.evaluators.local import LocalEvaluator
-    from pkb_gym.serve.observer import Observers
     from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
 
     key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
@@ -196,8 +195,8 @@ def _service(
         unwanted_s=None if args.socket is None else UNWANTED_S,
         max_queued=args.max_queued or MAX_QUEUED,
         deadline_s=args.deadline or (DEADLINE_S if args.socket is None else None),
-        ledger=_ledger(args, max_answers, stack),
-        observer=Observers([telemetry.metrics, telemetry.events]),
+        recorder=_recorder(args, max_answers, stack),
+        observers=(telemetry.metrics, telemetry.events),
     )
 
 
@@ -221,23 +220,22 @@ def _clients(args: argparse.Namespace) -> tuple[Clients, Path]:
     return Clients.sole(read_or_make_token(token_file)), token_file
 
 
-def _ledger(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitStack) -> Ledger:
-    """The record of evaluations, until the stack is closed.
+def _recorder(args: argparse.Namespace, max_answers: int, stack: contextlib.ExitStack) -> Recorder:
+    """The recorder of evaluations, whose files are open until the stack is closed.
 
     Raises:
         ConfigError: a file cannot be used.
     """
+    from pkb_gym.engine.evaluators.queue.store import EvaluationStore
     from pkb_gym.engine.records.attempt_file import AttemptFile
-    from pkb_gym.serve.journal import EvaluationJournal
-    from pkb_gym.serve.ledger import Ledger
-    from pkb_gym.serve.results import ResultsLog
+    from pkb_gym.serve.recorder import Recorder
 
     journal = results = None
     if args.journal is not None:
-        journal = stack.enter_context(EvaluationJournal(args.journal, max_answers))
+        journal = stack.enter_context(EvaluationStore(args.journal, max_answers))
     if args.results is not None:
-        results = ResultsLog(stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results")))
-    return Ledger(journal, results)
+        results = stack.enter_context(AttemptFile(args.results, writer="pkb serve", option="--results"))
+    return Recorder(journal, results)
 
 
 @contextlib.contextmanager

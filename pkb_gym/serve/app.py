@@ -1,30 +1,21 @@
-"""The evaluation service over HTTP.
+"""The evaluation service over HTTP: its requests, their records, and the errors that answer the others.
 
-    POST   /v1/evaluations              an `EvaluationRequest`; answered with an `EvaluationState`
-    GET    /v1/evaluations/{id}?wait_s= its `EvaluationState`, once it has finished or after so many seconds; with
-                                        &reward= and a preset, the reward too
-    DELETE /v1/evaluations/{id}         gives up interest in it
-    GET    /v1/status                   a `ServiceStatus`
-    POST   /v1/pause?wait_s=            leaves the devices to another program; a `PauseState`
-    POST   /v1/resume                   ends the pause; a `PauseState`
-    GET    /metrics                     the metrics, for Prometheus
-    GET    /v1/health                   {"ok": true}; needs no token
-    GET    /openapi.json, /docs         the description of all of this, and as a page; need no token
-
-What is refused is answered with an `ErrorReport`, whose `error` is the class that `RemoteEvaluator` raises.
+The service describes itself at /openapi.json, and as a page at /docs; docs/serve.md has the requests in a table.
+A refused request is answered with an `ErrorReport`, whose `error` is the class that `RemoteEvaluator` raises.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import APIRouter, FastAPI, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
 
 from pkb_gym import __version__
 from pkb_gym.engine.errors import (
@@ -36,8 +27,7 @@ from pkb_gym.engine.errors import (
     ProblemNotFound,
     ServiceBusy,
 )
-from pkb_gym.engine.records.base import Record
-from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.evaluators.queue.listeners import Flag, wait_until
 from pkb_gym.engine.records.service import (
     FINISHED,
     MAX_WAIT_S,
@@ -48,19 +38,13 @@ from pkb_gym.engine.records.service import (
     ServiceStatus,
 )
 from pkb_gym.rewards.presets import PRESETS
-from pkb_gym.rewards.reward import Reward
 from pkb_gym.serve.clients import Clients
 from pkb_gym.serve.evaluation import Evaluation
-from pkb_gym.serve.guard import Guard, client_of
-from pkb_gym.serve.json_log import EventLog
-from pkb_gym.serve.openapi import add_description
+from pkb_gym.serve.event_log import EventLog
+from pkb_gym.serve.guard import DOCS, STATIC, Guard, client_of
 from pkb_gym.serve.prometheus_metrics import CONTENT_TYPE, Metrics
 from pkb_gym.serve.request_observer import HandledRequest, RequestObserver
 from pkb_gym.serve.service import EvaluationService
-from pkb_gym.serve.shutdown import ShutdownEvent
-
-if TYPE_CHECKING:
-    from fastapi import FastAPI
 
 STATUSES: tuple[tuple[type[PkbError], int], ...] = (
     (ProblemNotFound, 404),
@@ -82,10 +66,13 @@ REFUSALS = {
     429: "too many evaluations wait, of this client or of all",
     503: "no evaluator can be started, or the service ends",
 }
-"""HTTP status -> when, for the description."""
+"""HTTP status -> reason, for the description."""
 
 RETRY_S = 1
 """In the header of a 429: when to ask again."""
+
+FROM_HERE_ALONE = "default-src 'self' 'unsafe-inline'; img-src 'self' data:"
+"""Content-Security-Policy of the page: a browser loads nothing from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -93,64 +80,53 @@ class Telemetry:
     """The observers of the service.
 
     Attributes:
-        metrics: for /metrics.
-        events: the log.
+        metrics: Metrics for Prometheus.
+        events: The log.
     """
 
     metrics: Metrics = field(default_factory=Metrics)
     events: EventLog = field(default_factory=EventLog)
 
-    def answered(self, request: HandledRequest) -> None:
-        """Reports a request to both."""
-        self.metrics.answered(request)
-        self.events.answered(request)
+    def handled(self, request: HandledRequest) -> None:
+        """Reports an HTTP request to both."""
+        self.metrics.handled(request)
+        self.events.handled(request)
 
 
-def make_app(service: EvaluationService, clients: Clients, shutdown: ShutdownEvent, telemetry: Telemetry) -> FastAPI:
+@dataclass(frozen=True)
+class _Parts:
+    """The parts of an application that requests need; in its state."""
+
+    service: EvaluationService
+    shutdown: Flag
+    metrics: Metrics
+
+
+def make_app(service: EvaluationService, clients: Clients, shutdown: Flag, telemetry: Telemetry) -> FastAPI:
     """The application.
 
     Args:
-        service: who answers.
-        clients: whose tokens requests carry.
-        shutdown: once it is set, requests are no longer kept waiting.
-        telemetry: is called with each request.
+        service: The service that answers.
+        clients: Clients whose tokens requests carry.
+        shutdown: Set when requests are no longer kept waiting.
+        telemetry: Called with each request.
     """
-    from fastapi import FastAPI
-    from fastapi.exceptions import RequestValidationError
-    from starlette.exceptions import HTTPException
-
     telemetry.metrics.watch(service)
-    endpoints = _Endpoints(service, shutdown, telemetry.metrics)
-    # Without FastAPI's own pages, which load scripts from elsewhere.
-    app = FastAPI(
-        title="pkb-gym evaluation service", version=__version__, openapi_url=None, docs_url=None, redoc_url=None
-    )
-    app.add_middleware(Guard, clients=clients)
-    app.add_middleware(RequestObserver, report=telemetry.answered)
+    # Requests without sense are answered with 400: "default" stands in the description in place of FastAPI's own 422.
     refusals: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorReport, "description": when} for status, when in REFUSALS.items()
     }
-    for method, path, endpoint, answer, status in (
-        ("POST", "/v1/evaluations", endpoints.submit, EvaluationState, 202),
-        ("GET", "/v1/evaluations/{evaluation_id}", endpoints.state, EvaluationState, 200),
-        ("DELETE", "/v1/evaluations/{evaluation_id}", endpoints.give_up, None, 200),
-        ("GET", "/v1/status", endpoints.status, ServiceStatus, 200),
-        ("POST", "/v1/pause", endpoints.pause, PauseState, 200),
-        ("POST", "/v1/resume", endpoints.resume, PauseState, 200),
-        ("GET", "/metrics", endpoints.metrics, None, 200),
-        ("GET", "/v1/health", endpoints.health, None, 200),
-    ):
-        app.add_api_route(
-            path,
-            endpoint,
-            methods=[method],
-            response_model=answer,
-            status_code=status,
-            responses=refusals,
-            summary=(endpoint.__doc__ or "").strip(),
-            description="",
-        )
-    add_description(app)
+    refusals["default"] = {"model": ErrorReport, "description": "the service failed at this"}
+    # Without FastAPI's own pages, which load scripts from elsewhere.
+    app = FastAPI(
+        title="pkb-gym evaluation service", version=__version__, docs_url=None, redoc_url=None, responses=refusals
+    )
+    app.state.parts = _Parts(service, shutdown, telemetry.metrics)
+    app.add_middleware(Guard, clients=clients)
+    app.add_middleware(RequestObserver, report=telemetry.handled)
+    app.include_router(with_token)
+    app.include_router(without_token)
+    app.mount(STATIC, StaticFiles(packages=[("fastapi_offline", "static")]))
 
     async def refuse(request: Request, error: Exception) -> Response:
         return _refuse(request, error, clients)
@@ -160,66 +136,100 @@ def make_app(service: EvaluationService, clients: Clients, shutdown: ShutdownEve
     return app
 
 
-class _Endpoints:
-    """One method for each path; those that may take a moment are no coroutines, and so run in threads."""
+with_token = APIRouter(dependencies=[Security(HTTPBearer(scheme_name="token", auto_error=False))])
+without_token = APIRouter()
 
-    def __init__(self, service: EvaluationService, shutdown: ShutdownEvent, metrics: Metrics) -> None:
-        self._service, self._shutdown, self._metrics = service, shutdown, metrics
+# Requests that may take a moment are no coroutines, and so run in threads.
 
-    def submit(self, requested: EvaluationRequest, request: Request) -> Response:
-        """Has a source evaluated, or joins the evaluation of an equal request."""
-        client = client_of(request.scope)
-        evaluation_id = self._service.submit(requested, client)
-        return _answer(_state(self._service.find(evaluation_id, client)), 202)
 
-    async def state(
-        self, evaluation_id: str, request: Request, wait_s: float = 0.0, reward: str | None = None
-    ) -> Response:
-        """The state of an evaluation, once it has finished or `wait_s` (at most 30) has passed."""
-        preset = None if reward is None else _preset(reward)
-        evaluation = self._service.find(evaluation_id, client_of(request.scope))
-        ready, loop = asyncio.Event(), asyncio.get_running_loop()
+@with_token.post("/v1/evaluations", status_code=202)
+def submit(requested: EvaluationRequest, request: Request) -> EvaluationState:
+    """Has a source evaluated, or joins the evaluation of an equal request."""
+    return _state(_parts(request).service.submit(requested, client_of(request.scope)))
 
-        def wake(_: Future[Feedback] | None = None) -> None:
-            with contextlib.suppress(RuntimeError):  # the server has ended
-                loop.call_soon_threadsafe(ready.set)
 
-        if not evaluation.answer.done() and wait_s > 0:
-            evaluation.answer.add_done_callback(wake)
-            with self._shutdown.calling(wake), contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ready.wait(), min(wait_s, MAX_WAIT_S))
-        state = _state(evaluation)
-        if preset is not None and state.feedback is not None:
-            state = state.model_copy(update={"reward": preset(state.feedback)})
-        return _answer(state)
+@with_token.get("/v1/evaluations/{evaluation_id}")
+async def state(
+    evaluation_id: str, request: Request, wait_s: float = 0.0, reward: str | None = None
+) -> EvaluationState:
+    """The state of an evaluation, once it has finished or `wait_s` (at most 30) has passed.
 
-    def give_up(self, evaluation_id: str, request: Request) -> Response:
-        """Takes a submission back; what no other client asks for never begins, or ends before its next stage."""
-        self._service.give_up(evaluation_id, client_of(request.scope))
-        return _json(b"{}")
+    With the name of a preset as `reward`, the reward too.
+    """
+    # Of the presets alone, as other names of rewards import modules.
+    if reward is not None and reward not in PRESETS:
+        raise ConfigError(f"no preset of rewards {reward!r}; expected one of {', '.join(PRESETS)}")
+    parts = _parts(request)
+    evaluation = parts.service.find(evaluation_id, client_of(request.scope))
+    await wait_until(
+        lambda: evaluation.answer is not None or parts.shutdown.is_set,
+        (evaluation.changed, parts.shutdown),
+        min(wait_s, MAX_WAIT_S),
+    )
+    found = _state(evaluation)
+    if reward is None or found.feedback is None:
+        return found
+    return found.model_copy(update={"reward": PRESETS[reward](found.feedback)})
 
-    def status(self) -> Response:
-        """The state of the service, and its counts."""
-        return _answer(self._service.status())
 
-    def pause(self, request: Request, wait_s: float = 0.0) -> Response:
-        """Leaves the devices to another program; waits `wait_s` (at most 30) until nothing runs there."""
-        _check_may_pause(request)
-        return _answer(PauseState(idle=self._service.pause(max(0.0, min(wait_s, MAX_WAIT_S)))))
+@with_token.delete("/v1/evaluations/{evaluation_id}")
+def give_up(evaluation_id: str, request: Request) -> dict[str, str]:
+    """Takes a submission back; what no other client asks for never begins, or ends before its next stage."""
+    _parts(request).service.give_up(evaluation_id, client_of(request.scope))
+    return {}
 
-    def resume(self, request: Request) -> Response:
-        """Ends a pause."""
-        _check_may_pause(request)
-        self._service.resume()
-        return _answer(PauseState(idle=False))
 
-    def metrics(self) -> Response:
-        """The metrics, in the text format of Prometheus."""
-        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+@with_token.get("/v1/status")
+def status(request: Request) -> ServiceStatus:
+    """The state of the service, and its counts."""
+    return _parts(request).service.status()
 
-    async def health(self) -> Response:
-        """Whether the service answers."""
-        return _json(b'{"ok": true}')
+
+@with_token.post("/v1/pause")
+def pause(request: Request, wait_s: float = 0.0) -> PauseState:
+    """Leaves the devices to another program; waits `wait_s` (at most 30) until nothing runs there."""
+    _check_may_pause(request)
+    return PauseState(idle=_parts(request).service.pause(max(0.0, min(wait_s, MAX_WAIT_S))))
+
+
+@with_token.post("/v1/resume")
+def resume(request: Request) -> PauseState:
+    """Ends a pause."""
+    _check_may_pause(request)
+    _parts(request).service.resume()
+    return PauseState(idle=False)
+
+
+@with_token.get("/metrics", response_class=Response)
+def metrics(request: Request) -> Response:
+    """The metrics, in the text format of Prometheus."""
+    return Response(_parts(request).metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+@without_token.get("/v1/health")
+async def health() -> dict[str, bool]:
+    """Whether the service answers."""
+    return {"ok": True}
+
+
+@without_token.get(DOCS, include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """The description as a page, whose scripts come from this service."""
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=request.app.title,
+        swagger_js_url=f"{STATIC[1:]}/swagger-ui-bundle.js",
+        swagger_css_url=f"{STATIC[1:]}/swagger-ui.css",
+        swagger_favicon_url=f"{STATIC[1:]}/favicon.png",
+    )
+    page.headers["Content-Security-Policy"] = FROM_HERE_ALONE
+    return page
+
+
+def _parts(request: Request) -> _Parts:
+    parts = request.app.state.parts
+    assert isinstance(parts, _Parts)
+    return parts
 
 
 def _check_may_pause(request: Request) -> None:
@@ -228,42 +238,21 @@ def _check_may_pause(request: Request) -> None:
         raise PermissionRefused(f"client {client.name} may not pause this service; its entry needs may_pause = true")
 
 
-def _preset(name: str) -> Reward:
-    """A reward that a request may name: of the presets alone, as other names import modules.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if (preset := PRESETS.get(name)) is None:
-        raise ConfigError(f"no preset of rewards {name!r}; expected one of {', '.join(PRESETS)}")
-    return preset
-
-
 def _state(evaluation: Evaluation) -> EvaluationState:
-    """The record of it for a client.
+    """The record of an evaluation for a client.
 
     Raises:
-        ConfigError, SizeError: the evaluator refused the request.
-        InfrastructureError: the service ends before the evaluation.
+        ConfigError, SizeError: The evaluator refused the request.
+        InfrastructureError: The service ends before the evaluation.
     """
-    if not evaluation.answer.done():
-        return EvaluationState(id=evaluation.id, state=evaluation.state)
-    return EvaluationState(id=evaluation.id, state=FINISHED, feedback=evaluation.answer.result())
-
-
-def _answer(record: Record, status: int = 200) -> Response:
-    return _json(record.model_dump_json().encode(), status)
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")
+    answer = evaluation.answer
+    if isinstance(answer, PkbError):
+        raise answer
+    return EvaluationState(id=evaluation.id, state=evaluation.state if answer is None else FINISHED, feedback=answer)
 
 
 def _refuse(request: Request, error: Exception, clients: Clients) -> Response:
     """Any error as a record, without tokens."""
-    from fastapi.exceptions import RequestValidationError
-    from starlette.exceptions import HTTPException
-
     if isinstance(error, PkbError):
         status = next(status for kind, status in STATUSES if isinstance(error, kind))
         kind, message = type(error).__name__, str(error)
@@ -277,10 +266,8 @@ def _refuse(request: Request, error: Exception, clients: Clients) -> Response:
         status, kind = 500, "InfrastructureError"
         message = "the service failed at this; its log says why"
     report = ErrorReport(error=kind, message=clients.hide_tokens(message))
-    reply = _json(report.model_dump_json().encode(), status)
-    if status == 429:
-        reply.headers["Retry-After"] = str(RETRY_S)
-    return reply
+    headers = {"Retry-After": str(RETRY_S)} if status == 429 else None
+    return Response(report.model_dump_json(), status, headers, media_type="application/json")
 
 
 def _validation_text(errors: Iterable[Mapping[str, Any]]) -> str:

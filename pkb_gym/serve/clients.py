@@ -13,6 +13,7 @@ from typing import Self
 from pydantic import Field, ValidationError
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.evaluators.queue.quotas import Quota
 from pkb_gym.engine.records.base import Record
 from pkb_gym.serve.token import check_token
 
@@ -24,19 +25,13 @@ OPEN_TO_OTHERS = 0o077
 
 
 @dataclass(frozen=True)
-class Client:
-    """A sender of requests, known by the token.
+class Client(Quota):
+    """A sender of requests, known by its token; the name stands in metrics, logs and the journal.
 
     Attributes:
-        name: in metrics, logs and the journal.
-        max_queued: evaluations of this client that may wait to begin; None for as many as the service takes.
-        max_running: evaluations of this client that may have begun and not finished; None likewise.
-        may_pause: whether it may pause and resume the service, which all clients notice.
+        may_pause: Whether it may pause and resume the service, which all clients notice.
     """
 
-    name: str
-    max_queued: int | None = None
-    max_running: int | None = None
     may_pause: bool = True
 
 
@@ -58,7 +53,7 @@ class Clients:
     """All clients of a service. Tokens are in no representation of it.
 
     Args:
-        tokens: each client with its token.
+        tokens: Each client with its token.
     """
 
     tokens: tuple[tuple[Client, str], ...] = field(repr=False)

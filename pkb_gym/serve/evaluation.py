@@ -1,27 +1,20 @@
-"""One request on its way through the service."""
+"""An evaluation of the service, and the evaluators that a service can own."""
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections import Counter
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
+from pkb_gym.engine.errors import EvaluationNotFound
 from pkb_gym.engine.evaluators.evaluator import KeyedEvaluator
+from pkb_gym.engine.evaluators.queue.entry import Entry
+from pkb_gym.engine.evaluators.queue.evaluation_queue import QueueEvent
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
-from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
-from pkb_gym.engine.records.service import FINISHED, QUEUED
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
-from pkb_gym.engine.stages.progress import BUILDING, PREPARING, WAITING
-
-HAS_DEVICES = frozenset(
-    {PREPARING, BUILDING, Stage.RUN.value, Stage.CHECK.value, Stage.TIME.value, Stage.PROFILE.value}
-)
 
 
 class OwningEvaluator(KeyedEvaluator, Protocol):
@@ -31,7 +24,7 @@ class OwningEvaluator(KeyedEvaluator, Protocol):
         """The configuration that `evaluate` would run under.
 
         Raises:
-            ConfigError, SizeError: it cannot be met.
+            ConfigError, SizeError: It cannot be met.
         """
 
     def pause(self, timeout_s: float | None = None) -> bool:
@@ -41,77 +34,25 @@ class OwningEvaluator(KeyedEvaluator, Protocol):
         """Ends a pause; calling it again changes nothing."""
 
 
-@dataclass(eq=False)
-class Evaluation:
-    """One request; equal ones join it. The service's lock guards what changes.
+@dataclass(eq=False, kw_only=True)
+class Evaluation(Entry[Feedback]):
+    """One request of the service, which equal ones join.
 
     Attributes:
-        problem, source, config: of the request.
-        resolved: what the configuration comes to.
-        replay_key: of the request.
-        key: of the request under the resolved configuration, see `EvaluationRequest`.
-        id: by which clients name it.
-        state: `QUEUED`, words of the evaluator, or `FINISHED`.
-        interest: requests of each client for it that were not taken back.
-        client: whose turn it was when it began; empty before.
-        unwanted_since_s: when the last of them gave up, by `time.monotonic`; None while a client wants it.
-        evaluator: who judges it; None before it begins.
-        requested_at_s: when it was first asked for, by `time.monotonic`.
-        answer: the feedback, or a `PkbError` where the evaluator refused the request.
+        problem: Problem of the request.
+        source: Source text of the request.
+        config: Configuration as it was requested, on the device of the service.
+        resolved: Configuration with every field decided.
+        replay_key: Key of the inputs that the request brings; None for the key of the service.
+        evaluator: Evaluator that judges it; None before it begins.
     """
 
     problem: Problem
     source: str
     config: EvalConfig
     resolved: ResolvedConfig
-    replay_key: bytes | None
-    key: str
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
-    state: str = QUEUED
-    interest: Counter[str] = field(default_factory=Counter)
-    client: str = ""
-    unwanted_since_s: float | None = None
+    replay_key: bytes | None = None
     evaluator: OwningEvaluator | None = None
-    requested_at_s: float = field(default_factory=time.monotonic)
-    answer: Future[Feedback] = field(default_factory=Future)
-    _spent_s: float = 0.0
-    _since: float | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether a client still wants it."""
-        return any(requests > 0 for requests in self.interest.values())
-
-    def enter(self, state: str) -> None:
-        """Notes what it is at. Its clock runs while it is neither queued nor waiting for others."""
-        now = time.monotonic()
-        if self._since is not None:
-            self._spent_s += now - self._since
-        self._since = None if state in (QUEUED, WAITING, FINISHED) else now
-        self.state = state
-
-    def left_s(self, deadline_s: float | None, unwanted_s: float | None = None) -> float | None:
-        """The time that its clock may still run; None while it stands, and where there is no limit.
-
-        Args:
-            deadline_s: what an evaluation may take; None for as long as it takes.
-            unwanted_s: the time that it may still take once no client wants it; None for as long as any.
-        """
-        if self._since is None:
-            return None
-        now = time.monotonic()
-        left_s = None if deadline_s is None else deadline_s - self._spent_s - (now - self._since)
-        if unwanted_s is None or self.unwanted_since_s is None:
-            return left_s
-        unwanted_left_s = self.unwanted_since_s + unwanted_s - now
-        return unwanted_left_s if left_s is None else min(left_s, unwanted_left_s)
-
-    def give(self, answer: Feedback | Exception) -> None:
-        """Lets clients have the answer."""
-        if isinstance(answer, Exception):
-            self.answer.set_exception(answer)
-        else:
-            self.answer.set_result(answer)
 
     def lost(self, why: str) -> Feedback:
         """Its feedback where an infrastructure failure ends it."""
@@ -120,3 +61,14 @@ class Evaluation:
         feedback = FeedbackBuilder(self.problem, source, self.resolved, environment)
         feedback.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {why}")
         return feedback.build()
+
+
+ServiceEvent: TypeAlias = QueueEvent[Evaluation, Feedback]
+"""An event of the service's queue."""
+
+
+def verdict(event: ServiceEvent) -> str:
+    """The result of a finished evaluation in one word: `passed`, a failure, `given_up` or `refused`."""
+    if isinstance(event.answer, Feedback):
+        return "passed" if event.answer.failure is None else event.answer.failure.value
+    return "given_up" if isinstance(event.answer, EvaluationNotFound) else "refused"

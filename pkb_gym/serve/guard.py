@@ -23,7 +23,11 @@ BODY_S = 60.0
 """How long a body may take to arrive."""
 
 SUBMISSION = ("POST", "/v1/evaluations")
-OPEN_PATHS = frozenset({"/v1/health", "/openapi.json", "/docs"})
+DOCS, STATIC = "/docs", "/docs/static"
+OPEN_PATHS = frozenset(
+    {"/v1/health", "/openapi.json", DOCS}
+    | {f"{STATIC}/{name}" for name in ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")}
+)
 
 CLIENT = "pkb_client"
 """In the scope of a request: the `Client` whose token it carries; absent on open paths."""

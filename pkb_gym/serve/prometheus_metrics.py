@@ -10,23 +10,20 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pkb_gym.engine.errors import PkbError
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.serve.evaluation import Evaluation
-from pkb_gym.serve.observer import Observer, verdict
+from pkb_gym.serve.evaluation import ServiceEvent, verdict
 from pkb_gym.serve.request_observer import HandledRequest
+from pkb_gym.serve.service import EvaluationService, ServiceObserver
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-    from pkb_gym.serve.service import EvaluationService
 
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 HTTP_BUCKETS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 EVALUATION_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 
 
-class Metrics(Observer):
+class Metrics(ServiceObserver):
     """Counts events as they come, and reads the state of the service when it is asked for; safe in several threads."""
 
     def __init__(self) -> None:
@@ -59,35 +56,23 @@ class Metrics(Observer):
         """All of them."""
         return generate_latest(self._registry)
 
-    def answered(self, request: HandledRequest) -> None:
-        """Counts a request."""
+    def handled(self, request: HandledRequest) -> None:
+        """Counts an HTTP request."""
         self._http_s.labels(request.method, request.route, str(request.status)).observe(request.duration_s)
 
-    def accepted(self, evaluation: Evaluation, client: str) -> None:  # noqa: ARG002
-        """See `Observer`."""
-        self._submissions.labels(client, "accepted").inc()
-
-    def recovered(self, evaluation: Evaluation) -> None:  # noqa: ARG002
-        """See `Observer`."""
-        self._recovered.inc()
-
-    def joined(self, evaluation: Evaluation, client: str) -> None:  # noqa: ARG002
-        """See `Observer`."""
-        self._submissions.labels(client, "joined").inc()
-
-    def refused(self, client: str, error: PkbError) -> None:  # noqa: ARG002
-        """See `Observer`."""
-        self._submissions.labels(client, "refused").inc()
-
-    def begun(self, evaluation: Evaluation) -> None:
-        """See `Observer`."""
-        self._queue_s.labels(evaluation.client).observe(time.monotonic() - evaluation.requested_at_s)
-
-    def finished(self, evaluation: Evaluation, answer: Feedback | Exception) -> None:
-        """See `Observer`."""
-        self._verdicts.labels(evaluation.client, verdict(answer)).inc()
-        if isinstance(answer, Feedback):
-            self._total_s.labels(evaluation.client).observe(time.monotonic() - evaluation.requested_at_s)
+    def observe(self, event: ServiceEvent) -> None:
+        """Counts an event."""
+        client, entry = event.client, event.entry
+        if event.name in ("accepted", "joined", "refused"):
+            self._submissions.labels(client, event.name).inc()
+        elif event.name == "recovered":
+            self._recovered.inc()
+        elif entry is not None and event.name == "begun":
+            self._queue_s.labels(client).observe(time.monotonic() - entry.requested_at_s)
+        elif entry is not None and event.name == "finished":
+            self._verdicts.labels(client, verdict(event)).inc()
+            if isinstance(event.answer, Feedback):
+                self._total_s.labels(client).observe(time.monotonic() - entry.requested_at_s)
 
 
 class _State(Collector):

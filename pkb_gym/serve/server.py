@@ -12,10 +12,10 @@ from typing import Self
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.connections import SOCKET
+from pkb_gym.engine.evaluators.queue.listeners import Flag
 from pkb_gym.serve.app import Telemetry, make_app
 from pkb_gym.serve.clients import Clients
 from pkb_gym.serve.service import EvaluationService
-from pkb_gym.serve.shutdown import ShutdownEvent
 from pkb_gym.serve.user_socket import listening_at
 
 GRACE_S = 2
@@ -60,7 +60,7 @@ class HttpServer:
     ) -> None:
         import uvicorn
 
-        self._shutdown = ShutdownEvent()
+        self._shutdown = Flag()
         senders = Clients.sole(clients) if isinstance(clients, str) else clients
         app = make_app(service, senders, self._shutdown, telemetry or Telemetry())
         self._resources = contextlib.ExitStack()

@@ -27,8 +27,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.attempt_file import AttemptFile, read_attempts
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
-from pkb_gym.serve.ledger import Ledger
-from pkb_gym.serve.results import ResultsLog
+from pkb_gym.serve.recorder import Recorder
 from pkb_gym.serve.server import HttpServer
 from tests.serve.fake_owner import TOKEN, Owner, Owners, make_service
 
@@ -57,7 +56,7 @@ def found(tmp_path_factory):
     path = tmp_path_factory.mktemp("load") / "results.jsonl"
     with (
         AttemptFile(path, writer="pkb serve", option="--results") as file,
-        make_service(NamingOwners(), ledger=Ledger(results=ResultsLog(file))) as service,
+        make_service(NamingOwners(), recorder=Recorder(results=file)) as service,
         HttpServer(service, TOKEN) as server,
     ):
         clients = [RemoteEvaluator(server.url, TOKEN) for _ in range(8)]
@@ -108,7 +107,7 @@ def test_a_round_counts_its_own_jobs(tmp_path):
     path = tmp_path / "results.jsonl"
     with (
         AttemptFile(path, writer="pkb serve", option="--results") as file,
-        make_service(NamingOwners(), ledger=Ledger(results=ResultsLog(file))) as service,
+        make_service(NamingOwners(), recorder=Recorder(results=file)) as service,
         HttpServer(service, TOKEN) as server,
         RemoteEvaluator(server.url, TOKEN) as first,
         RemoteEvaluator(server.url, TOKEN) as second,

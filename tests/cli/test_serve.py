@@ -85,7 +85,7 @@ def test_a_client_of_a_killed_server_gets_an_error(tmp_path):
 
 def test_a_killed_server_that_is_started_again_has_lost_and_doubled_nothing(tmp_path):
     """Killed after the first of 30 answers, with the others on their way."""
-    files = ("--journal", str(tmp_path / "journal.jsonl"), "--results", str(tmp_path / "results.jsonl"))
+    files = ("--journal", str(tmp_path / "journal.sqlite"), "--results", str(tmp_path / "results.jsonl"))
     config = EvalConfig(device="cpu", world_size=2, size="tiny")
     sources = [f"no source {number}" for number in range(30)]
     with serving(tmp_path, *files) as (process, ready):
@@ -150,4 +150,5 @@ def test_without_the_extra_it_says_what_to_install(pkb, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     ran = pkb("serve")
     assert ran.status == 2
-    assert ran.err == "pkb: error: pkb serve needs fastapi, prometheus_client, uvicorn: pip install 'pkb-gym[serve]'\n"
+    needed = "fastapi, fastapi_offline, prometheus_client, structlog, uvicorn"
+    assert ran.err == f"pkb: error: pkb serve needs {needed}: pip install 'pkb-gym[serve]'\n"

@@ -7,13 +7,13 @@ import re
 import gymnasium as gym
 from prometheus_client.parser import text_string_to_metric_families
 
+from pkb_gym.engine.evaluators.queue.listeners import Flag
 from pkb_gym.engine.records.service import ServiceStatus
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.serve.app import Telemetry, make_app
 from pkb_gym.serve.clients import Clients
 from pkb_gym.serve.prometheus_metrics import Metrics
 from pkb_gym.serve.server import HttpServer
-from pkb_gym.serve.shutdown import ShutdownEvent
 from tests.docs.pages import DOCS
 from tests.serve.fake_owner import TOKEN, Owners, make_service
 
@@ -22,8 +22,10 @@ PAGE = (DOCS / "serve.md").read_text(encoding="utf-8")
 
 def test_every_request_is_documented():
     with make_service(Owners()) as service:
-        app = make_app(service, Clients.sole(TOKEN), ShutdownEvent(), Telemetry())
-    routes = {f"{method} {route.path}" for route in app.routes for method in route.methods}
+        app = make_app(service, Clients.sole(TOKEN), Flag(), Telemetry())
+    described = app.openapi()["paths"].items()
+    routes = {f"{method.upper()} {path}" for path, operations in described for method in operations}
+    routes |= {"GET /openapi.json", "GET /docs"}
     assert set(re.findall(r"^\| `(\w+ /[^`?]*)", PAGE, re.MULTILINE)) == routes
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
@@ -16,6 +16,7 @@ from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
+from pkb_gym.serve.clients import SOLE, Client
 from pkb_gym.serve.service import EvaluationService
 from tests.envs.fake_evaluator import FakeEvaluator
 
@@ -109,15 +110,22 @@ class Owners:
 
 
 def ask(service: EvaluationService, source: str, **changes: object) -> str:
-    return service.submit(
-        EvaluationRequest(problem="AllReduce", source=source, config=ON_TWO.model_copy(update=changes))
-    )
+    request = EvaluationRequest(problem="AllReduce", source=source, config=ON_TWO.model_copy(update=changes))
+    return service.submit(request).id
 
 
-def answer(service: EvaluationService, evaluation_id: str) -> Feedback:
-    feedback = service.wait(evaluation_id, PATIENCE_S)
-    assert feedback is not None, "no answer came"
-    return feedback
+def answer(service: EvaluationService, evaluation_id: str, client: Client = SOLE) -> Feedback:
+    """Waits for an answer; raises the error in its place."""
+    evaluation = service.find(evaluation_id, client)
+    until(lambda: evaluation.answer is not None)
+    if isinstance(evaluation.answer, PkbError):
+        raise evaluation.answer
+    return evaluation.answer
+
+
+def stays_unanswered(service: EvaluationService, evaluation_id: str, seconds: float = 0.05) -> bool:
+    time.sleep(seconds)
+    return service.find(evaluation_id).answer is None
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.clients import HIDDEN, Client, Clients
 from pkb_gym.serve.server import HttpServer
-from tests.serve.fake_owner import ON_TWO, make_service, until
+from tests.serve.fake_owner import ON_TWO, answer, make_service, until
 
 FIRST, SECOND = "first-token-of-16-chars", "second-token-of-16-chars"
 FILE = f"""
@@ -34,7 +34,7 @@ def write(folder, text, mode=0o600):
 
 
 def ask(service, client, source):
-    return service.submit(EvaluationRequest(problem="AllReduce", source=source, config=ON_TWO), client)
+    return service.submit(EvaluationRequest(problem="AllReduce", source=source, config=ON_TWO), client).id
 
 
 def test_clients_are_read(tmp_path):
@@ -86,7 +86,7 @@ def test_a_quota_of_waiting_evaluations(owners):
         assert ask(service, other, "speedup 2"), "the quota is its own"
         assert service.load() == ({"limited": 1, "other": 1}, {"limited": 1})
         owners.opened[0].goes_on.set()
-        assert answer_of(service, limited, running).passed
+        assert answer(service, running, limited).passed
 
 
 def test_a_quota_of_running_evaluations_leaves_room_for_others(owners):
@@ -97,8 +97,8 @@ def test_a_quota_of_running_evaluations_leaves_room_for_others(owners):
         until(lambda: service.status().compiling == 2)
         assert service.status().queued == 1 and service.find(second, limited).state == "queued"
         owners.opened[0].goes_on.set()
-        assert all(answer_of(service, limited, each).passed for each in (first, second))
-        assert answer_of(service, other, third).passed
+        assert all(answer(service, each, limited).passed for each in (first, second))
+        assert answer(service, third, other).passed
 
 
 def test_clients_take_turns(owners):
@@ -109,7 +109,7 @@ def test_clients_take_turns(owners):
         late = [ask(service, few, f"speedup {number}") for number in (11, 12)]
         owners.opened[0].goes_on.set()
         for client, ids in ((many, [begun, *evaluations]), (few, late)):
-            assert all(answer_of(service, client, each).passed for each in ids)
+            assert all(answer(service, each, client).passed for each in ids)
         numbers = [source.split()[1] for source in owners.requested]
         assert numbers == ["2", "1", "11", "2", "12", "3", "4"], "the first stands for run"
 
@@ -123,7 +123,7 @@ def test_who_asks_for_the_same_has_its_own_turn(owners):
         shared = ask(service, many, "speedup 9")
         assert ask(service, few, "speedup 9") == shared
         owners.opened[0].goes_on.set()
-        answer_of(service, few, shared)
+        answer(service, shared, few)
         until(lambda: len(owners.requested) == 5)
         assert [source.split()[1] for source in owners.requested] == ["2", "1", "9", "2", "3"], "and is evaluated once"
 
@@ -170,11 +170,6 @@ def test_no_url_holds_a_token():
     with pytest.raises(ConfigError, match="holds no name or password") as error:
         RemoteEvaluator(f"http://me:{FIRST}@127.0.0.1:8900")
     assert FIRST not in str(error.value)
-
-
-def answer_of(service, client, evaluation):
-    service.find(evaluation, client)
-    return service.find(evaluation, client).answer.result(30)
 
 
 def bearer(token):

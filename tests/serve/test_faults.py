@@ -6,7 +6,7 @@ import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.feedback import Failure
-from tests.serve.fake_owner import answer, ask, make_service, until
+from tests.serve.fake_owner import answer, ask, make_service, stays_unanswered, until
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_waiting_for_others_does_not_count(owners):
         answer(service, ask(service, "speedup 1"))
         owners.opened[0].arbiter.pause()
         waiting = ask(service, "speedup 2")
-        assert service.wait(waiting, 0.7) is None
+        assert stays_unanswered(service, waiting, 0.7)
         owners.opened[0].arbiter.resume()
         assert answer(service, waiting).passed and service.status().restarts == 0
 

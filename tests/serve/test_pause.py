@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from pkb_gym.engine.records.feedback import Failure
-from tests.serve.fake_owner import PATIENCE_S, answer, ask, make_service, until
+from tests.serve.fake_owner import PATIENCE_S, answer, ask, make_service, stays_unanswered, until
 
 
 def test_nothing_runs_while_paused_and_compiling_goes_on(service, owners):
@@ -13,7 +13,7 @@ def test_nothing_runs_while_paused_and_compiling_goes_on(service, owners):
     assert service.pause() and service.status().paused
     requested = [ask(service, f"speedup {number}") for number in (2, 3)]
     until(lambda: service.status().waiting == 2)
-    assert service.wait(requested[0], 0.05) is None and service.status().running == 0
+    assert stays_unanswered(service, requested[0]) and service.status().running == 0
     service.resume()
     assert all(answer(service, each).passed for each in requested) and not service.status().paused
 
@@ -26,7 +26,7 @@ def test_a_pause_waits_for_what_runs(service, owners):
     until(lambda: service.status().waiting == 1)
     threading.Timer(0.1, owners.opened[0].goes_on.set).start()
     assert service.pause(PATIENCE_S)
-    assert answer(service, running).passed and service.wait(waiting, 0.05) is None
+    assert answer(service, running).passed and stays_unanswered(service, waiting)
     service.resume()
     assert answer(service, waiting).passed
 
@@ -50,7 +50,7 @@ def test_an_evaluator_that_replaces_another_is_paused_too(service, owners):
     assert answer(service, ask(service, "break")).failure is Failure.INFRASTRUCTURE
     waiting = ask(service, "speedup 1")
     until(lambda: service.status().waiting == 1)
-    assert len(owners.opened) == 2 and service.wait(waiting, 0.05) is None
+    assert len(owners.opened) == 2 and stays_unanswered(service, waiting)
     service.resume()
     assert answer(service, waiting).passed
 
@@ -66,6 +66,6 @@ def test_a_long_pause_costs_no_evaluation_its_time(owners):
     with make_service(owners, deadline_s=0.5) as service:
         service.pause()
         waiting = ask(service, "speedup 1")
-        assert service.wait(waiting, 0.7) is None
+        assert stays_unanswered(service, waiting, 0.7)
         service.resume()
         assert answer(service, waiting).passed and service.status().restarts == 0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pkb_gym.engine.records.attempt_file import AttemptFile, read_attempts
-from pkb_gym.serve.ledger import Ledger
-from pkb_gym.serve.results import ResultsLog
+from pkb_gym.serve.recorder import Recorder
 from tests.serve.fake_owner import answer, ask, make_service
 
 
@@ -12,7 +11,7 @@ def test_every_evaluation_is_kept_once(owners, tmp_path):
     path = tmp_path / "results.jsonl"
     with (
         AttemptFile(path, writer="pkb serve", option="--results") as file,
-        make_service(owners, ledger=Ledger(results=ResultsLog(file))) as service,
+        make_service(owners, recorder=Recorder(results=file)) as service,
     ):
         found = [answer(service, ask(service, source)) for source in ("speedup 3", "speedup 3", "deadlock")]
     kept = read_attempts(path)
@@ -25,8 +24,7 @@ def test_every_evaluation_is_kept_once(owners, tmp_path):
 
 def test_a_full_disk_is_logged_and_clients_get_their_answer(owners, tmp_path, caplog):
     with AttemptFile(tmp_path / "results.jsonl", writer="pkb serve", option="--results") as file:
-        log = ResultsLog(file)
         file.close()
-        with make_service(owners, ledger=Ledger(results=log)) as service:
+        with make_service(owners, recorder=Recorder(results=file)) as service:
             assert answer(service, ask(service, "speedup 3")).passed
     assert "this evaluation is not kept" in caplog.text

@@ -14,7 +14,7 @@ from pkb_gym.engine.errors import (
 )
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.service import EvaluationRequest
-from tests.serve.fake_owner import ON_TWO, PATIENCE_S, answer, ask, make_service, until
+from tests.serve.fake_owner import ON_TWO, answer, ask, make_service, until
 
 
 def test_a_source_is_judged(service, owners):
@@ -113,7 +113,7 @@ def test_answers_are_bounded(owners):
         answer(service, ask(service, "speedup 3"))
         assert answer(service, first).passed
         with pytest.raises(EvaluationNotFound, match="submit the request again"):
-            service.wait(second)
+            service.find(second)
         answer(service, ask(service, "speedup 2"))
         assert len(owners.requested) == 4
 
@@ -128,7 +128,7 @@ def test_what_nobody_waits_for_any_more_never_begins(owners):
         service.give_up(unwanted)
         assert service.status().queued == 1
         with pytest.raises(EvaluationNotFound):
-            service.wait(unwanted)
+            service.find(unwanted)
         owners.opened[0].goes_on.set()
         assert answer(service, wanted).passed
         assert [source for source in owners.requested if source == "speedup 2"] == ["speedup 2"], (
@@ -145,7 +145,7 @@ def test_what_nobody_waits_for_any_more_ends_at_its_next_stage(owners):
         assert again != unwanted, "whoever asks again must not join what is being ended"
         owners.opened[0].goes_on.set()
         with pytest.raises(EvaluationNotFound, match="was given up"):
-            service.wait(unwanted, PATIENCE_S)
+            answer(service, unwanted)
         assert answer(service, again).passed and len(owners.opened) == 1
 
 
@@ -164,7 +164,7 @@ def test_clients_bring_keys_only_where_they_may(owners, service):
     with pytest.raises(ConfigError, match="a key of its own; ask without a replay key"):
         service.submit(request)
     with make_service(owners, takes_keys=True) as open_service:
-        first, second = open_service.submit(request), open_service.submit(request)
+        first, second = open_service.submit(request).id, open_service.submit(request).id
         assert first != second, "a measurement of its own"
         assert answer(open_service, first).passed and answer(open_service, second).passed
         assert owners.opened[-1].replay_keys == [b"\n", b"\n"]
@@ -177,7 +177,7 @@ def test_a_service_of_one_client_alone_has_no_limits(owners, service):
     with pytest.raises(SizeError, match="this service takes numbers up to 524288 for M"):
         service.submit(request)
     with make_service(owners, deadline_s=None, unwanted_s=0.05) as unlimited:
-        assert answer(unlimited, unlimited.submit(request)).passed
+        assert answer(unlimited, unlimited.submit(request).id).passed
         endless = ask(unlimited, "run")
         until(lambda: unlimited.status().running == 1)
         unlimited.give_up(endless)
@@ -191,10 +191,6 @@ def test_a_service_is_idle_from_its_last_answer_on(owners, service):
     owners.opened[0].goes_on.set()
     answer(service, judged)
     until(lambda: service.idle_s() > 0)
-
-
-def test_a_wait_ends(service):
-    assert service.wait(ask(service, "run"), 0.01) is None
 
 
 def test_the_status_counts(service):

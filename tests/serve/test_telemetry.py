@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import logging
@@ -12,10 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from pkb_gym.engine.errors import ConfigError, ServiceBusy
-from pkb_gym.serve import json_log
+from pkb_gym.serve import event_log
 from pkb_gym.serve.app import Telemetry
-from pkb_gym.serve.json_log import EventLog, JsonLines, logging_to
-from pkb_gym.serve.observer import Observers
+from pkb_gym.serve.event_log import EventLog, json_formatter, logging_to
 from pkb_gym.serve.server import HttpServer
 from tests.serve.fake_owner import TOKEN, answer, ask, make_service, until
 
@@ -32,9 +32,9 @@ def metrics(server):
 
 def test_metrics(owners):
     telemetry = Telemetry()
-    observer = Observers([telemetry.metrics, telemetry.events])
+    observers = (telemetry.metrics, telemetry.events)
     with (
-        make_service(owners, max_begun=1, max_queued=1, observer=observer) as service,
+        make_service(owners, max_begun=1, max_queued=1, observers=observers) as service,
         HttpServer(service, TOKEN, telemetry=telemetry) as server,
     ):
         answer(service, ask(service, "speedup 1"))
@@ -64,7 +64,7 @@ def test_metrics(owners):
 
 def test_the_log_shows_the_way_of_an_evaluation(owners, tmp_path):
     path = tmp_path / "log.jsonl"
-    with logging_to(path, lambda text: text), make_service(owners, observer=EventLog()) as service:
+    with logging_to(path, lambda text: text), make_service(owners, observers=[EventLog()]) as service:
         first = ask(service, "speedup 1")
         answer(service, first)
         ask(service, "speedup 1")
@@ -83,19 +83,19 @@ def test_the_log_shows_the_way_of_an_evaluation(owners, tmp_path):
     assert "ZeroDivisionError" in warning["exception"], "what a program logs in other ways is there too"
     fault = [line for line in lines if line.get("verdict") == "infrastructure"][-1]
     assert fault["reason"] == faulty.message != "", "the log keeps why this machine could not judge"
-    assert all(line["time"].endswith("+00:00") for line in lines)
-    assert not json_log.logger.isEnabledFor(logging.INFO), "and nothing afterwards"
+    assert all(dt.datetime.fromisoformat(line["time"]).tzinfo == dt.UTC for line in lines)
+    assert not event_log.logger.isEnabledFor(logging.INFO), "and nothing afterwards"
 
 
 def test_the_log_goes_to_standard_error(owners, monkeypatch):
     monkeypatch.setattr(sys, "stderr", text := io.StringIO())
-    with logging_to(json_log.STDERR, lambda text: text), make_service(owners, observer=EventLog()) as service:
+    with logging_to(event_log.STDERR, lambda text: text), make_service(owners, observers=[EventLog()]) as service:
         ask(service, "speedup 1")
     assert json.loads(text.getvalue().splitlines()[0])["message"] == "accepted"
 
 
 def test_no_line_holds_a_token():
-    formatter = JsonLines(lambda line: line.replace(TOKEN, "[token]"))
+    formatter = json_formatter(lambda line: line.replace(TOKEN, "[token]"))
     try:
         raise ConfigError(f"it was {TOKEN}")
     except ConfigError:
