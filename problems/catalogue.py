@@ -15,7 +15,7 @@ from pkb_gym.problems.declared_names import PROBLEMS, declared_names
 from pkb_gym.problems.loading import load_problem
 from pkb_gym.problems.own_problems import load_own, own_folders, register_folder
 
-MOST_SHOWN = 200
+MAX_SHOWN = 200
 """Characters of a name that is not known, in errors."""
 
 
@@ -50,7 +50,7 @@ def choose_problem(wanted: str | os.PathLike[str]) -> Problem:
     For callers on this machine alone: a declaration is code, which is run.
 
     Args:
-        wanted: as `find_problem` takes it; or a path, with a separator, a leading dot, or that of a `problem.py`.
+        wanted: Name, as for `find_problem`; or a path, with a separator, a leading dot, or that of a `problem.py`.
 
     Raises:
         ProblemNotFound, ConfigError: there is no such problem, or its name is taken.
@@ -89,9 +89,9 @@ def find_problem(name: str) -> Problem:
         return names[wanted]
     known = {alias: problem.name for alias, problem in names.items()} | {a: folder.name for a, folder in own.items()}
     numbered = {str(problem.number): problem.name for problem in catalogue()}  # as `pkb list` shows them
-    hint = did_you_mean(numbered.get(wanted.lstrip("0"), wanted[:MOST_SHOWN]), known.values(), known)
+    hint = did_you_mean(numbered.get(wanted.lstrip("0"), wanted[:MAX_SHOWN]), known.values(), known)
     among = len(catalogue()) + len({folder.path for folder in own.values()})
-    raise ProblemNotFound(f"no problem {name[:MOST_SHOWN]!r} among {among}.{hint} `pkb list` shows all.")
+    raise ProblemNotFound(f"no problem {name[:MAX_SHOWN]!r} among {among}.{hint} `pkb list` shows all.")
 
 
 def _is_folder(name: str) -> bool:

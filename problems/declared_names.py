@@ -17,8 +17,8 @@ class DeclaredNames:
 
     Attributes:
         name: CamelCase, of the environment.
-        path: of its folder.
-        upstream: file stem in ParallelKernelBench.
+        path: Path of the folder.
+        upstream: File stem in ParallelKernelBench.
     """
 
     name: str

@@ -19,8 +19,8 @@ def load_problem(folder: Path, module: str) -> Problem:
     """The declaration in a folder's `problem.py`, the same object each time.
 
     Args:
-        folder: of the problem.
-        module: name that the file is imported under.
+        folder: Folder of the problem.
+        module: Module name of the imported file.
 
     Raises:
         DeclarationError: it defines no PROBLEM, or one that contradicts itself.

@@ -85,8 +85,8 @@ def samples(make: InputMaker, first_layer: Callable[[], tuple[torch.Tensor, torc
     with the other sign, the row is missing in that unit's gradient.
 
     Args:
-        make: draws them.
-        first_layer: gives W1 and b1 of the network.
+        make: Maker of the inputs.
+        first_layer: Function to W1 and b1 of the network.
     """
     rows = make.normal("X_local")
     if make.ax.n * make.ax.W > FEW_SAMPLES:
@@ -190,7 +190,7 @@ def published_sharded_state_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]
     return *batch, *published_parameters(make, stream), zeros, zeros.clone()
 
 
-# Tolerances. A float32 evaluation of the whole step, or another order of the sums, comes to a third or half of each.
+# Tolerances. A float32 evaluation of the whole step, or another order of the sums, uses a third or half of each.
 # Norms of errors spread the more the fewer the elements, hence the second number of each pair:
 # ||error|| <= (rel[0] + rel[1] / sqrt(elements)) ||out||. Single elements may differ by about an ulp, and by a share
 # of the root mean square of what is averaged or changes, as sums of 16-bit gradients cancel: of the elements of an

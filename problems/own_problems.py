@@ -32,7 +32,7 @@ def register_folder(path: str | os.PathLike[str]) -> ProblemFolder:
     """Makes a problem known by its name, in this process; registering it again changes nothing.
 
     Args:
-        path: of its folder, which holds `problem.py` and `reference.py`, or of its `problem.py`.
+        path: Path of its folder, which holds `problem.py` and `reference.py`, or of its `problem.py`.
 
     Raises:
         ConfigError: there is no problem, or its name is taken; the message names both places.

@@ -56,9 +56,9 @@ def find_sources(folder: Path, problems: Iterable[Problem], ignore: Path | None 
     """Sorts the files of a folder by the problem that their names name; subfolders and hidden files are passed over.
 
     Args:
-        folder: where to look.
-        problems: to choose from.
-        ignore: a file of our own in that folder.
+        folder: Folder to search.
+        problems: Problems to choose from.
+        ignore: File of ours in that folder, to be passed over.
 
     Raises:
         ConfigError: the folder cannot be read.

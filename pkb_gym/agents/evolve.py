@@ -27,7 +27,7 @@ from pkb_gym.kernels import FAMILIES
 from pkb_gym.kernels.family import Family, Knob, Knobs, Variant
 
 LANGUAGE = {"cpu": "cpp", "cuda": "cuda", "emulated": "cuda"}
-"""Device -> language of its families."""
+"""Device -> language of the kernels."""
 
 FAR = 0.5
 """Share of the changes of numbers that lead to any other value."""
@@ -61,11 +61,11 @@ class EvolveProvider:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """See `AgentProvider`."""
+        """Options of the search, see `AgentProvider`."""
         return self.options.model_dump()
 
     def begin(self, task: AgentTask) -> Agent:
-        """See `AgentProvider`."""
+        """Begins the search of one episode, see `AgentProvider`."""
         key = (task.problem.name, LANGUAGE[task.config.device])
         if key not in FAMILIES:
             raise NotCovered(f"there is no family of {key[1]} kernels for {task.problem.name}")
@@ -76,7 +76,7 @@ class EvolveProvider:
 
 
 def open_provider(_argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`."""
+    """Opens the search without a model, see `registry.open_agent`."""
     return EvolveProvider(parse_options("evolve", EvolveOptions, options))
 
 
@@ -85,9 +85,9 @@ class EvolveAgent:
     """The search of one episode.
 
     Attributes:
-        family: that is searched.
-        options: of the search.
-        seed: of all that is drawn.
+        family: Family that is searched.
+        options: Options of the search.
+        seed: Seed of all draws.
     """
 
     family: Family

@@ -41,10 +41,10 @@ class CheckResult:
     """The result of one check.
 
     Attributes:
-        name: what was checked.
+        name: Name of the check.
         state: "skipped" where it does not apply.
-        detail: what was found.
-        remedy: what to do; empty unless it failed.
+        detail: Finding in words.
+        remedy: Way to mend it; empty unless the check failed.
     """
 
     name: str
@@ -57,8 +57,8 @@ def check_problem(path: str | os.PathLike[str], evaluator: Evaluator) -> Iterato
     """Every check, one after another; those that need a declaration are left out where it is broken.
 
     Args:
-        path: of the problem's folder, or a name.
-        evaluator: judges the candidates, on the CPU.
+        path: Path of the problem's folder, or a name.
+        evaluator: Evaluator of the candidates, on the CPU.
 
     Raises:
         ConfigError: there is no problem.

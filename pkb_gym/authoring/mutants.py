@@ -27,8 +27,8 @@ class Mutant:
     """A wrong solution.
 
     Attributes:
-        name: the mistake, in a few words.
-        source: text of the candidate.
+        name: Mistake in a few words.
+        source: Text of the candidate.
     """
 
     name: str
@@ -39,9 +39,9 @@ def mutants(problem: Problem, reference: str, inputs: Iterable[Iterable[Value]])
     """Wrong solutions of a problem on several ranks; changes of inputs that change nothing are left out.
 
     Args:
-        problem: to be solved.
-        reference: text of its `reference.py`.
-        inputs: data arguments of a trial, of each rank.
+        problem: Problem to solve.
+        reference: Text of its `reference.py`.
+        inputs: Data arguments of a trial, of each rank.
     """
     drawn = [list(values) for values in inputs]
     made = [

@@ -52,7 +52,7 @@ class Substitutes:
     """A stand-in for each collective, called as the collective is.
 
     Args:
-        others: own data stands for that of other ranks, where it fits; else zeros do.
+        others: Whether own data stands for that of other ranks, where it fits; else zeros do.
     """
 
     def __init__(self, others: bool) -> None:

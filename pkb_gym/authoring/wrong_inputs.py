@@ -84,9 +84,9 @@ def changed_value(value: object, change: Change, mutable: bool) -> object:
     """The value of one data argument, as `solution` receives it, with its tensors changed; in place if it is mutable.
 
     Args:
-        value: tensor, dense or sparse, list of tensors or None, linear layer, or None.
-        change: of each tensor.
-        mutable: whether `solution` writes to it.
+        value: Tensor, dense or sparse, list of tensors or None, linear layer, or None.
+        change: Change of each tensor.
+        mutable: Whether `solution` writes to the value.
     """
     if isinstance(value, list):
         return [changed_value(part, change, mutable) for part in value] if not mutable else _in_place(value, change)
@@ -114,8 +114,8 @@ def changed_call(data: Mapping[int, bool], args: Sequence[object], change: Chang
     """All arguments of a call, data arguments changed.
 
     Args:
-        data: place of each data argument -> whether it is mutable.
-        args: as `solution` receives them.
-        change: of each tensor.
+        data: Place of each data argument -> whether it is mutable.
+        args: Arguments, as `solution` receives them.
+        change: Change of each tensor.
     """
     return [changed_value(value, change, data[place]) if place in data else value for place, value in enumerate(args)]

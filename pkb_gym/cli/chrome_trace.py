@@ -15,8 +15,8 @@ def chrome_trace(events: Sequence[TraceEvent], title: str) -> str:
     """The timeline as JSON: one process for each rank, in it one thread for calls and one for each stream.
 
     Args:
-        events: of all ranks; times in microseconds, as the format has them.
-        title: what ran.
+        events: Events of all ranks, with times in microseconds, as in the format.
+        title: Name of the run.
     """
     threads = sorted({(event.rank, _thread(event)) for event in events})
     named: list[dict[str, object]] = []

@@ -53,9 +53,9 @@ class Session:
     """The resources that `main` hands to a command.
 
     Attributes:
-        argv: the arguments that `pkb` was called with.
-        open_evaluator: makes the evaluator; its argument is the key of the inputs, None a random one.
-        elapsed_s: seconds since the process began; None where the command is a part of another program.
+        argv: Arguments of the call of `pkb`.
+        open_evaluator: Function from the key of the inputs, None for a random one, to the evaluator.
+        elapsed_s: Function to the seconds since the process began; None where another program calls the command.
     """
 
     argv: tuple[str, ...]
@@ -144,7 +144,7 @@ def _console(file: IO[str]) -> Console:
         """Shows texts without the control sequences in them: names of files may hold some, as what candidates write."""
 
         def render_str(self, text: str, **options: Any) -> Text:
-            """See `Console.render_str`; tables render their cells by it, too."""
+            """Renders the printable part of a text, of cells of tables too, see `Console.render_str`."""
             return super().render_str(printable(text), **options)
 
     # Text of ours and of candidates is printed as it is: brackets are no markup, words are not coloured.

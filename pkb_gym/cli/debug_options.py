@@ -77,8 +77,8 @@ def open_for_debugging(args: argparse.Namespace, key: bytes | None) -> Evaluator
     """An evaluator of this process, which writes files; None where none are asked for.
 
     Args:
-        args: as `add_debug_options` and `add_evaluator_options` add them.
-        key: of the inputs; None where a service draws them.
+        args: Values of the options of `add_debug_options` and `add_evaluator_options`.
+        key: Key of the inputs; None where a service draws them.
 
     Raises:
         ConfigError: a service is asked for too, or a folder cannot be written.

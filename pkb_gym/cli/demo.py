@@ -44,11 +44,11 @@ class Mistake:
     """A change that makes the naive kernel wrong.
 
     Attributes:
-        name: of the attempt.
-        right: the piece of the naive source that is changed.
-        wrong: what stands there instead.
-        about: the change in words.
-        expected: how the evaluator refuses it.
+        name: Name of the attempt.
+        right: Piece of the naive source that is changed.
+        wrong: Text that replaces the piece.
+        about: Change in words.
+        expected: Failure that the evaluator finds.
     """
 
     name: str
@@ -81,9 +81,9 @@ class DemoKernel:
     """One source.
 
     Attributes:
-        name: shown in the table.
-        source: the kernel.
-        mistake: that it was given; None where it is right.
+        name: Name in the table.
+        source: Text of the kernel.
+        mistake: Mistake in the kernel; None where it is right.
     """
 
     name: str

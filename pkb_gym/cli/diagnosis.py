@@ -26,10 +26,10 @@ class Diagnosis:
     """The state of one part of this machine.
 
     Attributes:
-        name: of the part.
+        name: Name of the part.
         state: "missing" where every evaluation needs the part, "limited" where some need it, "ok" otherwise.
-        detail: version, place, or the features that are missing without it.
-        remedy: how to mend it, empty where all is well.
+        detail: Version, place, or the features that are missing without it.
+        remedy: Way to mend it; empty where all is well.
     """
 
     name: str
@@ -42,8 +42,8 @@ def print_diagnoses(findings: Iterable[Diagnosis | CheckResult], heading: str) -
     """Prints one row for each.
 
     Args:
-        findings: with a state of `COLOURS`.
-        heading: of their names.
+        findings: Findings with a state of `COLOURS`.
+        heading: Heading of the names.
     """
     from rich.text import Text
 

@@ -21,7 +21,7 @@ def examine_cluster(address: str) -> list[Diagnosis]:
     """Ray, the cluster, each of its nodes, and the gangs that have room.
 
     Args:
-        address: as `--evaluator` takes it.
+        address: Address of the cluster, a value of `--evaluator`.
 
     Raises:
         ConfigError: it is none.

@@ -33,7 +33,7 @@ from .verdict import cells, first_line, print_reasons, result_table, reward_of
 EXAMPLE = """pkb eval-dir solutions/ --size published --world-size 2 --output results.jsonl
 where solutions/ holds files such as hyena_cp.cpp, AllReduce.cpp and 72_hyena_forward_cp_cuda.py"""
 DEFAULT_OUTPUT = "results.jsonl"
-MOST_JOBS = 8
+MAX_JOBS = 8
 
 
 @dataclass
@@ -41,9 +41,9 @@ class FolderOutcome:
     """The results for the files.
 
     Attributes:
-        judged: file name -> feedback, of this run or resumed.
+        judged: File name -> feedback, of this run or resumed.
         skipped: (file name, why it was not judged); no fault of a candidate.
-        unjudged: the same, where this machine is at fault.
+        unjudged: File name -> feedback of infrastructure failures.
     """
 
     judged: dict[str, Feedback] = field(default_factory=dict)
@@ -226,4 +226,4 @@ def _list_others(outcome: FolderOutcome) -> None:
 
 
 def _default_jobs() -> int:
-    return min(MOST_JOBS, len(os.sched_getaffinity(0)))
+    return min(MAX_JOBS, len(os.sched_getaffinity(0)))

@@ -56,9 +56,9 @@ def open_chosen(args: argparse.Namespace, session: Session, key: bytes | None) -
     """The evaluator of a command.
 
     Args:
-        args: as `add_evaluator_options` adds them.
-        session: of the command.
-        key: of the inputs; None where a service draws them.
+        args: Values of the options of `add_evaluator_options`.
+        session: Session of the command.
+        key: Key of the inputs; None where a service draws them.
 
     Raises:
         ConfigError: the url or address is none, a package is missing, or the folder that PKB_RUNTIME_DIR names cannot
@@ -108,7 +108,7 @@ class Accounted:
     """An evaluator in another process, whose feedback accounts for all the time that the answer took.
 
     Args:
-        evaluator: the one that is asked.
+        evaluator: Evaluator to ask.
     """
 
     def __init__(self, evaluator: Evaluator) -> None:

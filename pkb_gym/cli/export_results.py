@@ -52,9 +52,9 @@ def add_to_folder(out: Path, part: str, content: dict[str, object]) -> None:
     """Adds a data set to the manifest and to the card of a folder, which hold those of other exports too.
 
     Args:
-        out: the folder.
-        part: name of the data set, whose files are there.
-        content: its part of the manifest.
+        out: Folder of the data sets.
+        part: Name of the data set, whose files are there.
+        content: Part of the manifest for this data set.
 
     Raises:
         ConfigError: see `write_card`.

@@ -25,9 +25,9 @@ class Broken:
     """A problem outside this package that cannot be loaded.
 
     Attributes:
-        name: that its text declares; empty where none is found.
-        folder: where it lies.
-        fault: why.
+        name: Declared name; empty where none is found.
+        folder: Folder of the problem.
+        fault: Reason why it cannot be loaded.
     """
 
     name: str

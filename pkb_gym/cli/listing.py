@@ -30,7 +30,7 @@ class ListedProblem:
     """One problem, as `pkb list --json` prints it; the fields of `Problem` are described there.
 
     Attributes:
-        experts: suffixes of the known-good kernels that exist.
+        experts: Suffixes of the known-good kernels that exist.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Options that say how to evaluate, and the configuration that they come to."""
+"""Options of an evaluation, and the configuration made of them."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def make_parser(first_word: str = "") -> argparse.ArgumentParser:
     """The parser of `pkb`, with the parsers of its commands below it.
 
     Args:
-        first_word: of the arguments. Where it names a command, no other command is imported; for the version, none is.
+        first_word: First argument. Where it names a command, no other command is imported; for the version, none is.
     """
     parser = argparse.ArgumentParser(
         prog="pkb",
@@ -82,8 +82,8 @@ def main(
     """Runs one command.
 
     Args:
-        argv: arguments, by default those of the process.
-        open_evaluator: makes the evaluator from a key; a test may give another.
+        argv: Arguments, by default those of the process.
+        open_evaluator: Function from a key to the evaluator; tests may give another.
 
     Returns:
         The exit status, see `Status`.

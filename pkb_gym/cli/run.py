@@ -35,7 +35,7 @@ EXIT_STATUSES = (
     "evaluator failed: the same command goes on; or sources for GPUs were compiled and not run"
 )
 
-MOST_JOBS = 8
+MAX_JOBS = 8
 OUTPUT = Path("runs")
 
 
@@ -231,7 +231,7 @@ def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunS
 
 
 def _default_jobs(agent: str) -> int:
-    return split_name(agent)[0].jobs or min(MOST_JOBS, len(os.sched_getaffinity(0)))
+    return split_name(agent)[0].jobs or min(MAX_JOBS, len(os.sched_getaffinity(0)))
 
 
 def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWorkload) -> RunIdentity:

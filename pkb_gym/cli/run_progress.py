@@ -19,8 +19,8 @@ class RunCounter(TerminalStatus):
     """Counts episodes, those that passed and those that were faster; used as a context manager around the run.
 
     Args:
-        total: episodes of the run.
-        complete: of them, those of earlier calls.
+        total: Number of episodes of the run.
+        complete: Number of episodes that earlier calls completed.
     """
 
     def __init__(self, total: int, complete: int) -> None:
@@ -34,12 +34,12 @@ class RunCounter(TerminalStatus):
         self._runner = runner
 
     def attempted(self, _attempt: Attempt) -> None:
-        """See `RunProgress`."""
+        """Shows the new counts, see `RunProgress`."""
         with self._lock:
             self.show(self._counts())
 
     def ended(self, plan: EpisodePlan, detail: str) -> None:
-        """See `RunProgress`."""
+        """Prints a line about the episode, see `RunProgress`."""
         with self._lock:
             self._ended += 1
             width = len(str(self._total))

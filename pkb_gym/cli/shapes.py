@@ -19,7 +19,7 @@ from pkb_gym.engine.problem import (
 )
 from pkb_gym.engine.problem.axes import Axes, resolve_shape
 
-MOST_DIFFERENT = 4
+MAX_DIFFERENT = 4
 """The most different shapes of the ranks that are spelt out."""
 
 
@@ -27,8 +27,8 @@ def shape_texts(problem: Problem, ranks: Sequence[Axes]) -> dict[str, str]:
     """Name of each argument and output -> shape or value; ranks that differ are listed in order.
 
     Args:
-        problem: whose arguments and outputs.
-        ranks: the axes of every rank.
+        problem: Problem whose arguments and outputs are shown.
+        ranks: Axes of every rank.
     """
     texts = {arg.name: _together([_argument(arg, ax) for ax in ranks]) for arg in problem.args}
     outputs = {f"-> {out.key}": _together([_output(out, ax) for ax in ranks]) for out in problem.returned}
@@ -38,7 +38,7 @@ def shape_texts(problem: Problem, ranks: Sequence[Axes]) -> dict[str, str]:
 def _together(texts: Sequence[str]) -> str:
     if len(set(texts)) == 1:
         return texts[0]
-    shown = texts if len(texts) <= MOST_DIFFERENT else [*texts[: MOST_DIFFERENT - 1], "..", texts[-1]]
+    shown = texts if len(texts) <= MAX_DIFFERENT else [*texts[: MAX_DIFFERENT - 1], "..", texts[-1]]
     return " | ".join(shown)
 
 
@@ -76,7 +76,7 @@ def _shape(dims: Sequence[object]) -> str:
 
 def _list(shapes: Sequence[Sequence[int] | None]) -> str:
     """A few shapes are spelt out, many are counted."""
-    if len(shapes) <= MOST_DIFFERENT:
+    if len(shapes) <= MAX_DIFFERENT:
         return "[" + ", ".join("None" if shape is None else _shape(shape) for shape in shapes) + "]"
     there = [shape for shape in shapes if shape is not None]
     return f"{len(there)} tensors, {sum(map(prod, there))} elements"

@@ -13,10 +13,10 @@ class TerminalStatus:
     """A spinner with a text on stderr while the context lasts; none where stderr is no terminal.
 
     Args:
-        text: shown first.
+        text: First text to show.
 
     Attributes:
-        console: of stderr.
+        console: Console of stderr.
     """
 
     def __init__(self, text: str) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-MOST_LINES = 4
-MOST_CHARS = 220
+MAX_LINES = 4
+MAX_CHARS = 220
 COLUMNS = ("verdict", "right", "baseline", "candidate", "speedup", "of roofline", "reward")
 
 
@@ -61,10 +61,10 @@ def print_reasons(console: Console, results: Iterable[tuple[str, Feedback]]) -> 
     """For each (name, feedback) that did not pass: its failure and its message, a few lines at most."""
     for name, feedback in results:
         lines = [line.rstrip() for line in feedback.message.splitlines() if line.strip()]
-        more = [f"({len(lines) - MOST_LINES} more lines)"] if len(lines) > MOST_LINES else []
+        more = [f"({len(lines) - MAX_LINES} more lines)"] if len(lines) > MAX_LINES else []
         shown = [
-            textwrap.shorten(line, MOST_CHARS, placeholder=" ...") if len(line) > MOST_CHARS else line
-            for line in lines[:MOST_LINES]
+            textwrap.shorten(line, MAX_CHARS, placeholder=" ...") if len(line) > MAX_CHARS else line
+            for line in lines[:MAX_LINES]
         ]
         message = "\n    ".join([*shown, *more])
         console.print(f"  {name}: {feedback.failure}: {message}", soft_wrap=True)
@@ -74,8 +74,8 @@ def reward_of(feedback: Feedback, name: str = "default") -> float | None:
     """A reward of a first turn; None where this machine could not judge it.
 
     Args:
-        feedback: what was found.
-        name: as `find_reward` takes it.
+        feedback: Feedback to reward.
+        name: Name of the reward, for `find_reward`.
 
     Raises:
         ConfigError: there is no such reward, it failed, or it returned neither a finite number nor None.

@@ -22,8 +22,8 @@ def saved_texts(read: Callable[[], str], path: Path) -> Iterator[str]:
     Editors replace a file by another or write it in pieces: while it is gone or changes, it is looked at again.
 
     Args:
-        read: reads it.
-        path: where it lies.
+        read: Function that reads the file.
+        path: Path of the file.
     """
     shown: str | None = None
     seen: tuple[int, int, int] | None = None

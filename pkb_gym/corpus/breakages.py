@@ -15,10 +15,10 @@ class Breakage:
     """One kind of mistake.
 
     Attributes:
-        name: its name.
-        about: what the author got wrong.
+        name: Unique name.
+        about: Mistake of the author, in a few words.
         edits: (pattern, replacement), as `re.sub` takes them; the first pattern that is found is replaced.
-        everywhere: whether at all places that match, rather than at the first.
+        everywhere: Whether all places that match are edited, rather than the first.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Breakage:
         r"""The broken source; None where there is nothing to get wrong.
 
         Args:
-            source: of a kernel.
+            source: Text of a kernel.
 
         Example:
             >>> missing = Breakage("missing_semicolon", "a statement without its end", ((r";\n", "\n"),))

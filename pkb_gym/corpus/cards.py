@@ -110,7 +110,7 @@ def write_card(out: Path) -> None:
     Data sets without rows are left out; without any there is no card.
 
     Args:
-        out: an exported folder with `manifest.json`.
+        out: Exported folder with `manifest.json`.
 
     Raises:
         ConfigError: there is a README.md that is no card of ours.

@@ -77,10 +77,10 @@ class Trajectory:
     """The submissions on the way to a good kernel, in order, the good one last.
 
     Attributes:
-        task: that it is for.
-        variant: the good kernel.
-        sources: texts of the submissions.
-        breakages: names of the mistakes that are mended on the way.
+        task: Task that the submissions answer.
+        variant: Right kernel at the end.
+        sources: Texts of the submissions.
+        breakages: Names of the mistakes that are mended on the way.
     """
 
     task: Task
@@ -104,11 +104,11 @@ class Exclusions:
     """Evaluations that became no row, with the reasons.
 
     Attributes:
-        failed_variants: variants that were not right, as problem, knobs and failure.
-        harmless: breakage -> sources that it did not break.
-        duplicates: conversations that were there already.
-        not_judged: conversations some submission of which was not judged.
-        compiled_only: conversations whose kernel was compiled and not run.
+        failed_variants: Variants that were not right, as problem, knobs and failure.
+        harmless: Breakage -> sources that it did not break.
+        duplicates: Number of conversations that were there already.
+        not_judged: Number of conversations with a submission that was not judged.
+        compiled_only: Number of conversations whose kernel was compiled and not run.
     """
 
     failed_variants: list[tuple[str, str, str]] = field(default_factory=list)
@@ -122,10 +122,10 @@ def sampled_variants(problem: str, language: str, count: int, seed: int) -> list
     """Some variants of a family, without repetition; the same for the same seed, and more for a larger count.
 
     Args:
-        problem: its name.
+        problem: Name of the problem.
         language: "cpp" or "cuda".
-        count: how many; all where there are no more.
-        seed: of the choice.
+        count: Number of variants; all where there are no more.
+        seed: Seed of the choice.
 
     Raises:
         ConfigError: there is no such family.
@@ -141,10 +141,10 @@ def broken_trajectories(
     """Ways to the good kernels of one problem that begin with mistakes, different kinds of them in turn.
 
     Args:
-        good: trajectories that are right at once.
-        count: how many.
-        seed: of the choice.
-        only_compiled: whether only mistakes that a compiler may find are of use.
+        good: Trajectories that are right at once.
+        count: Number of trajectories to make.
+        seed: Seed of the choice.
+        only_compiled: Whether mistakes that only a run shows are left out.
     """
     if not good:
         return
@@ -194,10 +194,10 @@ def corpus_rows(
     """The rows made of trajectories: those that end in a kernel that is right, and whose mistakes did harm.
 
     Args:
-        trajectories: in order.
-        found: what was found of their submissions.
-        left_out: counts those that do not become a row.
-        compile_only: whether a kernel that was compiled, and could not be run here, counts as right.
+        trajectories: Trajectories in the order of the rows.
+        found: Feedback on their submissions.
+        left_out: Counts of trajectories that become no row, to be added to.
+        compile_only: Whether a kernel that was compiled, and could not be run here, counts as right.
     """
     rows: list[CorpusRow] = []
     seen: set[str] = set()
@@ -249,9 +249,9 @@ def corpus_row(trajectory: Trajectory, feedbacks: Sequence[Feedback], prompt: Se
     """One conversation.
 
     Args:
-        trajectory: the submissions.
-        feedbacks: what was found of each submission.
-        prompt: system and user message.
+        trajectory: Submissions of the conversation.
+        feedbacks: Feedback on each submission.
+        prompt: System and user message.
     """
     task, last = trajectory.task, feedbacks[-1]
     episode = Episode(REWARD)

@@ -22,8 +22,8 @@ class TimeLimits:
     """Limits of each evaluation, beside what the task says.
 
     Attributes:
-        timing_budget_s: timing ends after this.
-        timeout_s: deadline of each block of calls.
+        timing_budget_s: Time after which timing ends, in seconds.
+        timeout_s: Deadline of each block of calls, in seconds.
     """
 
     timing_budget_s: float = 0.3
@@ -35,8 +35,8 @@ class Candidate:
     """A source that solves a task, or tries to.
 
     Attributes:
-        task: under which it is evaluated.
-        source: its text.
+        task: Task that the source answers.
+        source: Text of the kernel.
     """
 
     task: Task
@@ -54,11 +54,11 @@ class BatchEvaluator:
     """Evaluates batches of candidates on several threads, until a deadline.
 
     Args:
-        evaluator: with the store of what was found before.
-        limits: of the evaluations.
-        jobs: evaluations at a time: compiles run side by side, timing takes turns.
+        evaluator: Evaluator with the store of earlier results.
+        limits: Time limits of the evaluations.
+        jobs: Evaluations at a time, at least 1: compiles run side by side, timing takes turns.
         deadline: `time.monotonic()` after which nothing new is begun; None for no end.
-        report: called with every new result.
+        report: Function that is called with every new result.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ def write_prompts(out: Path, parts: Mapping[str, Sequence[PromptRow]]) -> None:
     """Writes `prompts/`, a DatasetDict, `prompts.jsonl`, with the column `part`, and the files of the card.
 
     Args:
-        out: folder of both; made where there is none.
+        out: Folder of both; made where there is none.
         parts: "train" and "held_out" -> rows.
 
     Raises:
@@ -47,8 +47,8 @@ def write_corpus(out: Path, rows: Sequence[CorpusRow]) -> None:
     """Writes `corpus/`, a Dataset, `corpus.jsonl`, and the file of the card.
 
     Args:
-        out: folder of both; made where there is none.
-        rows: in order.
+        out: Folder of both; made where there is none.
+        rows: Rows in order.
 
     Raises:
         ConfigError: the package `datasets` is missing.
@@ -77,10 +77,10 @@ def save_parquet(out: Path, name: str, parts: Mapping[str, Sequence[Mapping[str,
     """Writes the files that `load_dataset` finds by the card; empty splits, which it could not read, have none.
 
     Args:
-        out: folder of all data sets.
-        name: of the data set.
-        parts: split -> rows.
-        features: types of the columns.
+        out: Folder of all data sets.
+        name: Name of the data set.
+        parts: Split -> rows.
+        features: Types of the columns.
 
     Raises:
         ConfigError: the package `datasets` is missing.

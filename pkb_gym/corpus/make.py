@@ -30,16 +30,16 @@ class CorpusPlan:
     """The ingredients of a corpus.
 
     Attributes:
-        problems: that have a family in the language.
+        problems: Problems that have a family in the language.
         language: "cpp" or "cuda".
-        sizes: named sizes, or axes as JSON; a problem's variants take its workloads in turn.
-        world_size: ranks.
-        style: of prompts and feedback.
-        variants: of each problem.
-        repairs: of each problem.
-        variations: workloads of each problem and size besides the size itself, of those that may be trained on.
-        seed: of all choices, and of the inputs.
-        compile_only: whether kernels that were compiled, and could not be run here, count as right.
+        sizes: Named sizes, or axes as JSON; a problem's variants take its workloads in turn.
+        world_size: Number of ranks.
+        style: Style of prompts and feedback.
+        variants: Number of variants of each problem.
+        repairs: Number of repairs of each problem.
+        variations: Trained workloads of each problem and size besides the size itself, at least 0.
+        seed: Seed of all choices and of the inputs.
+        compile_only: Whether kernels that were compiled, and could not be run here, count as right.
     """
 
     problems: Sequence[Problem]
@@ -92,9 +92,9 @@ def make_corpus(
     """Has variants evaluated, then ways to break those that are right.
 
     Args:
-        plan: what is made.
-        evaluator: of the submissions.
-        report: called with a few words on each part that begins.
+        plan: Ingredients of the corpus.
+        evaluator: Evaluator of the submissions.
+        report: Function that is called with a few words on each part that begins.
 
     Raises:
         ConfigError, SizeError: the plan makes no sense.

@@ -86,8 +86,8 @@ def example_text(task: Task, example: str) -> str:
     """A kernel for another problem, with its task in brief.
 
     Args:
-        task: whose prompt it is for; size "tiny" and the first dtype stand in for its own.
-        example: name of the other problem.
+        task: Task of the prompt; size "tiny" and the first dtype stand in for its own.
+        example: Name of the other problem.
     """
     problem = find_problem(example)
     theirs = Task(example, task.language, task.world_size, "tiny", problem.dtypes[0], task.seed, "brief")
@@ -104,8 +104,8 @@ def example_for(problem: str, language: str) -> str | None:
     not too long, the one that has most tags in common, and of these the one with the shortest kernel.
 
     Args:
-        problem: that is to be solved.
-        language: of the kernel.
+        problem: Problem to solve.
+        language: Language of the kernel.
     """
     if language not in SUFFIXES:
         return None
@@ -141,14 +141,14 @@ def prompt_rows(
     """One row for each problem, language, workload and seed.
 
     Args:
-        problems: that are asked for.
-        languages: in which kernels are to be written.
-        sizes: named sizes, or axes as JSON.
-        world_size: ranks.
-        style: of the prompts.
-        seeds: rows for each prompt, with other inputs each: 0, 1, ...
-        part: whether the rows are for training or held out, see `part_of`.
-        variations: workloads of each problem and size besides the size itself.
+        problems: Problems to solve.
+        languages: Languages of the kernels.
+        sizes: Named sizes, or axes as JSON.
+        world_size: Number of ranks.
+        style: Style of the prompts.
+        seeds: Number of rows for each prompt, with the inputs of seeds 0, 1, ...
+        part: Part of the rows, training or held out, as `part_of` finds it.
+        variations: Number of workloads of each problem and size besides the size itself.
 
     Raises:
         ConfigError, SizeError: a size makes no sense for a problem.

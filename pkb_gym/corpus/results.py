@@ -63,8 +63,8 @@ def write_results(out: Path, attempts: Sequence[Attempt]) -> None:
     """Writes the split `train` of the data set `results`.
 
     Args:
-        out: folder; made where there is none.
-        attempts: in order.
+        out: Folder of the data set; made where there is none.
+        attempts: Attempts in the order of the rows.
 
     Raises:
         ConfigError: the package `datasets` is missing.

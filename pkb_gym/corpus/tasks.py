@@ -27,7 +27,7 @@ HELD_OUT_SHARE = 3
 FACTORS = {1: (2, 3, 4, 5, 6, 7, 8), 2: (2, 3)}
 """Factors of a named size's dimensions, by the number of dimensions that are changed: memory must remain enough."""
 
-MOST_DRAWN = 100
+MAX_DRAWN = 100
 """Candidates that are looked at for one named size."""
 
 
@@ -36,8 +36,8 @@ class TaskWorkload:
     """A size and a dtype of one problem.
 
     Attributes:
-        size: a named size, or a JSON object of axes.
-        dtype: floating dtype.
+        size: Named size, or a JSON object of axes.
+        dtype: Floating dtype.
     """
 
     size: str
@@ -62,13 +62,13 @@ class Task:
     """The task of one row: a problem under one configuration.
 
     Attributes:
-        problem: its name.
+        problem: Name of the problem.
         language: "cpp", "cuda" or "python".
-        world_size: ranks.
-        size: a named size, or a JSON object of axes.
-        dtype: floating dtype.
-        seed: fixes the inputs.
-        style: of prompt and feedback.
+        world_size: Number of ranks.
+        size: Named size, or a JSON object of axes.
+        dtype: Floating dtype.
+        seed: Seed of the inputs.
+        style: Style of prompt and feedback.
     """
 
     problem: str
@@ -101,7 +101,7 @@ class Task:
         """The configuration of evaluations.
 
         Args:
-            **changes: further fields of `EvalConfig`.
+            **changes: Further fields of `EvalConfig`.
         """
         requested = EvalConfig(
             device=choose_device("auto", self.language),
@@ -151,12 +151,12 @@ def workloads(problem: Problem, size: str, world_size: int, part: Part, variatio
     """Workloads like a named size.
 
     Args:
-        problem: of which.
-        size: name of the size, or a JSON object of axes.
-        world_size: ranks that they must fit.
-        part: which of them, see `part_of`.
-        variations: how many besides the size itself in the problem's first dtype: with larger dimensions, or in another
-            dtype.
+        problem: Problem of the workloads.
+        size: Name of the size, or a JSON object of axes.
+        world_size: Number of ranks that they must fit.
+        part: Part that they belong to, as `part_of` finds it.
+        variations: Number of workloads besides the size itself in the first dtype: with larger dimensions or
+            another dtype.
 
     Raises:
         ConfigError: there is no such size.
@@ -175,7 +175,7 @@ def _drawn(problem: Problem, size: str, world_size: int) -> Iterator[TaskWorkloa
     """Workloads with some dimensions of a size multiplied, and in one of the dtypes; always the same ones."""
     base = _axes(problem, size)
     dimensions = _dimensions(problem, base)
-    for number in range(MOST_DRAWN):
+    for number in range(MAX_DRAWN):
         draw = random.Random(f"{problem.name} {size} {number}")
         changed = dict(base)
         chosen = draw.sample(dimensions, min(len(dimensions), draw.randrange(len(FACTORS) + 1)))
@@ -225,8 +225,8 @@ def train_problems(requested: Sequence[str], language: str) -> list[Problem]:
     """Problems to make data of.
 
     Args:
-        requested: names, "train" for the split's training part, or "families" for those that have a family of kernels.
-        language: of the families.
+        requested: Names, "train" for the split's training part, or "families" for problems with a family of kernels.
+        language: Language of the families.
 
     Raises:
         ConfigError: one of them belongs to the test part: what is trained on it says nothing of the others.

@@ -20,10 +20,10 @@ class Copies:
     """Text that makes copies.
 
     Attributes:
-        constants: of the kernel; empty where there is none.
-        kernel: its text.
-        blocks: a line of the host that counts the kernel's blocks, or nothing.
-        launch: lines of the host that make the copies.
+        constants: Constants of the kernel; empty without one.
+        kernel: Text of the kernel; empty without one.
+        blocks: Line of the host that counts the kernel's blocks; may be empty.
+        launch: Lines of the host that make the copies.
     """
 
     constants: str
@@ -90,12 +90,12 @@ def copies_by_rank(knobs: Knobs, *, push: bool, ends: Ends, source: str, target:
     """One copy for each rank r of `block` bytes.
 
     Args:
-        knobs: with "copy", "spread", "threads", "blocks" and "order".
-        push: whether r is who receives it.
-        ends: where it goes and lies.
-        source: start of what is sent, on the host.
-        target: start of what is received, likewise.
-        meetings: what the kernel waits for; those of blocks go with "loop" alone, where block b copies the same part of
+        knobs: Values of "copy", "spread", "threads", "blocks" and "order".
+        push: Whether rank r receives the copy, rather than sends it.
+        ends: Function to the target and the source of the copy for rank r.
+        source: Start of the sent blocks, as an expression of the host.
+        target: Start of the received blocks, as an expression of the host.
+        meetings: Waits of the kernel. Those of blocks need "loop", where block b copies the same part of
             what every rank receives.
     """
     copy, spread, order = knobs["copy"], knobs["spread"], ORDERS[knobs["order"]]
@@ -129,9 +129,9 @@ def one_copy(knobs: Knobs, to: str, lies: str) -> Copies:
     """One copy of `block` bytes by a kernel.
 
     Args:
-        knobs: with "copy", "threads" and "blocks".
-        to: where it goes.
-        lies: where it lies.
+        knobs: Values of "copy", "threads" and "blocks".
+        to: Address of the target.
+        lies: Address of the source.
     """
     constants, line, blocks = cuda_geometry(knobs["threads"], knobs["blocks"], "block")
     kernel = fill(ONE, copy=cuda_copy(knobs["copy"], "to", "from", "bytes"))

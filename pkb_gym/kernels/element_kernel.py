@@ -30,11 +30,11 @@ class Step:
     """One function of a kernel, called once for each of `calls`.
 
     Attributes:
-        name: of the function.
-        reads: its pointers to what it reads.
-        writes: those to what it writes, which come after them.
-        body: its text for element `i`, where `T` is the element type and `Sum<T>` the type that sums are made in.
-        calls: for each call, (pointer -> argument, output, or expression of the host); and how many elements.
+        name: Name of the function.
+        reads: Names of its pointers to inputs.
+        writes: Names of its pointers to results, which follow those to inputs.
+        body: Text for element `i`, where `T` is the element type and `Sum<T>` the type of sums.
+        calls: For each call, pointer -> argument, output or expression of the host, and the number of elements.
         values: (type, name, expression of the host) of its further parameters.
     """
 
@@ -61,15 +61,15 @@ class ElementKernel:
     """A kernel between two barriers.
 
     Attributes:
-        problem: what it solves.
-        idea: what it does, in a sentence.
-        steps: what it does between the barriers.
-        dtype_of: the argument whose dtype all of its floating tensors have.
-        setup: lines of the host before the element type is known.
-        typed_setup: lines of the host that need the element type `T`.
-        staging: lines of the host that copy arguments to scratch, from which peers then read; `T` is known.
-        declarations: types that its functions use.
-        group: the group argument that the barriers are for; all ranks without one.
+        problem: Name of the problem.
+        idea: Sentence without a full stop about the way to the result.
+        steps: Functions that are called between the barriers.
+        dtype_of: Argument whose dtype all floating tensors have.
+        setup: Lines of the host that do not need the element type `T`.
+        typed_setup: Lines of the host that need the element type `T`.
+        staging: Lines of the host that copy arguments to scratch, from which peers then read; may use `T`.
+        declarations: Types that the functions use.
+        group: Group argument of the barriers; empty for all ranks.
     """
 
     problem: str
@@ -140,11 +140,11 @@ CUDA = """
 $includes
 
 constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 1024;
+constexpr int64_t kMaxBlocks = 1024;
 
 // One thread an element, as far as that goes; a rank without elements meets the others all the same.
 unsigned blocks_of(int64_t count) {
-  return unsigned(std::clamp<int64_t>((count + kThreads - 1) / kThreads, 1, kMostBlocks));
+  return unsigned(std::clamp<int64_t>((count + kThreads - 1) / kThreads, 1, kMaxBlocks));
 }
 
 $sum
@@ -183,8 +183,8 @@ def element_source(kernel: ElementKernel, problem: Problem, language: NativeLang
     """The text of a kernel, with the element types that the problem's dtypes are.
 
     Args:
-        kernel: which.
-        problem: the one that it solves.
+        kernel: Kernel to render.
+        problem: Problem that it solves.
         language: "cpp" or "cuda".
     """
     cuda = language == "cuda"

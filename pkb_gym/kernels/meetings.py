@@ -41,9 +41,9 @@ def scratch(kind: str, name: str, *, halves: bool) -> str:
     Halves lie at fixed places, whatever a call needs: shapes may differ from call to call.
 
     Args:
-        kind: type of its elements.
-        name: of the pointer.
-        halves: whether calls use two halves in turn.
+        kind: Type of an element.
+        name: Name of the pointer.
+        halves: Whether calls use two halves in turn.
     """
     if not halves:
         return f"{kind}* {name} = comm.scratch<{kind}>();"
@@ -58,8 +58,8 @@ def cpp_meet(kind: Knob, reason: str, phase: int = 0) -> str:
 
     Args:
         kind: "barrier", or "signals" with a word for each rank.
-        reason: for the comment.
-        phase: distinguishes the signals of one call.
+        reason: Text of the comment.
+        phase: Number that distinguishes the signals of one call, from 0.
     """
     if kind == "barrier":
         return f"comm.barrier();  // {reason}"
@@ -110,11 +110,11 @@ class CudaMeetings:
     """The meetings of ranks around and in a kernel.
 
     Attributes:
-        function: that the kernel calls; empty where there is none.
-        before: lines of the host, before the launch.
-        enter: lines of the kernel, before it touches peers' memory.
-        leave: its last lines.
-        after: lines of the host, after the launch.
+        function: Function that the kernel calls; may be empty.
+        before: Lines of the host before the launch.
+        enter: Lines of the kernel before it touches peers' memory.
+        leave: Last lines of the kernel.
+        after: Lines of the host after the launch.
     """
 
     function: str = ""
@@ -134,7 +134,7 @@ def cuda_meetings(kind: Knob, access: Access) -> CudaMeetings:
     Args:
         kind: "host barrier", "begun words" (in the kernel at its beginning, on the host at its end), or of blocks:
             "block barrier", "split barrier" (whose first half is for the caller to place, see `ARRIVE`), "signals".
-        access: what for.
+        access: Use of each other's memory that the ranks wait for.
     """
     begun, done = BEGUN[access], DONE[access]
     if kind == "host barrier":
@@ -157,7 +157,7 @@ def cuda_meet(kind: Knob, reason: str) -> tuple[str, str]:
 
     Args:
         kind: "block barrier" or "signals".
-        reason: for the comment.
+        reason: Text of the comment.
 
     Returns:
         A function that the kernel calls, or nothing, and the line of the kernel.

@@ -30,10 +30,10 @@ def cpp_dispatch(function: str, tensor: str, arguments: str, has_double: bool = 
     """Calls function<T, Sum> for the element type T of a tensor and the type Sum that sums of it are made in.
 
     Args:
-        function: a template of two types.
-        tensor: name of the tensor.
-        arguments: of the call.
-        has_double: whether the problem has float64.
+        function: Name of a function template of two types.
+        tensor: Name of the tensor whose dtype decides.
+        arguments: Arguments of the call.
+        has_double: Whether the problem has float64.
     """
     rest = f"{function}<float, float>({arguments});"
     if has_double:
@@ -107,12 +107,12 @@ def cpp_copy(direction: Knob, copy: Knob, to: str, source: str, size: str, rank:
     """A copy to another rank ("push") or from it ("pull").
 
     Args:
-        direction: which of the two.
-        copy: one of `CPP_COPIES`.
-        to: where it goes, as an address of this rank.
-        source: where it lies, likewise.
-        size: its bytes.
-        rank: the other rank.
+        direction: "push" or "pull".
+        copy: Key of `CPP_COPIES`.
+        to: Target, as an address of this rank.
+        source: Source, as an address of this rank.
+        size: Number of bytes.
+        rank: Number of the other rank.
     """
     push = direction == "push"
     if copy == "comm":
@@ -182,10 +182,10 @@ def cuda_copy(copy: Knob, to: str, source: str, size: str) -> str:
     """A copy within a kernel.
 
     Args:
-        copy: one of `CUDA_COPIES`.
-        to: where it goes.
-        source: where it lies.
-        size: its bytes.
+        copy: Key of `CUDA_COPIES`.
+        to: Address of the target.
+        source: Address of the source.
+        size: Number of bytes.
     """
     if copy == "pkb::copy":
         return f"pkb::copy({to}, {source}, {size}, blockIdx.x, gridDim.x);"
@@ -196,10 +196,10 @@ def cuda_geometry(threads: Knob, blocks: Knob, size: str, tile: str = "(16 * kTh
     """Threads and blocks of a kernel.
 
     Args:
-        threads: of a block.
-        blocks: how many, or "by size".
-        size: what there is to do.
-        tile: how much of it makes one more block.
+        threads: Threads of a block.
+        blocks: Number of blocks, or "by size".
+        size: Amount of work, as an expression of the host.
+        tile: Amount of work for which there is one more block.
 
     Returns:
         Constants, a line before the launch, and the number of blocks in it.

@@ -16,12 +16,12 @@ class BestKernel:
     """A right kernel.
 
     Attributes:
-        attempt: that submitted it.
-        source: its text.
-        feedback: of its evaluation.
-        value: lower end of its speedup's interval; 0 where it was not timed.
-        among: right kernels that it was chosen from.
-        configurations: under how many configurations these were measured.
+        attempt: Attempt that submitted the kernel.
+        source: Text of the kernel.
+        feedback: Feedback of its evaluation.
+        value: Lower end of its speedup's interval; 0 where it was not timed.
+        among: Number of right kernels that it was chosen from.
+        configurations: Number of configurations under which these were measured.
     """
 
     attempt: Attempt
@@ -44,8 +44,8 @@ def best_kernels(attempts: Iterable[Attempt], baseline: Baseline = "better") -> 
     the luckiest; of equal ones the first counts.
 
     Args:
-        attempts: of any agents.
-        baseline: that speedups are over.
+        attempts: Attempts of any agents.
+        baseline: Baseline of the speedups.
     """
     found: dict[tuple[str, str], list[BestKernel]] = {}
     for attempt in attempts:

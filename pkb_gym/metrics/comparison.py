@@ -80,9 +80,9 @@ def compare(
     d = mean over shared problems of (m_b(problem) - m_a(problem))
 
     Args:
-        a: the first agent.
-        b: the second one.
-        baseline: that speedups are over.
+        a: Results of the first agent.
+        b: Results of the second agent.
+        baseline: Baseline of the speedups.
         targets: `target_speedups` of the first agent, which the second may reach.
     """
     shared = sorted(set(a.problems) & set(b.problems))

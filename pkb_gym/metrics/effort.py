@@ -57,8 +57,8 @@ def effort(results: AgentResults, quantity: str) -> Effort | None:
     arXiv:1605.03560, section 3.3.
 
     Args:
-        results: of one agent.
-        quantity: a key of `QUANTITIES`.
+        results: Results of one agent.
+        quantity: Key of `QUANTITIES`.
     """
     turns, episodes = results.turns, results.episodes
     amounts = QUANTITIES[quantity](turns)

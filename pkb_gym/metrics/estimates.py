@@ -44,7 +44,7 @@ def estimate(clusters: Iterable[Sequence[float]]) -> Estimate | None:
     Bootstrap, 1993, section 13.3).
 
     Args:
-        clusters: the values of each; clusters without values are passed over.
+        clusters: Values of each cluster; clusters without values are passed over.
 
     Example:
         >>> round(estimate([[0.0], [1.0], [2.0]]).standard_error, 6)
@@ -70,8 +70,8 @@ def estimate_columns(sums: Floats, counts: Floats) -> list[Estimate | None]:
     """One estimate for each column; see `estimate` for the formulas.
 
     Args:
-        sums: of each cluster's values, shape (clusters, columns).
-        counts: of the values, of the same shape; 0 where a cluster has none. For a ratio, what the sums are per.
+        sums: Sums of each cluster's values, shape (clusters, columns).
+        counts: Counts of the values, of the same shape; 0 for an empty cluster. For a ratio, its denominators.
     """
     totals = counts.sum(axis=0)
     clusters = ((counts > 0) | (sums != 0)).sum(axis=0)

@@ -18,15 +18,15 @@ class AttemptOutcome(NamedTuple):
     """One attempt, as far as figures need it.
 
     Attributes:
-        verdict: see `Attempt.verdict`.
+        verdict: Verdict of the attempt, as `Attempt.verdict`.
         is_judged: False where the evaluator or its machine failed.
-        is_evaluation: whether something was submitted.
-        is_right: whether every check passed and nothing failed afterwards.
-        speedup: of a right and timed kernel over the eager baseline, as measured.
-        captured_speedup: the same over the captured baseline.
-        was_captured: whether the baseline was timed as CUDA graphs.
-        utilisation: ceiling of the roofline over the time of a right kernel.
-        mechanisms: by which a right kernel moved data; None where it was not profiled.
+        is_evaluation: Whether something was submitted.
+        is_right: Whether every check passed and nothing failed afterwards.
+        speedup: Measured speedup of a right and timed kernel over the eager baseline.
+        captured_speedup: Measured speedup over the captured baseline.
+        was_captured: Whether the baseline was timed as CUDA graphs.
+        utilisation: Ceiling of the roofline over the time of a right kernel.
+        mechanisms: Mechanisms by which a right kernel moved data; None where it was not profiled.
         calls_library: `Feedback.calls_torch_distributed`.
         completion_tokens: None where no model reported them.
     """

@@ -65,9 +65,9 @@ def reach(results: AgentResults, target: str, speedups: Mapping[str, float]) -> 
     problems, and their intervals are clustered by problem.
 
     Args:
-        results: of the agent that is measured.
-        target: name of the other one.
-        speedups: see `target_speedups`; of results under the same configuration on the same machine.
+        results: Results of the agent that is measured.
+        target: Name of the target agent.
+        speedups: Speedups of `target_speedups`, of results under the same configuration on the same machine.
     """
     shared = [number for number, name in enumerate(results.problems) if name in speedups]
     if not shared:

@@ -25,10 +25,10 @@ class Turns:
     """Attempts as columns, in order of episodes and turns; a number that is unknown is NaN.
 
     Attributes:
-        outcomes: what the columns are made of.
-        episode: row of `Episodes`.
-        position: number of the turn within its episode, from 0.
-        problem: number of the problem.
+        outcomes: Outcomes that the columns are made of.
+        episode: Row of `Episodes`.
+        position: Number of the turn within its episode, from 0.
+        problem: Number of the problem.
     """
 
     outcomes: Sequence[AttemptOutcome]
@@ -62,13 +62,13 @@ class Episodes:
     """Samples as columns, in order of problems and tasks.
 
     Attributes:
-        problem: number of the problem.
-        task: number of the task, counted over all problems.
-        is_judged: whether every turn could be judged.
-        is_right: whether a turn was right.
-        speedup: the best of the right turns over the eager baseline; NaN without a timed one.
-        captured_speedup: the same over the captured baseline.
-        utilisation: the best of the right turns.
+        problem: Number of the problem.
+        task: Number of the task, counted over all problems.
+        is_judged: Whether every turn could be judged.
+        is_right: Whether a turn was right.
+        speedup: Best speedup of the right turns over the eager baseline; NaN without a timed one.
+        captured_speedup: Best speedup over the captured baseline; NaN without one.
+        utilisation: Best utilisation of the right turns.
     """
 
     problem: Ints
@@ -96,14 +96,14 @@ class AgentResults:
     """The results of one agent.
 
     Attributes:
-        agent: its name.
-        names: of all its problems, sorted; their numbers in `every_turn` and `every_episode` are places in it.
-        every_turn: of every episode.
-        every_episode: those that could not be judged included.
-        problems: with an episode that could be judged, sorted: the clusters of every estimate. Their numbers in `turns`
-            and `episodes` are places in it.
-        turns: of judged episodes.
-        episodes: those that could be judged; the others count for nothing.
+        agent: Name of the agent.
+        names: Names of all problems, sorted; the numbers in `every_turn` and `every_episode` are places in it.
+        every_turn: Turns of every episode.
+        every_episode: All episodes, including those that could not be judged.
+        problems: Names with an episode that could be judged, sorted: the clusters of every estimate. Their numbers in
+            `turns` and `episodes` are places in it.
+        turns: Turns of judged episodes.
+        episodes: Episodes that could be judged; the others count for nothing.
     """
 
     agent: str
@@ -145,7 +145,7 @@ class AgentResults:
         """Mean of each problem over its tasks, of the task's mean over judged episodes.
 
         Args:
-            values: of each episode; NaN for none.
+            values: Value of each episode; NaN for none.
 
         Returns:
             One for each of `problems`, NaN where no episode has a value. With values of shape (episodes, columns), the

@@ -22,8 +22,8 @@ class ResultsSource:
     """A source of results, written `FILE` or `AGENT=FILE`.
 
     Attributes:
-        path: of a file of attempts.
-        agent: only this agent's attempts count, and those that name none get this name; None for all.
+        path: Path of a file of attempts.
+        agent: Name of the only agent that counts, given to attempts without one too; None for all.
     """
 
     path: Path

@@ -23,9 +23,9 @@ class Bundle:
     """The contents of a page on the attempts.
 
     Attributes:
-        index: the list, as JSON.
-        chunks: compressed details, by number.
-        left_out: what is missing, in words; empty where nothing is.
+        index: List of attempts, as JSON.
+        chunks: Compressed details, by number.
+        left_out: Missing details, in words; empty where nothing is missing.
     """
 
     index: dict[str, object]
@@ -46,9 +46,9 @@ def bundle_of(attempts: Sequence[Attempt], max_bytes: int) -> Bundle:
     """The most complete bundle that fits: everything, then without the models' words, then the best of each problem.
 
     Args:
-        attempts: of any agents.
-        max_bytes: of the list and the chunks. The last of the three, one attempt for each agent and problem, is cut to
-            as many attempts as fit.
+        attempts: Attempts of any agents.
+        max_bytes: Size of the list and the chunks. The last of the three, one attempt for each agent and problem, is
+            cut to as many attempts as fit.
     """
     ordered = order_of(attempts)
     best = _best(ordered)

@@ -60,8 +60,8 @@ def report_content(attempts: Sequence[Attempt], sources: Sequence[str] = ()) -> 
     """The content of a report.
 
     Args:
-        attempts: of `read_results`, each with its agent.
-        sources: where they come from, as the user named it.
+        attempts: Attempts of `read_results`, each with its agent.
+        sources: Sources of the attempts, as the user named them.
     """
     agents = tuple(agent_figures(results) for results in results_by_agent(attempts))
     settings = _settings(attempts)

@@ -38,9 +38,9 @@ def page_html(content: ReportContent, attempts: Sequence[Attempt], max_bytes: in
     """The page as text.
 
     Args:
-        content: figures and tables.
-        attempts: that can be looked at.
-        max_bytes: of the page; details of attempts are left out until it is kept, and the page says so.
+        content: Figures and tables.
+        attempts: Attempts whose details are shown.
+        max_bytes: Size of the page; details of attempts are left out until it is kept, and the page says so.
 
     Raises:
         ConfigError: a library of the extra `report` is missing, or tables and pictures alone are larger.

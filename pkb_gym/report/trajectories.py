@@ -20,7 +20,7 @@ from pkb_gym.rewards.reward import ItemisedReward, is_infrastructure_failure
 SOURCE_CHARS, LOG_CHARS, REPLY_CHARS = 200_000, 20_000, 20_000
 """Longer texts are cut in the middle."""
 
-MOST_EVENTS = 400
+MAX_EVENTS = 400
 """Of a timeline on GPUs."""
 
 
@@ -78,8 +78,8 @@ def trajectory(attempt: Attempt, *, with_replies: bool = True) -> AttemptDetails
     """The details of an attempt.
 
     Args:
-        attempt: that was made.
-        with_replies: whether the model's reply and reasoning are kept.
+        attempt: Attempt to show.
+        with_replies: Whether the model's reply and reasoning are kept.
     """
     feedback = attempt.feedback
     source = _text(attempt.source, SOURCE_CHARS)
@@ -104,7 +104,7 @@ def trajectory(attempt: Attempt, *, with_replies: bool = True) -> AttemptDetails
             "mismatches": () if check is None else tuple(map(_mismatch, check.mismatches)),
             "durations_s": {name: round(seconds, 4) for name, seconds in feedback.durations_s.items()},
             "ranks": () if profile is None else tuple(map(_rank, profile.ranks)),
-            "trace": () if profile is None else tuple(map(_slice, profile.trace[:MOST_EVENTS])),
+            "trace": () if profile is None else tuple(map(_slice, profile.trace[:MAX_EVENTS])),
         }
     )
 

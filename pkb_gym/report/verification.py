@@ -37,9 +37,9 @@ def draw_sample(attempts: Sequence[Attempt], count: int, seed: int) -> list[Atte
     """Attempts to evaluate again, half of them right as far as there are: claims of right kernels are what counts.
 
     Args:
-        attempts: of any agents; those without a source or a judgement are passed over.
-        count: how many.
-        seed: of the draw.
+        attempts: Attempts of any agents; those without a source or a judgement are passed over.
+        count: Number of attempts to draw.
+        seed: Seed of the draw.
     """
     judged = [one for one in attempts if one.source is not None and one.feedback is not None]
     judged = [one for one in judged if one.feedback is not None and not is_infrastructure_failure(one.feedback)]
@@ -69,9 +69,9 @@ def verify(attempt: Attempt, again: Feedback, tolerance: float = TOLERANCE) -> V
         speedup_high again >= (1 - tolerance) * speedup_low before
 
     Args:
-        attempt: with its recorded feedback.
-        again: what the second evaluation found.
-        tolerance: share of the recorded speedup that may be missing.
+        attempt: Attempt with its recorded feedback.
+        again: Feedback of the second evaluation.
+        tolerance: Share of the recorded speedup that may be missing.
     """
     before = attempt.feedback
     assert before is not None, "`draw_sample` passes over attempts without feedback"

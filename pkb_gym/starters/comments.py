@@ -42,10 +42,10 @@ def opening_comment(problem: Problem, about: Sequence[str], language: Language, 
     """The comment, with a line end.
 
     Args:
-        problem: what the starter solves.
-        about: paragraphs on what it does.
-        language: of the source.
-        device: that it is for.
+        problem: Problem that the starter solves.
+        about: Paragraphs about the kernel.
+        language: Language of the source.
+        device: Device that the source runs on.
     """
     mark = "//" if language in NATIVE else "#"
     steps = NATIVE[language] if language in NATIVE else (*PYTHON, PYTHON_ON[device])

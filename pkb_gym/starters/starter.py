@@ -23,10 +23,10 @@ class Starter:
     """A source that is right as it stands.
 
     Attributes:
-        problem: name of what it solves.
-        language: of the source.
-        source: its text.
-        why_python: why it is not in the language that was asked for; empty where it is.
+        problem: Name of the problem that it solves.
+        language: Language of the source.
+        source: Text of the source.
+        why_python: Reason for Python in place of the requested language; empty where there is none.
     """
 
     problem: str
@@ -39,9 +39,9 @@ def make_starter(problem: Problem, language: Language, device: Device = "cpu") -
     """A starter in that language where a naive kernel is known or can be made, else in Python.
 
     Args:
-        problem: what it solves.
-        language: asked for.
-        device: of a Python starter; other languages run on one device alone.
+        problem: Problem to solve.
+        language: Requested language.
+        device: Device of a Python starter; other languages run on one device alone.
     """
     if language == "python":
         return Starter(problem.name, "python", _python_source(problem, "", device))

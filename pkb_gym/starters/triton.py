@@ -16,8 +16,8 @@ class TritonKernel:
     """A module that has a Triton kernel.
 
     Attributes:
-        source: its text.
-        idea: what it does, a sentence without a full stop.
+        source: Text of the module.
+        idea: Sentence without a full stop about the way to the result.
     """
 
     source: str

@@ -94,7 +94,7 @@ def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
 
 
 def published_inputs(make: InputMaker) -> tuple[Value, ...]:
-    """See `published_from`."""
+    """Inputs from the published seed, see `published_from`."""
     return published_from(published_stream(make), make)
 
 
@@ -175,8 +175,8 @@ def layer_cost(ax: Axes, parameters: int) -> Cost:
     """Evaluates each MLP once per token and distinct rank; moves tokens or MLPs, whichever is cheaper.
 
     Args:
-        ax: this rank's axes.
-        parameters: elements of one rank's MLP.
+        ax: Axes of this rank.
+        parameters: Number of elements of one rank's MLP.
     """
     times = evaluations(ax)
     layers = parameters * ax.itemsize
@@ -192,7 +192,7 @@ def layer_cost(ax: Axes, parameters: int) -> Cost:
 
 
 def cost(ax: Axes) -> Cost:
-    """See `layer_cost`."""
+    """Least work of the layer, see `layer_cost`."""
     return layer_cost(ax, layer_parameters(ax))
 
 

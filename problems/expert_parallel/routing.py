@@ -23,7 +23,7 @@ Kinds: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 Partition: TypeAlias = tuple[tuple[int, ...], ...]
 Ints: TypeAlias = tuple[int, ...]
 
-MOST_KINDS = 96
+MAX_KINDS = 96
 """Kinds of a rank; up to this number of tokens each token is drawn on its own."""
 
 
@@ -82,7 +82,7 @@ def vary_routing(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 def draw_kinds(draw: Draw, tokens: int, weights: list[float], slots: int) -> Kinds:
     """Kinds of equal size, give or take one; the experts of a kind are distinct, drawn one after the other."""
-    count = min(tokens, MOST_KINDS)
+    count = min(tokens, MAX_KINDS)
     sums, last = list(accumulate(weights)), len(weights) - 1
     kinds = []
     for i in range(count):

@@ -81,9 +81,9 @@ def norm_mark(
     and is off by 7e-4.
 
     Args:
-        got: the norm, 0-dim.
-        context: see there.
-        exact: gives the norm in float64 of what the baseline sums, then of what else may be summed.
+        got: Norm of the candidate, 0-dim.
+        context: Context of the check.
+        exact: Function to the norm in float64 of the baseline's terms, then of other terms that may be summed.
     """
     import torch
 

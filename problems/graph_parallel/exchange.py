@@ -42,9 +42,9 @@ def draw_requests(ax: Axes, draw: Draw, mean_of: Sequence[int]) -> Requests:
     """Timed: 1/2 to 3/2 of the mean. Else 0 to twice the mean, some 0; a rank without requests on every third trial.
 
     Args:
-        ax: axes that all ranks share.
-        draw: of this trial.
-        mean_of: ranks that send to all, and receive from all, just the mean.
+        ax: Axes that all ranks share.
+        draw: Random draws of this trial.
+        mean_of: Ranks that send to all, and receive from all, just the mean.
     """
     world_size, mean = ax.W, ax.rows // ax.W
     if draw.timed:

@@ -23,7 +23,7 @@ from pkb_gym.problems.catalogue import find_problem
 from tests.engine.compiling import cpp_errors
 from tests.engine.joined_libraries import compile_together
 
-MOST_CHARS, MOST_LINES = 3000, 75
+MAX_CHARS, MAX_LINES = 3000, 75
 HEADERS = re.compile(r'#include (?:<(algorithm|cmath|cstring|thread|vector|cuda_bf16\.h|cuda_fp16\.h)>|"pkb/(\w+)\.h")')
 CPP = sorted(name for name, language in CORPUS_FAMILIES if language == "cpp")
 ELSEWHERE = ("AllGather", "Scatter", "UlyssesAllGather", "GemmReduceScatter")
@@ -44,7 +44,7 @@ def test_variants_are_different_short_and_self_contained(problem, language):
     assert len({" ".join(variant.source.split()) for variant in variants}) == len(variants)
     assert len({variant.name for variant in variants}) == len(variants)
     for variant in variants:
-        assert len(variant.source) <= MOST_CHARS and variant.source.count("\n") <= MOST_LINES, variant.name
+        assert len(variant.source) <= MAX_CHARS and variant.source.count("\n") <= MAX_LINES, variant.name
         assert all(HEADERS.fullmatch(line) for line in variant.source.splitlines() if line.startswith("#include"))
         assert "$" not in variant.source and '#include "pkb/symm.h"' in variant.source
 

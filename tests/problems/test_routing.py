@@ -8,11 +8,11 @@ import pytest
 
 from pkb_gym.engine.problem import Draw
 from pkb_gym.engine.problem.inputs import TrialKey
-from pkb_gym.problems.expert_parallel.routing import MOST_KINDS, Kinds, draw_kinds, visits
+from pkb_gym.problems.expert_parallel.routing import MAX_KINDS, Kinds, draw_kinds, visits
 
 
 def by_choices(draw: random.Random, tokens: int, weights: list[float], slots: int) -> Kinds:
-    count = min(tokens, MOST_KINDS)
+    count = min(tokens, MAX_KINDS)
     kinds = []
     for i in range(count):
         left, experts = list(weights), []

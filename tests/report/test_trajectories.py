@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pkb_gym.report.trajectories import MOST_EVENTS, order_of, reward_parts, trajectory
+from pkb_gym.report.trajectories import MAX_EVENTS, order_of, reward_parts, trajectory
 from pkb_gym.rewards import find_reward
 from tests.metrics.attempts import attempt
 
@@ -40,13 +40,13 @@ def test_a_timeline_is_cut():
         "ranks": (),
         "trace": [
             {"rank": 0, "kind": "kernel", "name": "k\x1b", "stream": 0, "start_us": i, "duration_us": 1.0}
-            for i in range(MOST_EVENTS + 9)
+            for i in range(MAX_EVENTS + 9)
         ],
     }
     one = attempt(speedup=1.0)
     feedback = one.feedback.model_validate(one.feedback.model_dump() | {"profile": profile})
     trace = trajectory(one.model_copy(update={"feedback": feedback})).trace
-    assert len(trace) == MOST_EVENTS and trace[1].start == 1.0 and trace[0].name == r"k\x1b"
+    assert len(trace) == MAX_EVENTS and trace[1].start == 1.0 and trace[0].name == r"k\x1b"
 
 
 @pytest.mark.parametrize("name", ["default", "kevin@better", "fast_p:1.5"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pkb_gym.kernels.element_kernel import ElementKernel, Step
 
 SIZES = """
-constexpr int kMostDims = 8;
+constexpr int kMaxDims = 8;
 
 struct Sizes {
-  int64_t of[kMostDims];
+  int64_t of[kMaxDims];
 };
 """
 
@@ -33,7 +33,7 @@ out[i] = is_padding ? T(0.0f) : comm.peer(x, members.ranks[place])[at];
 
 PLAIN_VIEW = """
 const int dims = x.ndim();
-if (dims > kMostDims) TVM_FFI_THROW(ValueError) << "at most " << kMostDims << " dimensions, got " << dims;
+if (dims > kMaxDims) TVM_FFI_THROW(ValueError) << "at most " << kMaxDims << " dimensions, got " << dims;
 Sizes x_sizes, out_sizes;
 for (int d = 0; d < dims; ++d) {
   x_sizes.of[d] = x.size(d);
@@ -50,7 +50,7 @@ const int64_t piece = cut == joined ? part : out_sizes.of[cut];                 
 
 QKV_VIEW = """
 const int dims = qkv_tensor.ndim() + 1, cut = dims - 1, joined = int((seq_dim + dims - 1) % (dims - 1));
-if (dims > kMostDims) TVM_FFI_THROW(ValueError) << "at most " << kMostDims - 1 << " dimensions, got " << dims - 1;
+if (dims > kMaxDims) TVM_FFI_THROW(ValueError) << "at most " << kMaxDims - 1 << " dimensions, got " << dims - 1;
 Sizes x_sizes, out_sizes;  // as (.., 3, columns of each)
 for (int d = 0; d < dims - 2; ++d) {
   x_sizes.of[d] = qkv_tensor.size(d);
@@ -66,9 +66,9 @@ def _exchange(problem: str, view: str, tensor: str = "x") -> ElementKernel:
     """Pieces along one dimension go to all ranks, and are joined along another.
 
     Args:
-        problem: which.
-        view: lines that make `dims`, `x_sizes`, `out_sizes`, `cut` and `joined`.
-        tensor: name of the argument.
+        problem: Name of the problem.
+        view: Lines that define `dims`, `x_sizes`, `out_sizes`, `cut` and `joined`.
+        tensor: Name of the tensor argument.
     """
     names = (("int", "dims"), ("int", "cut"), ("int", "joined"), ("int64_t", "part"), ("int64_t", "piece"))
     shared = (("Sizes", "x_sizes"), ("Sizes", "out_sizes"), *names, ("pkb::Group", "members"))

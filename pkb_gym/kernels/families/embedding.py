@@ -98,7 +98,7 @@ CPP_CHOICES: Choices = {
 }
 
 BY_RANK = ("pass by rank", "lists")
-"""Groupings that turn to one rank after the other, and can wait for each when they come to it."""
+"""Groupings that turn to one rank after the other, and can wait for each in its turn."""
 
 
 def cpp_makes_sense(knobs: Knobs) -> bool:

@@ -31,10 +31,10 @@ class Exchange:
     """The parts that differ between the problems.
 
     Attributes:
-        problem: its name.
-        parameters: of `solution`, before the communicator.
-        tensor: name of the tensor that is sent.
-        cuts: whether rank r gets block r of it, rather than all of it.
+        problem: Name of the problem.
+        parameters: Parameters of `solution` before the communicator.
+        tensor: Name of the tensor that is sent.
+        cuts: Whether rank r gets block r of the tensor, rather than all of it.
     """
 
     problem: str
@@ -56,9 +56,9 @@ class Exchange:
         """The target and the source of the block for (from) rank r, as addresses of this rank.
 
         Args:
-            push: whether r is who receives it.
-            source: start of what is sent.
-            target: start of the stack of what is received.
+            push: Whether rank r receives the block, rather than sends it.
+            source: Start of the sent tensor.
+            target: Start of the stack of received blocks.
         """
         if push:
             return f"{target} + comm.rank * block", f"{source} + r * block" if self.cuts else source

@@ -15,12 +15,12 @@ class Products:
     """The parts that differ between the problems.
 
     Attributes:
-        problem: its name.
-        names: of left factor, right factor and output.
-        a: where the left factor of rank r begins.
-        b: where the right factor begins.
-        shares: ways to share out the rows.
-        has_double: whether the problem has float64.
+        problem: Name of the problem.
+        names: Names of left factor, right factor and output.
+        a: Start of the left factor of rank r.
+        b: Start of the right factor of rank r.
+        shares: Ways to share out the rows.
+        has_double: Whether the problem has float64.
     """
 
     problem: str

@@ -1,4 +1,4 @@
-"""SampleSort in C++, for bfloat16: every rank comes to its own piece of the sorted whole."""
+"""SampleSort in C++, for bfloat16: every rank finds its own piece of the sorted whole."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ SORTS: dict[Knob, str] = {
         }
         """,
 }
-"""How a rank comes to places first .. first + count - 1; "merge" has each shard sorted by its own rank."""
+"""Algorithm -> lines that sort places first .. first + count - 1; for "merge" each rank has sorted its own shard."""
 
 CHOICES: Choices = {
     "algorithm": SORTS,

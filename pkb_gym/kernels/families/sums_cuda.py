@@ -175,13 +175,13 @@ class SumParts:
     """The parts that differ between the problems.
 
     Attributes:
-        share: the elements that a rank adds up, a key of `CUDA_SHARES`.
-        elements: how many there are, on the host.
-        term: the first element of the rank that `{}` stands for.
-        staged: likewise, where an inbox is what the kernel reads.
-        to_inboxes: lines of the host that fill the inboxes.
-        results: how many ranks receive the sums, and where.
-        root: parameter that names the rank which receives them; empty where it is not one alone.
+        share: Elements that a rank adds up, a key of `CUDA_SHARES`.
+        elements: Number of elements, as an expression of the host.
+        term: First element of the rank that `{}` stands for.
+        staged: First element of that rank's terms in an inbox.
+        to_inboxes: Lines of the host that fill the inboxes.
+        results: Number of ranks that receive the sums, and the address of each.
+        root: Parameter that names the only rank which receives them; empty where several do.
     """
 
     share: Knob

@@ -9,14 +9,14 @@ from pkb_gym.metrics.shares import Share
 from pkb_gym.report.figures.drawing import Drawing
 from pkb_gym.report.figures.theme import Theme, add_legend, new_figure, short
 
-MOST_NAMES = 14
+MAX_NAMES = 14
 
 
 def draw_shares(
     agents: Sequence[AgentFigures], shares_of: Callable[[AgentFigures], Sequence[Share]], label: str, theme: Theme
 ) -> Drawing:
     """Shares by name, a bar for each agent, with 95 % intervals."""
-    names = names_of(agents, shares_of)[:MOST_NAMES]
+    names = names_of(agents, shares_of)[:MAX_NAMES]
     figure, axes = new_figure(height_in=max(1.4, 0.8 + 0.16 * len(names) * (len(agents) + 1)))
     drawing = Drawing(figure)
     height = 0.8 / max(1, len(agents))

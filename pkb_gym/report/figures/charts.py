@@ -26,12 +26,12 @@ class Chart:
     """One picture.
 
     Attributes:
-        name: of its files and of its place on the page.
-        title: a few words.
-        caption: what it shows, and how it is computed.
-        header: of its table.
-        rows: of its table; the first cell of each names it.
-        draw: makes the picture in the colours of a theme.
+        name: Name of the files and of the place on the page.
+        title: Title in a few words.
+        caption: Caption: the quantity, and how it is computed.
+        header: Header of the table.
+        rows: Rows of the table; the first cell of each names it.
+        draw: Function from a theme to the picture in its colours.
     """
 
     name: str

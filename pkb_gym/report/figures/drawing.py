@@ -16,8 +16,8 @@ class Part:
     """The description of one group of shapes.
 
     Attributes:
-        titles: one for the whole group, or one for each shape in it, in the order in which they are drawn.
-        agent: number of the agent that it belongs to, so that the page can hide it.
+        titles: One title for the whole group, or one for each shape in it, in the order of drawing.
+        agent: Number of the agent that the group belongs to, so that the page can hide it.
     """
 
     titles: tuple[str, ...] = ()
@@ -29,8 +29,8 @@ class Drawing:
     """A picture and its parts.
 
     Attributes:
-        figure: of matplotlib.
-        parts: by the id of the group in the SVG.
+        figure: Figure of matplotlib.
+        parts: Id of the group in the SVG -> part.
     """
 
     figure: Figure

@@ -22,9 +22,9 @@ def page_svg(drawing: Drawing, name: str, label: str) -> str:
     attributes of their own. Ids get a prefix, as a page holds several pictures.
 
     Args:
-        drawing: made under `style(PAGE)`.
-        name: of the picture, a prefix of its ids.
-        label: what it shows, for those who do not see it.
+        drawing: Drawing that was made under `style(PAGE)`.
+        name: Name of the picture, a prefix of its ids.
+        label: Description for those who do not see the picture.
     """
     text = io.StringIO()
     drawing.figure.savefig(text, format="svg", metadata={"Date": None})

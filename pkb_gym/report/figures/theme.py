@@ -28,10 +28,10 @@ class Theme:
     """Colours by their role.
 
     Attributes:
-        ink: text and axes.
-        muted: what stands back.
-        grid: lines of the grid.
-        agents: one colour for each agent.
+        ink: Colour of text and axes.
+        muted: Colour of secondary text.
+        grid: Colour of the grid.
+        agents: Colour of each agent.
     """
 
     ink: str

@@ -39,9 +39,9 @@ def make_entry(results: Sequence[str], text: EntryText, target: str | None = Non
     """The entry of one agent's results.
 
     Args:
-        results: as `read_results` takes them.
-        text: the parts that they lack.
-        target: results of another agent, such as the experts, whose best kernels may be reached.
+        results: Results, as for `read_results`.
+        text: Texts of the entry.
+        target: Results of another agent, such as the experts, whose best kernels may be reached.
 
     Raises:
         ConfigError: results cannot be read, are those of several agents, machines or protocols, the text is of no

@@ -1,6 +1,6 @@
 "use strict";
 // The difference of two texts by lines: the longest common subsequence between what begins and ends alike.
-const MOST_CELLS = 4e6;
+const MAX_CELLS = 4e6;
 
 function differenceOf(before, after) {
   const a = before.split("\n"), b = after.split("\n");
@@ -14,7 +14,7 @@ function differenceOf(before, after) {
 
 function middleOf(a, b) {
   const removed = (line) => ["removed", line], added = (line) => ["added", line];
-  if (a.length * b.length > MOST_CELLS) return a.map(removed).concat(b.map(added));
+  if (a.length * b.length > MAX_CELLS) return a.map(removed).concat(b.map(added));
   const width = b.length + 1;
   const length = new Uint32Array((a.length + 1) * width);
   for (let i = a.length - 1; i >= 0; i--) {

@@ -69,8 +69,8 @@ def attention(
         q: (B, S, h, d).
         k: (B, J, h, d).
         v: (B, J, h, d).
-        scale: of the scores.
-        first: position of the first query where later keys are masked, None without mask.
+        scale: Scale of the scores.
+        first: Position of the first query where later keys are masked; None without mask.
     """
     import torch
 

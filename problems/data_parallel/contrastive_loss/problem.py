@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOPICS = 16
 """Directions that all ranks share."""
 
-LEAST_RELATED, MOST_RELATED = 3, 9
+MIN_RELATED, MAX_RELATED = 3, 9
 """Rows of a rank that lie near a topic, whatever its batch."""
 
 CLOSE = 12
@@ -57,7 +57,7 @@ def unrelated(ax: Axes) -> tuple[float, float]:
     """Logits of unrelated pairs are normal: how many deviations 0 lies above their mean, and the deviation.
 
     `CLOSE` of all pairs are above 0, and with a deviation of one and a half times the first number these few, not the
-    many below, make up what unrelated pairs come to.
+    many below, make up the sum over unrelated pairs.
     """
     above = NormalDist().inv_cdf(1 - min(0.25, CLOSE / (batch(ax) ** 2 * ax.W)))
     return above, max(LEAST_SPREAD, 1.5 * above)
@@ -79,7 +79,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     """Unit rows of which few pairs make up the loss, and an outlier channel, as trained encoders have them.
 
     About half of it comes from pairs that are unrelated and happen to be similar, more than all others: nothing finds
-    these few, or what they come to, but the products of all rows over all channels. The other half comes from rows that
+    these few, or their sum, but the products of all rows over all channels. The other half comes from rows that
     lie near one of few topics that all ranks share, or near its opposite. How many do, and at which, differs by rank,
     so that each block counts and no two ranks have the same loss. One channel of the images and one of the texts hold
     nearly all of the norm: one 8-bit scale for a row loses the others.
@@ -91,7 +91,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     popularity = torch.softmax(shared.randn(TOPICS) + 0.7 * make.randn(TOPICS), 0)
     topic = torch.searchsorted(popularity.cumsum(0), make.rand(ax.b)).clamp(max=TOPICS - 1)
     sign = 2.0 * make.randint(0, 2, ax.b, 1) - 1
-    number = make.randint(LEAST_RELATED, MOST_RELATED + 1, 1)
+    number = make.randint(MIN_RELATED, MAX_RELATED + 1, 1)
     is_related = make.permutation(ax.b)[:, None] < number
     meaning = torch.where(is_related, sign * topics[topic], make.randn(ax.b, ax.D))
 
@@ -119,8 +119,8 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
 def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     """Marks a loss that is off by more than (4 + W / 2) 2^-8, for bfloat16; less where the dtype is finer.
 
-    The baseline rounds the sum of each block, and the loss after each block, by 2^-8 of what it is then at most; with
-    the kernel's own rounding that comes to (2.5 + W / 2) 2^-8 where blocks are alike. Roundings of logits have a
+    The baseline rounds the sum of each block, and the loss after each block, by 2^-8 of what it is then at most;
+    with the kernel's own rounding this is (2.5 + W / 2) 2^-8 where blocks are alike. Roundings of logits have a
     standard deviation of half of 2^-8 at most.
     """
     expected = wide(context.expected)

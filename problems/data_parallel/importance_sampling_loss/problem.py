@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 LOGIT_STD = 1.5
-LEAST_IGNORED, MOST_IGNORED = 0.1, 0.3
+MIN_IGNORED, MAX_IGNORED = 0.1, 0.3
 """Share of the labels."""
 
 FAVOURITES = 2
@@ -112,7 +112,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     old += shift + 0.3 * make.randn(ax.T)
 
     order = make.permutation(ax.T)
-    ignored = int(ax.T * (LEAST_IGNORED + (MOST_IGNORED - LEAST_IGNORED) * float(make.rand(1))))
+    ignored = int(ax.T * (MIN_IGNORED + (MAX_IGNORED - MIN_IGNORED) * float(make.rand(1))))
     far = order[ignored : ignored + max(1, ax.T // 64)]
     side = {"none": 0.0, "low": 1.0, "high": -1.0}[ax.text("clamped")]
     old += side * ASIDE
@@ -212,7 +212,7 @@ def cost(ax: Axes) -> Cost:
 
 def least_work(ax: Axes) -> Cost:
     """Of the tokens that count, as few as inputs leave."""
-    e, counting = ax.itemsize, (1 - MOST_IGNORED) * ax.T
+    e, counting = ax.itemsize, (1 - MAX_IGNORED) * ax.T
     return Cost(
         matrix_flops=2 * counting * ax.H * ax.V,
         memory_bytes=e * (counting + ax.V) * ax.H + 8 * ax.T + 2 * e * counting + 2 * e * ax.T + 24,

@@ -111,7 +111,7 @@ def published_inputs(make: InputMaker) -> Inputs:
 def nearly(context: CheckContext) -> tuple[torch.Tensor, torch.Tensor]:
     """The baseline's output, and 1e-11 of each element and of their root mean square; increments are 1e-5 and more.
 
-    Other orders of sums come to 1e-15, and weights that cross the link as numbers of 32 bits to 1e-9.
+    Other orders of sums differ by 1e-15, and weights that cross the link as numbers of 32 bits by 1e-9.
     """
     expected = context.expected
     return expected, 1e-11 * (expected.abs() + rms(expected))

@@ -57,7 +57,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """See `gradients`; from the published seed."""
+    """Gradients from the published seed, see `gradients`."""
     return gradients(make.seeded(42 + 30_000 + make.rank + 1_000_003 * make.trial))
 
 

@@ -124,7 +124,7 @@ PROBLEM = Problem(
         Output(
             "out",
             ("total",),
-            # Right kernels come to 0.0026 in norm, parameters of 8 bits to 0.005.
+            # Right kernels differ by 0.0026 in norm, parameters of 8 bits by 0.005.
             check=all_of(
                 (
                     allclose(rtol=1e-2, atol=3e-3),

@@ -148,7 +148,7 @@ PROBLEM = Problem(
         Output(
             "y",
             "y_shape",
-            # 2e-5 of the root mean square in float32; right transforms come to 1e-6, 16 bits on the link to 6e-5.
+            # 2e-5 of the root mean square in float32; right transforms are off by 1e-6, 16 bits on the link by 6e-5.
             check=close(atol_rms=0.02),
             about="columns r*n1/W .. (r+1)*n1/W-1",
         ),

@@ -146,8 +146,8 @@ PROBLEM = Problem(
             "y",
             "y_shape",
             dtype="complex64",
-            # 2e-5 of the root mean square in float32, real and imaginary parts together; right transforms come to 1e-6,
-            # 16 bits on the link to 6e-5.
+            # 2e-5 of the root mean square in float32, real and imaginary parts together; right ones are off by 1e-6,
+            # 16 bits on the link by 6e-5.
             check=close(atol_rms=0.02),
             published=rule(real_part_mark, description="allclose(rtol=0.01, atol=0.01) of the real parts"),
             about="rows r*n0/W .. (r+1)*n0/W-1 along dim0, columns 0 .. n1//2 along dim1",

@@ -35,7 +35,7 @@ LEAST_DEPTH = 0.25
 FEW = 0.02
 """Share of the coordinates that rounding may amplify."""
 
-MOST_CONDITION = 20.0
+MAX_CONDITION = 20.0
 """Of a projected covariance: product of the diagonal over the determinant, which cancels by as much."""
 
 
@@ -156,7 +156,7 @@ def doubtful(gaussians: Gaussians, cameras: tuple[torch.Tensor, torch.Tensor], a
             | ((depths - near).abs() < 1e-3)
             | ((depths - far).abs() < 1e-3)
             | (depths < LEAST_DEPTH)
-            | (condition > MOST_CONDITION)
+            | (condition > MAX_CONDITION)
         )
         bad |= close_call.logical_or_(~torch.isfinite(condition)) & ~behind & ~(away & (depths > 1e-3))
     return bad

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Inputs: TypeAlias = "tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor], torch.Tensor, torch.Tensor | None]"
 
-MOST_ENTRIES = 8
+MAX_ENTRIES = 8
 """In one row of the filter, under protocol "robust"."""
 
 
@@ -99,7 +99,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     )
     changes = modes[draw.trial % len(modes)]
     rows = ax.K * ax.replace(**changes).nlat_out
-    counts = tuple(draw.randint(rows * MOST_ENTRIES // 4, rows * MOST_ENTRIES * 3 // 4) for _ in range(ax.W))
+    counts = tuple(draw.randint(rows * MAX_ENTRIES // 4, rows * MAX_ENTRIES * 3 // 4) for _ in range(ax.W))
     return changes | {"nnz_by_rank": counts}
 
 
@@ -112,7 +112,7 @@ def random_pattern(make: InputMaker) -> torch.Tensor:
 
     ax = make.ax
     rows = ax.K * ax.nlat_out
-    most = min(max(MOST_ENTRIES, -(-ax.nnz // max(1, rows))), ax.columns)
+    most = min(max(MAX_ENTRIES, -(-ax.nnz // max(1, rows))), ax.columns)
     columns = make.randint(0, ax.columns - most + 1, rows, most).sort(dim=1).values
     columns += torch.arange(most, device=make.device)
     # Full rows and sparse ones: each row has a weight of its own.
@@ -255,8 +255,8 @@ PROBLEM = Problem(
         Output(
             "out",
             ("B", "Cout", "Hq", "Wa"),
-            # In float32 1e-4 of the root mean square, and 5e-6 of the norm, where other orders of sums come to 1e-7 and
-            # 16 bits on the link to 9e-6 and more.
+            # In float32 1e-4 of the root mean square, and 5e-6 of the norm, where other orders of sums are off by 1e-7
+            # and 16 bits on the link by 9e-6 and more.
             check=all_of((close(atol_rms=0.1), norm_close(5e-3))),
             about="this rank's block of the output field",
         ),

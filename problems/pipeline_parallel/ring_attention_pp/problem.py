@@ -25,7 +25,7 @@ from pkb_gym.engine.problem.rules import all_of, norm_close, rows_close
 if TYPE_CHECKING:
     import torch
 
-MOST_STAGES = 4
+MAX_STAGES = 4
 """In drawn trials: rounding errors grow from stage to stage."""
 
 
@@ -61,7 +61,7 @@ def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
         {},
         {"causal": False, "softmax_scale": scale, "D": wider, "D_out": wider},
         {"causal": True, "softmax_scale": scale, "stages": 1, "pipeline": False, "D_out": wider},
-        {"causal": False, "softmax_scale": None, "stages": min(MOST_STAGES, ax.W)},
+        {"causal": False, "softmax_scale": None, "stages": min(MAX_STAGES, ax.W)},
     )
     return modes[draw.trial % len(modes)]
 

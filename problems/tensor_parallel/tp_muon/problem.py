@@ -31,7 +31,7 @@ NOISE = {"falling": 2.0**-6, "leaning": 1.0}
 
 LOOSENESS = {"bfloat16": 1.0, "float16": 2.0**-2, "float32": 2.0**-2}
 """Factor on the tolerance. The iteration is made in float32 whatever the dtype, and magnifies small singular values:
-iterating on the Gram matrix alone, which is legal, comes to 0.003 of the output's root mean square."""
+iterating on the Gram matrix alone, which is legal, deviates by 0.003 of the output's root mean square."""
 
 
 def derive(ax: Axes) -> dict[str, AxisValue]:
@@ -58,7 +58,7 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Outside timing: all four tables, both partitioned dimensions, subgroups, few columns, falling singular values.
 
-    Of noise alone, the first iterations of the longer tables would come to much the same with other coefficients.
+    Of noise alone, the first iterations of the longer tables would give much the same with other coefficients.
     In timing they fall, too: those of noise alone are all so small beside the norm that the first iteration is next to
     a multiplication by its first coefficient.
     The longest table has more columns than rows: with fewer, the last iterations keep a shard whose columns are

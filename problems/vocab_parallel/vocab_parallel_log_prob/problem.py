@@ -115,10 +115,10 @@ def either_decision(
         got: (n,) float64, candidate's log-probabilities.
         logits: (n, V), whole vocabulary.
         target: (n,).
-        k: at most V, or None.
-        p: below 1.
-        border: see above.
-        tol: on finite values.
+        k: Number of kept logits, at most V; None for all.
+        p: Nucleus mass, below 1.
+        border: Half width of the interval around 1 - p that is legal either way.
+        tol: Tolerance of finite values.
 
     Returns:
         (n,) bool.

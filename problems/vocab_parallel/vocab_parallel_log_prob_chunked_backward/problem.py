@@ -63,9 +63,9 @@ def some_kept_set(
         own: (n, Vl), this rank's part of it.
         is_target: (n, Vl) bool.
         gamma: (n, 1) float64, incoming gradient.
-        k: at most V, or None.
-        p: below 1.
-        border: see above.
+        k: Number of kept logits, at most V; None for all.
+        p: Nucleus mass, below 1.
+        border: Half width of the interval around 1 - p that is legal either way.
     """
     import torch
 
