@@ -10,7 +10,7 @@ from .command import Session, Status, add_parser, stdout
 
 EXAMPLE = """pkb evaluator status
 pkb evaluator stop"""
-EXIT = "exit status: 0 done, 3 one of them does not end"
+EXIT = "exit status: 0 done, 3 an evaluator does not end"
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -23,7 +23,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         example=EXAMPLE,
         exit_statuses=EXIT,
     )
-    parser.add_argument("action", choices=("status", "stop"), help="list them, or end them and what they are at")
+    parser.add_argument("action", choices=("status", "stop"), help="list them, or end them and their evaluations")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature

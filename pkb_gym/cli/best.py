@@ -38,9 +38,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--baseline",
         choices=("eager", "captured", "better"),
         default="better",
-        help="whose speedup decides, by the lower end of its interval (default: better, the faster of the two)",
+        help="baseline of the deciding speedup, the lower end of its interval (default: better, the faster of the two)",
     )
-    add_json_option(parser, "a list of what was written")
+    add_json_option(parser, "a list of the written files")
 
 
 def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature

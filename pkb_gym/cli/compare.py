@@ -24,16 +24,16 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "compare",
         run,
-        summary="Compare the results of two agents, problem by problem: differences with intervals, and what flipped.",
+        summary="Compare the results of two agents, problem by problem: paired differences with intervals.",
         example=EXAMPLE,
     )
     parser.add_argument("a", metavar="A", help=RESULTS_HELP)
-    parser.add_argument("b", metavar="B", help="the same; differences are B - A")
+    parser.add_argument("b", metavar="B", help="the other results; differences are B - A")
     parser.add_argument(
         "--baseline",
         choices=("eager", "captured"),
         default="eager",
-        help="that speedups are over: as it is, or as CUDA graphs (default: eager)",
+        help="baseline of the speedups: as it is, or as CUDA graphs (default: eager)",
     )
     add_json_option(parser, "the comparison")
 

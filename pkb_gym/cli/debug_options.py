@@ -27,7 +27,7 @@ def add_debug_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--debug",
         action="store_true",
-        help="compile without optimisation, with checks of bounds; ends with the check, and no reward is given",
+        help="compile without optimisation and with bounds checks; stops after the check, without a reward",
     )
     parser.add_argument(
         "--sanitize",
@@ -112,9 +112,9 @@ def print_files(args: argparse.Namespace, feedback: Feedback) -> None:
         elif Stage.CHECK not in feedback.durations_s:
             what = f"nothing was kept in {args.keep}: no call was made"
         else:
-            what = f"the checked calls are in {args.keep}; {args.keep / 'run.sh'} runs them by themselves"
+            what = f"the checked calls are in {args.keep}; {args.keep / 'run.sh'} runs them alone"
         stderr().print(what, soft_wrap=True)
     if args.dump is not None:
         wrong = feedback.check is not None and feedback.check.mismatches
-        what = f"wrong outputs are in {args.dump}" if wrong else "nothing was dumped: no output was compared and wrong"
+        what = f"wrong outputs are in {args.dump}" if wrong else "nothing was dumped: no compared output was wrong"
         stderr().print(what, soft_wrap=True)

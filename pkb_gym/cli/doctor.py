@@ -33,7 +33,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "doctor",
         run,
-        summary="Say what this machine can and cannot do, and what to install.",
+        summary="Show the abilities of this machine, and what to install.",
         example=EXAMPLE,
         exit_statuses=EXIT,
     )
@@ -42,7 +42,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         nargs="?",
         const="ray",
         metavar="ADDRESS",
-        help="look at a Ray cluster and its nodes instead: ray (the default), or ray://HOST:PORT",
+        help="check a Ray cluster and its nodes instead: ray (the default), or ray://HOST:PORT",
     )
     add_json_option(parser, "the findings")
 
@@ -125,7 +125,7 @@ def cache() -> Diagnosis:
             return Diagnosis("cache folder", "ok", str(folder))
     except OSError as error:
         detail = f"{folder} cannot be written ({error.strerror}); nothing is kept between runs"
-        return Diagnosis("cache folder", "limited", detail, "set PKB_CACHE_DIR to a folder that can be written")
+        return Diagnosis("cache folder", "limited", detail, "set PKB_CACHE_DIR to a writable folder")
 
 
 def calibration() -> Diagnosis:

@@ -71,7 +71,7 @@ def packages() -> list[Diagnosis]:
     """Findings on the packages that ranks on GPUs import."""
     found = []
     if importlib.metadata.version("torch").endswith("+cpu"):
-        detail = "this build of torch knows no CUDA; nothing can be judged on GPUs"
+        detail = "this build of torch has no CUDA; nothing can be judged on GPUs"
         found.append(Diagnosis("torch on GPUs", "limited", detail, "install torch from a CUDA index of pytorch.org"))
     for module, package, without in NEEDED:
         if not _is_there(module):
@@ -87,7 +87,7 @@ def sandbox(count: int) -> list[Diagnosis]:
     if seen == str(count):
         return [Diagnosis("GPUs in sandbox", "ok", f"CUDA finds {seen} of {count}")]
     detail = f"CUDA does not find all {count} there: {seen}; candidates cannot run on them"
-    remedy = "see whether this user may open /dev/nvidia*, and whether CUDA works outside the sandbox"
+    remedy = "check whether this user may open /dev/nvidia*, and whether CUDA works outside the sandbox"
     return [Diagnosis("GPUs in sandbox", "limited", detail, remedy)]
 
 
@@ -107,7 +107,7 @@ def seen_in_sandbox() -> str:
 def compilers() -> list[Diagnosis]:
     """nvcc, and what reads its machine code."""
     if not nvcc_available():
-        remedy = "install the CUDA toolkit, or set CUDA_HOME to where it is" if gpus.names() else ""
+        remedy = "install the CUDA toolkit, or set CUDA_HOME to its folder" if gpus.names() else ""
         return [Diagnosis("nvcc", "limited", "none; CUDA kernels cannot be compiled", remedy)]
     try:
         toolkit, version = find_toolkit(), nvcc_version()
@@ -116,7 +116,7 @@ def compilers() -> list[Diagnosis]:
     try:
         compiler = Diagnosis("nvcc", "ok", f"{version} ({toolkit}), compiles for {default_architecture()}")
     except ConfigError as error:
-        compiler = Diagnosis("nvcc", "limited", f"{version} ({toolkit}); {error}", "unset the variable, or mend it")
+        compiler = Diagnosis("nvcc", "limited", f"{version} ({toolkit}); {error}", "unset or correct the variable")
     if find_disassembler(toolkit) is None:
         detail = "none; the instructions of CUDA kernels are not counted"
         return [compiler, Diagnosis("cuobjdump", "limited", detail, "pip install 'pkb-gym[cuda]'")]

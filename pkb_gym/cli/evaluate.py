@@ -125,7 +125,7 @@ def _watch(args: argparse.Namespace, judge: Callable[[str], Feedback]) -> Status
             stderr().print(f"waiting for {args.file} to be saved; Ctrl-C ends", soft_wrap=True)
     except KeyboardInterrupt:
         return Status.INTERRUPTED if last is None else exit_status(last)
-    raise AssertionError("a watch has no end of its own")
+    raise AssertionError("--watch ends by Ctrl-C alone")
 
 
 def _print(args: argparse.Namespace, session: Session, problem: Problem, feedback: Feedback, key: bytes | None) -> None:

@@ -38,12 +38,12 @@ def add_evaluator_options(parser: argparse.ArgumentParser) -> None:
 def add_elsewhere_options(chosen: argparse._MutuallyExclusiveGroup) -> None:
     """Adds `--service` and `--evaluator`, by which others judge; `open_chosen` reads them."""
     chosen.add_argument(
-        "--service", metavar="URL", help="have it judged by the `pkb serve` at this url, with the token in PKB_TOKEN"
+        "--service", metavar="URL", help="evaluate on the `pkb serve` at this url, with the token in PKB_TOKEN"
     )
     chosen.add_argument(
         "--evaluator",
         metavar="ADDRESS",
-        help="have it judged on a Ray cluster: ray, or ray://HOST:PORT (docs/scaling.md)",
+        help="evaluate on a Ray cluster: ray, or ray://HOST:PORT (docs/scaling.md)",
     )
 
 

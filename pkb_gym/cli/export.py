@@ -60,10 +60,14 @@ def _register_prompts(kinds: argparse._SubParsersAction[argparse.ArgumentParser]
         nargs="+",
         choices=("cpp", "cuda", "python"),
         default=["cpp"],
-        help="in which kernels are to be written (default: cpp)",
+        help="language of the kernels (default: cpp)",
     )
     parser.add_argument(
-        "--seeds", type=positive_int, default=1, metavar="N", help="rows of each prompt, other inputs each (default: 1)"
+        "--seeds",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="rows of each prompt, each with other inputs (default: 1)",
     )
     parser.add_argument(
         "--held-out",
@@ -83,12 +87,14 @@ def _register_corpus(kinds: argparse._SubParsersAction[argparse.ArgumentParser])
         "corpus",
         run_corpus,
         summary="Evaluate kernels with knobs, and ways to break them, and write them as conversations; called again, "
-        "it goes on where it was stopped.",
+        "it continues.",
         example=CORPUS_EXAMPLE,
         exit_statuses=EXIT_STATUSES,
     )
     _add_common_options(parser, default_problems="families")
-    parser.add_argument("--language", choices=("cpp", "cuda"), default="cpp", help="of the kernels (default: cpp)")
+    parser.add_argument(
+        "--language", choices=("cpp", "cuda"), default="cpp", help="language of the kernels (default: cpp)"
+    )
     parser.add_argument(
         "--variants-per-problem", type=positive_int, default=40, metavar="N", help="kernels to try (default: 40)"
     )
@@ -96,31 +102,38 @@ def _register_corpus(kinds: argparse._SubParsersAction[argparse.ArgumentParser])
         "--repairs-per-problem", type=_natural, default=20, metavar="N", help="broken kernels to try (default: 20)"
     )
     parser.add_argument("--evaluator", default="local", help="local, or the address of a service (default: local)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all choices and inputs (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all choices and inputs (default: 0)")
     parser.add_argument(
         "--jobs", type=positive_int, default=DEFAULT_JOBS, metavar="N", help="evaluations at a time (default: 4)"
     )
     parser.add_argument(
-        "--max-minutes", type=positive_float, metavar="M", help="begin nothing new after this; call again to go on"
+        "--max-minutes",
+        type=positive_float,
+        metavar="M",
+        help="begin no evaluation after M minutes; call again to continue",
     )
     parser.add_argument(
-        "--timing-budget", type=positive_float, default=0.3, metavar="S", help="seconds of timing each (default: 0.3)"
+        "--timing-budget",
+        type=positive_float,
+        default=0.3,
+        metavar="S",
+        help="seconds of timing for each kernel (default: 0.3)",
     )
     parser.add_argument(
-        "--timeout", type=positive_float, default=10.0, metavar="S", help="seconds that a block of calls may take"
+        "--timeout", type=positive_float, default=10.0, metavar="S", help="deadline of a block of calls in seconds"
     )
     parser.add_argument(
         "--compile-only",
         action="store_true",
-        help="take kernels that compile for right where this machine cannot run them; nothing says that they are",
+        help="treat kernels that compile as right where this machine cannot run them, unchecked",
     )
 
 
 def _register_counts(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = add_parser(
-        kinds, "counts", run_counts, summary="Count what a corpus holds.", example=COUNTS_EXAMPLE, exit_statuses=""
+        kinds, "counts", run_counts, summary="Count the rows of a corpus.", example=COUNTS_EXAMPLE, exit_statuses=""
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="that `pkb export corpus` wrote")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder that `pkb export corpus` wrote")
     parser.add_argument("--markdown", action="store_true", help="print tables instead of the manifest")
 
 
@@ -280,13 +293,13 @@ def _print_result(args: argparse.Namespace, rows: int, compiled_only: int, fault
     if compiled_only:
         console.print(
             f"{compiled_only} kernels were compiled and nothing was run: this machine has no GPU. None of them became "
-            "a conversation; --compile-only takes them for right",
+            "a conversation; --compile-only treats them as right",
             soft_wrap=True,
         )
     if faults:
-        console.print(f"{faults} evaluations failed by this machine's fault; the same command tries them again")
+        console.print(f"{faults} evaluations had an infrastructure failure; the same command repeats them")
     if left:
-        console.print(f"{left} evaluations are left; the same command goes on")
+        console.print(f"{left} evaluations are left; the same command continues")
 
 
 def _world_size(args: argparse.Namespace, language: str) -> int:

@@ -17,13 +17,15 @@ def register_harbor(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
         kinds,
         "harbor",
         run_harbor,
-        summary="Write task folders for Harbor, whose verifier has the kernel judged by `pkb serve`.",
+        summary="Write task folders for Harbor, whose verifier evaluates the kernel on `pkb serve`.",
         example=EXAMPLE,
         exit_statuses="",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the task folders")
     parser.add_argument("--problems", nargs="+", metavar="NAME", help="problems (default: all)")
-    parser.add_argument("--language", choices=("cpp", "cuda"), default="cpp", help="of the kernels (default: cpp)")
+    parser.add_argument(
+        "--language", choices=("cpp", "cuda"), default="cpp", help="language of the kernels (default: cpp)"
+    )
     parser.add_argument("--world-size", type=positive_int, default=4, metavar="N", help="ranks (default: 4)")
     parser.add_argument("--size", default="tiny", help="a named size (default: tiny)")
     parser.add_argument("--until", choices=("check", "time", "profile"), default="profile", help="last stage")

@@ -24,7 +24,7 @@ def register_results(kinds: argparse._SubParsersAction[argparse.ArgumentParser])
         example=EXAMPLE,
         exit_statuses="",
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="of results, one JSON record a line")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file of results, one JSON record a line")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
 
 

@@ -48,7 +48,5 @@ def why_no_peaks(device: Device) -> str:
     if device == "emulated":
         return "emulated GPUs have no peaks: nothing is timed on them"
     if not gpus.names():
-        return (
-            "this machine has no GPU; CUDA sources are compiled, and that is all. --device cpu shows its cores' bound"
-        )
+        return "this machine has no GPU; CUDA sources are only compiled. --device cpu shows its cores' bound"
     return f"no peaks are known for GPU {gpus.names()[0]!r}"

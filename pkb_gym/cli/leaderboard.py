@@ -29,20 +29,22 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add = kinds.add_parser("add", help="make an entry of results", description="Make an entry of one agent's results.")
     add.set_defaults(run=run_add)
     add_results_argument(add)
-    add.add_argument("--name", required=True, help="of the entry's file: lower case letters, digits, dots, - and _")
     add.add_argument(
-        "--kind", required=True, choices=("expert", "reference", "search", "model"), help="what was measured"
+        "--name", required=True, help="name of the entry's file: lower case letters, digits, dots, - and _"
     )
-    add.add_argument("--title", required=True, help="as the table shows it")
-    add.add_argument("--description", required=True, help="model and prompt, or where kernels come from")
-    add.add_argument("--command", required=True, help="that made the results, as it is typed")
+    add.add_argument(
+        "--kind", required=True, choices=("expert", "reference", "search", "model"), help="kind of the author"
+    )
+    add.add_argument("--title", required=True, help="title in the table")
+    add.add_argument("--description", required=True, help="model and prompt, or origin of the kernels")
+    add.add_argument("--command", required=True, help="command line that made the results")
     add.add_argument(
         "--target",
         metavar="RESULTS",
         help="results of another agent, such as the experts: turns until its best kernels are reached",
     )
-    add.add_argument("--commit", help="that they were measured at, 12 digits (default: this checkout's, if unchanged)")
-    add.add_argument("--date", type=_date, help="of the measurement, YYYY-MM-DD (default: today)")
+    add.add_argument("--commit", help="commit of the measurement, 12 digits (default: this checkout's, if unchanged)")
+    add.add_argument("--date", type=_date, help="date of the measurement, YYYY-MM-DD (default: today)")
     add.add_argument(
         "--folder",
         type=Path,

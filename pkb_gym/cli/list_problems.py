@@ -47,7 +47,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="only those with this tag, for example all_to_all or fp8; once more for those that have both",
     )
     parser.add_argument(
-        "--weaknesses", action="store_true", help="show what the published version of each accepts wrongly"
+        "--weaknesses", action="store_true", help="show the wrong results that the published version of each accepts"
     )
     add_problem_option(parser)
     add_json_option(parser, "a list of records")
@@ -110,7 +110,7 @@ def _print_table(problems: list[ListedProblem], broken: list[Broken]) -> None:
 
 def _print_weaknesses(problems: list[ListedProblem]) -> None:
     console = stdout()
-    console.print("What the published inputs and tolerances accept wrongly (the protocol `robust` does not):\n")
+    console.print("Wrong results that the published inputs and tolerances accept (the protocol `robust` does not):\n")
     for problem in problems:
         console.print(f"{problem.number or '':>2} {problem.name}")
         for weakness in problem.weaknesses or ("none known",):

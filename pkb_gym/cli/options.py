@@ -22,7 +22,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=("auto", "cpu", "cuda", "emulated"),
         default="auto",
-        help="default: GPUs where there are any, else the CPU; cuda without a GPU compiles, and that is all; emulated "
+        help="default: GPUs where there are any, else the CPU; cuda without a GPU only compiles; emulated "
         "runs CUDA sources on a model of GPUs, slowly and untimed",
     )
     parser.add_argument(
@@ -63,17 +63,19 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
         choices=("compile", "check", "time", "profile"),
         help="stop after this stage (default: profile; check on device emulated)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="with the key, fixes the inputs (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the inputs, with the key (default: 0)"
+    )
     parser.add_argument(
         "--timeout",
         type=positive_float,
         metavar="S",
-        help="seconds that a block of calls may take (default: 10; 120 on device emulated)",
+        help="deadline of a block of calls in seconds (default: 10; 120 on device emulated)",
     )
     parser.add_argument(
         "--race",
         action="store_true",
-        help="on device emulated: check each access to memory for what orders it, and name races by their lines",
+        help="on device emulated: run the race detector, which names races by their lines",
     )
 
 

@@ -19,7 +19,7 @@ def add_problem_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="make the problem in this folder known by its name; once more for each further one",
+        help="register the problem in this folder by its name; may be repeated",
     )
 
 

@@ -32,7 +32,7 @@ pkb run --agent openai:gpt-5 --problems train --turns 20 --plateau 5 --max-token
 
 EXIT_STATUSES = (
     "exit status: 0 every episode is complete, 2 wrong usage, 3 some are not, as a budget is used up or agent or "
-    "evaluator failed: the same command goes on; or sources for GPUs were compiled and not run"
+    "evaluator failed: the same command continues; or sources for GPUs were compiled and not run"
 )
 
 MAX_JOBS = 8
@@ -125,16 +125,16 @@ def _agents_text() -> str:
 
 
 def _add_agent_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", required=True, metavar="NAME[:ARGUMENT]", help="who writes the kernels, see below")
+    parser.add_argument("--agent", required=True, metavar="NAME[:ARGUMENT]", help="author of the kernels, see below")
     parser.add_argument(
         "--set",
         dest="settings",
         action="append",
         default=[],
         metavar="OPTION=VALUE",
-        help="an option of the agent, such as temperature=0.8; once more for each further one",
+        help="an option of the agent, such as temperature=0.8; may be repeated",
     )
-    parser.add_argument("--name", help="how tables name the agent (default: NAME:ARGUMENT, without folders)")
+    parser.add_argument("--name", help="name of the agent in tables (default: NAME:ARGUMENT, without folders)")
 
 
 def _add_limit_options(parser: argparse.ArgumentParser) -> None:
@@ -142,9 +142,14 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         "--max-evaluations", type=positive_int, metavar="N", help="stop after N submissions, earlier calls included"
     )
     parser.add_argument(
-        "--max-tokens", type=positive_int, metavar="N", help="stop after N tokens read and written, likewise"
+        "--max-tokens",
+        type=positive_int,
+        metavar="N",
+        help="stop after N tokens read and written, earlier calls included",
     )
-    parser.add_argument("--max-hours", type=positive_float, metavar="H", help="stop H hours after this call")
+    parser.add_argument(
+        "--max-hours", type=positive_float, metavar="H", help="stop H hours after the start of this call"
+    )
 
 
 def run(args: argparse.Namespace, session: Session) -> int:
@@ -278,7 +283,7 @@ def _print(summary: RunSummary) -> None:
     if summary.compiled_only:
         errors.print(f"{summary.compiled_only} submissions were compiled and not run: this machine has no GPU")
     if summary.stopped is not None:
-        errors.print(f"stopped: {summary.stopped}; the same command goes on", soft_wrap=True)
+        errors.print(f"stopped: {summary.stopped}; the same command continues", soft_wrap=True)
 
 
 def parse_settings(words: list[str]) -> dict[str, str]:

@@ -30,7 +30,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "verify",
         run,
-        summary="Evaluate a sample of results again and say whether they hold.",
+        summary="Evaluate a sample of results again and show whether they hold.",
         example=EXAMPLE,
         exit_statuses="exit status: 0 all hold, 1 one does not, 2 wrong usage, 3 this machine could not judge one",
     )
@@ -43,13 +43,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="N",
         help="attempts to evaluate again, half of them right as far as there are (default: 10)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draw (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the draw (default: 0)")
     parser.add_argument(
         "--tolerance",
         type=_share,
         default=0.1,
         metavar="SHARE",
-        help="share of a recorded speedup that may be missing (default: 0.1)",
+        help="tolerated loss of a recorded speedup, as a share (default: 0.1)",
     )
     add_json_option(parser, "one record a line")
 

@@ -67,7 +67,7 @@ def test_the_place_of_files_is_printed_or_why_there_are_none(capsys: pytest.Capt
     mismatch = failed("output_mismatch").model_copy(update={"durations_s": {"check": 1.0}})
     print_files(args, mismatch)
     printed = capsys.readouterr().err
-    assert "the checked calls are in kept; kept/run.sh runs them by themselves" in printed
+    assert "the checked calls are in kept; kept/run.sh runs them alone" in printed
     assert "wrong outputs are in wrong" in printed
     print_files(args, failed("compile_error"))
     printed = capsys.readouterr().err

@@ -46,14 +46,14 @@ def test_ranks_may_share_gpus(pkb, monkeypatch):
 
 @pytest.mark.parametrize(
     ("names", "why"),
-    [((), "this machine has no GPU; CUDA sources are compiled"), (("NVIDIA Imaginary",) * 2, "no peaks are known")],
+    [((), "no GPU; CUDA sources are only compiled"), (("NVIDIA Imaginary",) * 2, "no peaks are known")],
 )
 def test_without_peaks_the_work_is_shown_alone(pkb, monkeypatch, names, why):
     pretend(monkeypatch, *names)
     assert shown(pkb, "--device", "cuda")["roofline"] is None
     ran = pkb("show", "AllReduce", "--device", "cuda")
     assert (ran.status, ran.err) == (0, "")
-    assert f"roofline: {why}" in ran.out and "link_in_bytes" in ran.out
+    assert f"{why}" in ran.out and "link_in_bytes" in ran.out
     assert "peak of a rank" not in ran.out and "comm.device()" in ran.out
 
 

@@ -72,7 +72,7 @@ def test_a_run_that_only_compiled_sets_the_exit_status(pkb, folder):
 def test_a_used_up_budget_sets_the_exit_status(pkb, folder):
     argv = ("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", "Scatter", *HERE, "--jobs", "1")
     ran = pkb(*argv, "--max-evaluations", "1")
-    assert ran.status == 3 and "stopped: the budget of 1 evaluations is used up; the same command goes on" in ran.err
+    assert ran.status == 3 and "stopped: the budget of 1 evaluations is used up; the same command continues" in ran.err
     assert pkb(*argv).status == 0
 
 

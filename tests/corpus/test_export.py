@@ -142,7 +142,7 @@ def test_an_interrupted_export_goes_on_where_it_was(export, out, small):
 def test_faults_of_this_machine_are_tried_again(export, out, small):
     ran = export("corpus", "--out", out, *small, evaluator=TextEvaluator(fails_at=2))
     assert ran.status == 3 and _manifest(out)["corpus"]["faults_of_this_machine"] == 1
-    assert "the same command tries them again" in ran.err
+    assert "the same command repeats them" in ran.err
     again = export("corpus", "--out", out, *small)
     assert again.status == 0 and _manifest(out)["corpus"]["faults_of_this_machine"] == 0
 
@@ -167,7 +167,7 @@ def test_kernels_that_were_not_run_are_no_targets(export, out, small):
 
 def test_time_ends_and_the_rest_is_left(export, out, small):
     ran = export("corpus", "--out", out, *small, "--max-minutes", 1e-9)
-    assert not ran.evaluator.requested and "12 evaluations are left; the same command goes on" in ran.err
+    assert not ran.evaluator.requested and "12 evaluations are left; the same command continues" in ran.err
 
 
 def test_variants_take_workloads_in_turn(export, out):
