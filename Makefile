@@ -6,6 +6,7 @@
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has most; needs nvcc (docs/emulator.md)
 # make site     builds the documentation into site/, without the network
+# make mutants  judges every reference with one mistake, and every expert without each of its synchronisations; takes hours
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
 #
 # Needs Python >= 3.11 with venv, a C++ compiler and, on a GPU machine, nvcc. PYTHON chooses the interpreter.
@@ -23,7 +24,7 @@ RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|r
 EXTRAS ?=
 WORKERS ?= 2
 
-.PHONY: install demo doors cluster emulated smoke test pytest lint format site clean
+.PHONY: install demo doors cluster emulated mutants smoke test pytest lint format site clean
 
 install: $(BIN)/python
 	$(PIP) --no-compile --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -40,10 +41,13 @@ doors: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.doors $(if $(BEHIND),--behind $(BEHIND) )$(DOORS)
 
 cluster: $(VENV)/.installed-dev
-	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster
+	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster tests/benchmarks/test_ray_load.py
 
 emulated: $(VENV)/.installed-dev
 	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulated emulator/tests
+
+mutants: $(VENV)/.installed-dev
+	PKB_TEST_MUTANTS=1 $(BIN)/python -m pytest tests/engine/mutants tests/problems/test_wrong_solutions.py
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest

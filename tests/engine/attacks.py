@@ -83,7 +83,6 @@ FAMILIES = (
         "outputs of timed calls are compared as those of checked ones; inputs that no estimator knows",
         (
             "problems/test_counterfeits.py",
-            "problems/test_narrow_addends.py",
             "problems/test_narrow_links.py",
             "problems/test_lasting_state.py",
             "problems/test_unequal_ranks.py",

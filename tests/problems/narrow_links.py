@@ -49,6 +49,15 @@ def companded(values: torch.Tensor) -> torch.Tensor:
     return (wide.sign() * torch.expm1((torch.log1p(wide.abs() / unit) / step).round() * step) * unit).to(values.dtype)
 
 
+def small_floats(values: torch.Tensor) -> torch.Tensor:
+    """8 bits: a sign, three of exponent and four of mantissa, times a scale of the tensor."""
+    wide = values.double()
+    scale = wide.abs().max().clamp(min=1e-300) / 2.0**3
+    exponent = (wide / scale).abs().clamp(min=2.0**-4).log2().floor()
+    step = scale * torch.exp2(exponent - 4)
+    return ((wide / step).round() * step).to(values.dtype)
+
+
 EIGHT_BITS = whole_numbers(8, 32)
 SIXTEEN_BITS = whole_numbers(16, 64)
 THIRTY_TWO_BITS = whole_numbers(32, 64)
@@ -87,6 +96,21 @@ class NarrowLinks:
         parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
         self.all_gather(parts, tensor.clone(), group)
         tensor.copy_(torch.stack([part.double() for part in parts]).sum(0))
+
+    def reduce(self, tensor: torch.Tensor, dst: int = 0, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
+        """As `all_reduce`, for one rank."""
+        total = tensor.clone()
+        self.all_reduce(total, op, group)
+        if dist.get_rank() == dst:
+            tensor.copy_(total)
+
+    def reduce_scatter_tensor(
+        self, out: torch.Tensor, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None
+    ) -> None:
+        """As `all_reduce`, for the own part of each rank."""
+        total = tensor.clone()
+        self.all_reduce(total, op, group)
+        out.copy_(total.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view_as(out))
 
     def all_to_all_single(
         self,

@@ -27,7 +27,7 @@ SMALL = 32
 
 NO_STATISTICS = {
     "UlyssesAttention": "each output mixes the few heads of one token",
-    "DDP": "gradients of biases, beside those of matrices; benchmarks.wrong_solutions tries half of the batch",
+    "DDP": "gradients of biases, beside those of matrices; test_wrong_solutions tries half of the batch",
     "ZeRO1": "as in DDP",
     "ZeRO2": "as in DDP",
     "GemvDecode": "each logit is a product with a row of its own",

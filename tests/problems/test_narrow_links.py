@@ -1,4 +1,4 @@
-"""Half of the bits of what crosses the link are too few, in timed calls too, where results are moved or averaged."""
+"""Half of the bits on the link are too few, in timed calls too, where results are moved, averaged or added up."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ CASES: list[tuple[str, links.Code, tuple[int, ...]]] = [
     ("DistributedIRFFT", SIXTEEN, (2, 8)),
     ("SphericalConvolution", SIXTEEN, (2, 8)),
     ("KalmanFilterOptimizer", links.THIRTY_TWO_BITS, (2, 8)),
+    ("AllReduce", EIGHT, (2, 8)),
+    ("AllReduce", links.small_floats, (2, 8)),
+    ("Reduce", links.small_floats, (8,)),
+    ("ReduceScatter", EIGHT, (8,)),
+    ("ReduceScatter", links.small_floats, (2,)),
+    ("GemmAllReduce", links.small_floats, (2, 8)),
+    ("GemmReduceScatter", links.small_floats, (2, 8)),
+    ("MoELoRAGroupGemmBackward", EIGHT, (8,)),
+    ("MoELoRAGroupGemmBackward", links.small_floats, (2,)),
 ]
 
 

@@ -11,12 +11,12 @@ class Equivalent:
     """An operation that some kernels can do without.
 
     Attributes:
-        file: "expert", or the header that has it.
-        code: how the operation's text begins.
-        problems: the kernels that can; empty: all.
-        reason: why the mutant is right all the same.
-        suffix: of the expert, "cpp" or "cu".
-        nth: which one of those that begin so, from 0; None: all of them.
+        file: File of the operation: "expert", or a header of `pkb/`.
+        code: Beginning of the operation's text.
+        problems: Problems whose kernels can do without it; empty for all.
+        reason: Argument that the mutant keeps the call contract.
+        suffix: File type of the expert, "cpp" or "cu".
+        nth: Number among the operations that begin so, from 0; None for all of them.
     """
 
     file: str
@@ -107,18 +107,18 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("Scatter", "symm_cuda.h:46: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
     ("VocabParallelLogProb", "symm_cuda.h:160: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
 }
-"""(Problem, mutant of `benchmarks.emulated_mutants`) -> why it is right at size tiny, where it is evaluated."""
+"""(Problem, name of a mutant) -> why it is right at size tiny, where it is judged on emulated GPUs."""
 
 
 def reason_why(problem: str, suffix: str, file: str, code: str, nth: int) -> str | None:
     """Why a mutant is right, or None if it is wrong.
 
     Args:
-        problem: its name.
-        suffix: of the expert.
-        file: that the operation is written in.
-        code: of the operation.
-        nth: how many operations of this file and code come before.
+        problem: Name of the problem.
+        suffix: File type of the expert.
+        file: File of the operation.
+        code: Text of the operation.
+        nth: Number of operations of this file and code before it.
     """
     for each in EQUIVALENTS:
         fits = each.suffix == suffix and each.file == file and code.startswith(each.code)

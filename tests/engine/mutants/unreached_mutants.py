@@ -1,4 +1,4 @@
-"""Synchronising operations that an expert never comes to, whatever the size; with the reason for each.
+"""Synchronising operations that an expert reaches at no size, with the reason for each.
 
 Most stand in headers that several kernels include, in branches that other kernels take.
 """
@@ -15,12 +15,12 @@ class Unreached:
     """Operations of a GPU expert.
 
     Attributes:
-        file: "expert", or the header that has them.
-        code: regular expression of their text, from its beginning.
-        problems: the kernels that never come to them.
-        reason: why not.
-        ranks: as many ranks or more come to them; None: no number does.
-        nth: which one of those that begin so, from 0; None: all of them.
+        file: File of the operations: "expert", or a header of `pkb/`.
+        code: Regular expression of their text, from its beginning.
+        problems: Problems whose kernels never reach them.
+        reason: Reason that they are not reached.
+        ranks: Number of ranks from which on they are reached; None for no number.
+        nth: Number among the operations that begin so, from 0; None for all of them.
     """
 
     file: str
@@ -49,14 +49,14 @@ UNREACHED: Sequence[Unreached] = (
 
 
 def why_unreached(problem: str, file: str, code: str, nth: int, world_size: int) -> str | None:
-    """Why no rank of a GPU expert comes to an operation at any size, or None if one does.
+    """Why no rank of a GPU expert reaches an operation at any size, or None if one does.
 
     Args:
-        problem: its name.
-        file: that the operation is written in.
-        code: of the operation.
-        nth: how many operations of this file and code come before.
-        world_size: ranks.
+        problem: Name of the problem.
+        file: File of the operation.
+        code: Text of the operation.
+        nth: Number of operations of this file and code before it.
+        world_size: Number of ranks.
     """
     for each in UNREACHED:
         fits = problem in each.problems and each.file == file and re.match(each.code, code)

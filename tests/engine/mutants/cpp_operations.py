@@ -47,7 +47,7 @@ def spans(code: str) -> Iterator[Span]:
     """All operations, in no order.
 
     Args:
-        code: the text of a kernel by `without_comments`.
+        code: Text of a kernel by `without_comments`.
     """
     direct = list(_direct_spans(code))
     yield from direct

@@ -1,47 +1,35 @@
-"""Generated wrong solutions of all problems, judged by the problems' own rules, and why those that pass may.
+"""Generated wrong solutions of a problem, judged by its own rules.
 
 Each is the reference with one thing wrong: a collective left out or replaced by what the rank has itself, means in
 place of sums, inputs rounded or partly unread, the data of one rank alone; and the estimators of small outputs of
-`tests/problems/estimators.py`. References run as in the tests, at size tiny on gloo. A solution is refused if it fails
-in one of the trials, checked or timed.
-
-python -m benchmarks.wrong_solutions [--problems NAME ...] [--world-sizes N ...] [--out FOLDER]
-
-With --problems, these problems' rows replace those of the earlier result. Exit status: 0 if every solution that passes
-is listed in `legitimate_passes.py`, and every entry there still passes, else 1.
+`estimators.py`. References run at size tiny on gloo. A solution is refused if it fails in one of the trials, checked or
+timed.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import multiprocessing
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.sharedctypes import Synchronized
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
-from benchmarks.common import RESULTS, header
-from benchmarks.legitimate_passes import PASSES, reason_why
 from pkb_gym.authoring import wrong_collectives, wrong_inputs
 from pkb_gym.authoring.mutants import changes_any, data_places
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.support.atomic_write import write_atomically
-from pkb_gym.problems.catalogue import catalogue, find_problem
 from tests.problems.counterfeit_runs import refused
 from tests.problems.estimators import ESTIMATORS
+from tests.problems.legitimate_passes import PASSES, reason_why
 from tests.problems.support import Job, Run, run_each
 
 TRIALS = ((0, False), (1, False), (2, False), (3, False), (0, True), (1, True))
 """Number of the trial, and whether it serves timing."""
 
-MOST_COLLECTIVES = 16
+MAX_COLLECTIVES = 16
 """Later ones are not left out one by one."""
 
 Solution = Callable[..., Any]
@@ -52,8 +40,8 @@ class WrongSolution:
     """A wrong solution.
 
     Attributes:
-        name: the mistake, in a few words.
-        solution: called as the reference is.
+        name: Mistake, in a few words.
+        solution: Function that is called as the reference is.
     """
 
     name: str
@@ -65,11 +53,11 @@ class Row:
     """The verdict on one wrong solution.
 
     Attributes:
-        problem: its name.
-        world_size: ranks.
-        wrong: the mistake.
-        refused_in: the first trial, by number in `TRIALS`, that refuses it; None where all accept.
-        fell_over: whether a rank raised or waited for ever there.
+        problem: Name of the problem.
+        world_size: Number of ranks.
+        wrong: Mistake, in a few words.
+        refused_in: Number in `TRIALS` of the first trial that refuses it; None where all accept.
+        fell_over: Whether a rank raised or waited for ever there.
     """
 
     problem: str
@@ -100,8 +88,8 @@ class Collectives:
     """The collectives that the reference calls, counted in the processes of its ranks.
 
     Attributes:
-        most: the largest number of collectives of a rank.
-        reductions: the same, of those that reduce.
+        most: Largest number of collectives of a rank.
+        reductions: Largest number of reducing collectives of a rank.
     """
 
     most: Synchronized[int] = field(default_factory=_shared_number)
@@ -163,11 +151,11 @@ def wrong_solutions(problem: Problem, truths: Sequence[Run], collectives: Collec
     """The solutions that are wrong somewhere: rounding that changes nothing is left out.
 
     Args:
-        problem: to be solved.
-        truths: the reference's runs, one a trial.
-        collectives: that the reference calls.
+        problem: Problem to be solved.
+        truths: Runs of the reference, one a trial.
+        collectives: Collectives that the reference calls.
     """
-    for number in range(min(collectives.most.value, MOST_COLLECTIVES)):
+    for number in range(min(collectives.most.value, MAX_COLLECTIVES)):
         for others, how in ((True, "own data for the others'"), (False, "zeros for the others'")):
             decide = partial(_is, number)
             yield WrongSolution(
@@ -231,46 +219,3 @@ def unexplained(rows: Sequence[Row]) -> list[str]:
                 if (problem, world_size) in judged and not any(entry.covers(*row.key) for row in its):
                     found += [f"{problem}, {world_size} ranks: does not pass: {entry.wrong}"]
     return list(dict.fromkeys(found))
-
-
-def read_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.wrong_solutions", description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", nargs="+", metavar="NAME", help="these alone (default: all)")
-    parser.add_argument("--world-sizes", nargs="+", type=int, default=[2, 4], metavar="N", help="(default: 2 4)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the result (default: %(default)s)")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Judges, prints what passes and saves."""
-    args = read_arguments()
-    problems = [find_problem(name) for name in args.problems] if args.problems else list(catalogue())
-    path = args.out / "wrong_solutions.json"
-    about = header()  # before the first write, which changes a file of the repository
-    earlier = [Row(**row) for row in json.loads(path.read_text())["rows"]] if args.problems and path.exists() else []
-    chosen = {problem.name for problem in problems}
-    rows = [row for row in earlier if row.problem not in chosen or row.world_size not in args.world_sizes]
-    for problem in problems:
-        for world_size in args.world_sizes:
-            found = study(problem, world_size)
-            rows += found
-            passing = [row.wrong for row in found if row.refused_in is None]
-            print(f"{problem.name}, {world_size} ranks: {len(found)} wrong, passing: {passing}", file=sys.stderr)
-        order = {each.name: each.number for each in catalogue()}
-        rows.sort(key=lambda row: (order[row.problem], row.world_size))
-        write_atomically(path, _text(about, rows))
-    for line in (wrong := unexplained(rows)):
-        print(line)
-    return 1 if wrong else 0
-
-
-def _text(about: Mapping[str, str], rows: Sequence[Row]) -> str:
-    """The result as JSON, one row a line."""
-    head = json.dumps({**about, "size": "tiny", "trials": [list(trial) for trial in TRIALS]}, indent=1)
-    lines = ",\n".join(f"  {json.dumps(asdict(row))}" for row in rows)
-    return f'{head[:-2]},\n "rows": [\n{lines}\n ]\n}}\n'
-
-
-if __name__ == "__main__":
-    sys.exit(main())

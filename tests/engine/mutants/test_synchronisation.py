@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cpp_operations import Kind
-from benchmarks.synchronisation import InlinedSource, Mutant, reached
-from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from pkb_gym.problems.catalogue import catalogue, expert_source
+from tests.engine.mutants.cpp_operations import Kind
+from tests.engine.mutants.synchronisation import InlinedSource, Mutant
 
 EXPERTS = [(problem, kind) for problem in catalogue() for kind in ("cpp", "cu") if expert_source(problem, kind)]
 
@@ -135,12 +133,3 @@ def test_mutants_of_experts_differ_from_them_and_each_other(problem: Problem, ki
     assert len({source.text, *(mutant.source for mutant in all_of_them)}) == 1 + len(all_of_them)
     assert len({mutant.name for mutant in all_of_them}) == len(all_of_them)
     assert "#pragma once" not in source.text, "a candidate is no header"
-
-
-def test_a_kernel_reports_the_operations_that_it_reaches(local_evaluator: LocalEvaluator):
-    source = InlinedSource.of(EXCHANGE)
-    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
-    feedback = local_evaluator.evaluate(find_problem("AllGather"), source.reporting(), config)
-    assert feedback.passed, feedback.message
-    kinds = {operation.kind for operation in reached(source.operations(), feedback.output)}
-    assert kinds == {Kind.PARITY, Kind.SIGNAL, Kind.WAIT}, "on two ranks it never comes to its barrier"

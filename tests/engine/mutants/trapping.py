@@ -1,12 +1,17 @@
-"""CUDA kernels that end with an error where they come to an operation: one that passes never comes to it."""
+"""Kernels that end with an error where they reach an operation: one that passes never reaches it."""
 
 from __future__ import annotations
 
 import re
 
 _HIT = """#include <cstdlib>
+#ifdef __CUDACC__
+#define PKB_TRAP_BOTH __host__ __device__
+#else
+#define PKB_TRAP_BOTH
+#endif
 namespace pkb_trap {
-__host__ __device__ inline void hit() {
+PKB_TRAP_BOTH inline void hit() {
 #ifdef __CUDA_ARCH__
   __trap();
 #else
@@ -19,12 +24,12 @@ _STATEMENT = re.compile(r"__(?:threadfence|sync)\w*\(\)")
 
 
 def with_trap(text: str, start: int, end: int) -> str:
-    """The kernel, trapping where it comes to the operation at a place.
+    """The kernel, trapping where it reaches an operation.
 
     Args:
-        text: of the kernel, its headers inlined.
-        start: of the operation: an expression, or part of an asm statement's text.
-        end: of the operation.
+        text: Text of the kernel, its headers inlined.
+        start: Begin of the operation: an expression, or part of an asm statement's text.
+        end: End of the operation.
     """
     line = text.rfind("\n", 0, start) + 1
     if text.count('"', line, start) % 2 == 1 or text[start] == '"':

@@ -11,10 +11,10 @@ class Pass:
     """Solutions that pass and may.
 
     Attributes:
-        problems: their names.
-        wrong: the mistake, or how its name begins.
-        reason: why it is none, or none that an honest kernel's rounding does not also make.
-        world_sizes: with how many ranks.
+        problems: Names of the problems.
+        wrong: Mistake, or beginning of its name.
+        reason: Argument that it is none, or none that the rounding of a right kernel does not make too.
+        world_sizes: Numbers of ranks.
     """
 
     problems: tuple[str, ...]

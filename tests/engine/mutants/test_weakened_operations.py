@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.weakened_operations import inline_headers, weakened
+from tests.engine.mutants.weakened_operations import inline_headers, weakened
 
 SOURCE = """// st.release.sys of a comment is none
 #include "pkb/words.h"
@@ -29,7 +29,9 @@ inline void store(uint64_t* word) {
 @pytest.fixture
 def headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "words.h").write_text(HEADER)
-    monkeypatch.setattr("benchmarks.weakened_operations.inline_headers", lambda text: inline_headers(text, tmp_path))
+    monkeypatch.setattr(
+        "tests.engine.mutants.weakened_operations.inline_headers", lambda text: inline_headers(text, tmp_path)
+    )
     return tmp_path
 
 

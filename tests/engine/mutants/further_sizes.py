@@ -1,16 +1,13 @@
-"""Sizes that mutants are evaluated at: those of the problems, and further ones that bring kernels to their other paths.
+"""Sizes beside the named ones, at which kernels take their other paths.
 
-A further size is a named size or axes in JSON, and a dtype behind a slash where it is not the problem's first.
+A size is written as a named size or axes in JSON, with a dtype behind a slash where it is not the problem's first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from pkb_gym.corpus.tasks import parse_axes
-
-FURTHER = "further"
-"""Stands for all further sizes of a problem."""
 
 ON_CUDA_CORES = "tiny/float32"
 """Tensor cores take no float32."""
@@ -38,21 +35,11 @@ FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "HyenaCP": (SHORT_FILTERS,),
     "VocabParallelLogProb": (MANY_LOGITS,),
 }
-"""Problem -> sizes at which its GPU expert comes to operations that it does not come to at named ones, on 2 ranks."""
-
-
-def sizes_of(problem: str, sizes: Sequence[str]) -> list[str]:
-    """The sizes for one problem, with its own in place of `FURTHER`.
-
-    Example:
-        >>> sizes_of("GemmAllGather", ["published", "further"])
-        ['published', 'tiny/float32']
-    """
-    return [each for size in sizes for each in (FURTHER_SIZES.get(problem, ()) if size == FURTHER else (size,))]
+"""Problem -> sizes at which its GPU expert reaches operations that it reaches at no named size, on 2 ranks."""
 
 
 def config_of(size: str) -> dict[str, object]:
-    """What a size sets of an `EvalConfig`.
+    """Fields of `EvalConfig` that a size sets.
 
     Example:
         >>> config_of('{"M": 64}/float32')

@@ -7,7 +7,6 @@ epoch. Where a helper header of `pkb/` does the synchronisation for the kernel, 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pkb_gym.engine
-from benchmarks.cpp_operations import Kind, Span, omitted_epochs, spans, without_comments
+from tests.engine.mutants.cpp_operations import Kind, Span, omitted_epochs, spans, without_comments
 
 HEADERS = Path(pkb_gym.engine.__file__).parent / "include" / "pkb"
 
@@ -28,12 +27,12 @@ class Operation:
     """One operation in a source whose headers have been inlined.
 
     Attributes:
-        kind: of the operation.
-        file: where it is written: "expert", or the name of a header of `pkb/`.
-        line: in that file, from 1.
-        code: its text, with white space collapsed.
-        start, end: its place in the inlined text.
-        replacement: what the mutant has in its place.
+        kind: Kind of the operation.
+        file: File that it is written in: "expert", or the name of a header of `pkb/`.
+        line: Line in that file, at least 1.
+        code: Text of the operation, with white space collapsed.
+        start, end: Place in the inlined text.
+        replacement: Text that the mutant has in its place.
     """
 
     kind: Kind
@@ -53,9 +52,9 @@ class Mutant:
     """A kernel without an operation.
 
     Attributes:
-        operations: that are gone.
-        name: where and what they are.
-        source: a candidate.
+        operations: Operations that are gone, at least one.
+        name: Place and text of the operations.
+        source: Text of a candidate.
     """
 
     operations: tuple[Operation, ...]
@@ -64,7 +63,7 @@ class Mutant:
 
     @property
     def kind(self) -> Kind:
-        """The kind of its operations, which is the same for all."""
+        """Kind of its operations, which is the same for all."""
         return self.operations[0].kind
 
 
@@ -92,11 +91,6 @@ class InlinedSource:
     def text(self) -> str:
         """The source as a candidate."""
         return "".join(piece.text for piece in self.pieces)
-
-    @property
-    def digest(self) -> str:
-        """Changes with the kernel and with the headers that it takes its synchronisation from."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def operations(self) -> list[Operation]:
         """All operations, in the order of the text."""
@@ -144,37 +138,6 @@ class InlinedSource:
             text = text[: operation.start] + operation.replacement + text[operation.end :]
         reads_untested = any("read_tagged(" in operation.replacement for operation in operations)
         return _with_untested_reads(text) if reads_untested else text
-
-    def reporting(self) -> str:
-        """The kernel, which also writes a line to standard error the first time that a rank comes to an operation.
-
-        Which operations a kernel comes to hangs on size, dtype and world size. `reached` reads the lines.
-        """
-        text, position, marked = self.text, 0, []
-        outermost = [op for op in self.operations() if op.kind is not Kind.FENCE]
-        numbers = {(op.start, op.end): number for number, op in enumerate(self.operations())}
-        for op in outermost:
-            if op.start < position:  # an epoch among the arguments of a call: reached with it
-                continue
-            body = text[op.start : op.end]
-            for inner in outermost:
-                if op.start < inner.start and inner.end <= op.end:
-                    body = f"pkb_reach::mark({numbers[inner.start, inner.end]}), {body}"
-            marked.append(text[position : op.start] + f"(pkb_reach::mark({numbers[op.start, op.end]}), {body})")
-            position = op.end
-        marked.append(text[position:])
-        source = _after_includes("".join(marked), _MARKS.replace("OPERATIONS", str(len(numbers))))
-        return re.sub(r"(\bvoid\s+solution\s*\([^{;]*\{)", r"\1\n  pkb_reach::report();", source, count=1)
-
-
-def reached(operations: Sequence[Operation], output: str) -> set[Operation]:
-    """Operations that a kernel made by `InlinedSource.reporting` says it has come to.
-
-    Args:
-        operations: of the inlined source.
-        output: that its ranks wrote.
-    """
-    return {operations[int(number)] for number in re.findall(r"\bpkb-reach (\d+)$", output, re.MULTILINE)}
 
 
 # ---- headers --------------------------------------------------------------------------------------------------------
@@ -227,46 +190,3 @@ def _after_includes(source: str, text: str) -> str:
     begin = re.search(r"^(?!#include|#pragma|//|\s*$)", source, re.MULTILINE)
     position = begin.start() if begin else len(source)
     return source[:position] + text + source[position:]
-
-
-_MARKS = """
-#include "pkb/symm.h"
-#include <cstdio>
-#ifndef __CUDACC__
-#define PKB_REACH_BOTH inline
-#else
-#define PKB_REACH_BOTH __host__ __device__ inline
-#endif
-namespace pkb_reach {
-static volatile unsigned on_host[OPERATIONS + 1];
-static volatile unsigned* marks = on_host;
-#ifdef __CUDACC__
-// Mapped host memory: neither a copy nor a synchronisation is needed to read it.
-__device__ volatile unsigned* on_device;
-static const bool is_mapped = [] {
-  void *host = nullptr, *device = nullptr;
-  if (cudaHostAlloc(&host, sizeof(on_host), cudaHostAllocMapped) != cudaSuccess) return false;
-  for (int i = 0; i <= OPERATIONS; ++i) static_cast<volatile unsigned*>(host)[i] = 0;
-  cudaHostGetDevicePointer(&device, host, 0);
-  cudaMemcpyToSymbol(on_device, &device, sizeof(device));
-  marks = static_cast<volatile unsigned*>(host);
-  return true;
-}();
-#endif
-PKB_REACH_BOTH void mark(int i) {
-#ifdef __CUDA_ARCH__
-  on_device[i] = 1;
-#else
-  marks[i] = 1;
-#endif
-}
-// At the beginning of a call: those of the calls before.
-inline void report() {
-  static bool is_told[OPERATIONS + 1];
-  for (int i = 0; i < OPERATIONS; ++i) {
-    if (marks[i] && !is_told[i]) std::fprintf(stderr, "pkb-reach %d\\n", i);
-    is_told[i] = marks[i];
-  }
-}
-}  // namespace pkb_reach
-"""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cpp_operations import without_comments
-from benchmarks.synchronisation import HEADERS
-from benchmarks.trapping import with_trap
+from tests.engine.mutants.cpp_operations import without_comments
+from tests.engine.mutants.synchronisation import HEADERS
+from tests.engine.mutants.trapping import with_trap
 
 _INCLUDE = re.compile(r'^#include "pkb/(\w+\.h)".*$', re.MULTILINE)
 _HOST_ONLY = frozenset({"symm_cpu.h", "bf16.h", "fp16.h"})
@@ -42,10 +42,10 @@ class Weakened:
 
     Attributes:
         kind: "release", "acquire", "scope", "fence", "proxy", "barrier", "completion" or "phase".
-        name: where and what it is: file, line there, and text.
-        line: in the mutant's source, from 1.
-        source: a candidate.
-        trapping: the kernel that ends with an error where it comes to the operation.
+        name: File, line there, and text of the operation.
+        line: Line in the mutant's source, at least 1.
+        source: Text of a candidate.
+        trapping: Text of the kernel that ends with an error where it reaches the operation.
     """
 
     kind: str
