@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-from benchmarks.fault_resources import Fault
-from benchmarks.fault_targets import gangs
 from pkb_gym.engine.evaluators.gang_pool import GangKind, GangPool
 from pkb_gym.engine.gangs.candidate_gang import CandidateGang
 from pkb_gym.engine.records.config import ResolvedConfig
+from tests.faults.resources import Fault
+from tests.faults.targets import gangs
 
 LATEST_S = 0.5
 """The latest moment of a kill after an evaluation: the stock is being refilled meanwhile, or whole."""
@@ -47,8 +47,8 @@ class FallenStandby(Fault):
     """Kills gangs that stand by, while nothing is judged: those that the next evaluation would take, or all.
 
     Args:
-        target: whose gangs stand by.
-        through: what that is.
+        target: Target whose gangs stand by.
+        through: Kind of the target.
     """
 
     name, compiles = "standby gang killed", False

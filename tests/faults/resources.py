@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.fault_targets import EvaluatorTarget, Target, Through
+from tests.faults.targets import EvaluatorTarget, Target, Through
 
 DISK_BYTES = 160 << 20
 """More than `sandboxed_compiler.DISK_BYTES`: with nothing else on it, there is room for a compiler."""
@@ -25,12 +25,12 @@ class Fault(ABC):
     """One fault at a target of its own; a context manager that starts and ends that.
 
     Args:
-        target: that it strikes.
-        through: what that is.
+        target: Target that it strikes.
+        through: Kind of the target.
 
     Attributes:
-        name: for the report.
-        compiles: whether it is to strike sources that no cache knows.
+        name: Name in the report.
+        compiles: Whether it is to strike sources that no cache knows.
         target, through: see above.
     """
 
@@ -84,9 +84,9 @@ class FullDisk(ResourceFault):
     """Leaves a random part of a small disk, which holds the temporary files and the cache.
 
     Args:
-        folder: where the disk is mounted, for the evaluator's process alone.
-        environment: of that process.
-        sandboxed: whether it has bubblewrap, so that compilers write to a file system of their own.
+        folder: Mount point of the disk, for the evaluator's process alone.
+        environment: Environment of that process.
+        sandboxed: Whether it has bubblewrap, so that compilers write to a file system of their own.
     """
 
     compiles = True
@@ -152,8 +152,8 @@ def resource_faults(folder: Path, environment: dict[str, str]) -> Iterator[Resou
     """Every fault that this machine can make.
 
     Args:
-        folder: for caches and disks.
-        environment: of evaluators.
+        folder: Folder for caches and disks.
+        environment: Environment of evaluators.
     """
     yield FewDescriptors(EvaluatorTarget(folder / "few-descriptors", environment))
     yield FlippedBytes(folder / "flipped", environment)

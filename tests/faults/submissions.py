@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 import re
 
-from benchmarks.fault_targets import ROOT, Submission
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import Device, EvalConfig
+from tests.faults.targets import ROOT, Submission
 
 CANDIDATES = ROOT / "tests" / "candidates"
 CPU_SOURCES = (
@@ -28,9 +28,9 @@ def draw_submission(draw: random.Random, device: Device, *, fresh: bool) -> Subm
     """One of them with a seed of its own, most of them up to the check.
 
     Args:
-        draw: decides.
-        device: that it is to run on; on fewer GPUs than ranks, these share them.
-        fresh: whether no cache is to know it.
+        draw: Source of randomness.
+        device: Device of the source; ranks share GPUs where there are fewer.
+        fresh: Whether no cache may hold it.
     """
     sources = CPU_SOURCES if device == "cpu" else GPU_SOURCES
     name = draw.choice([name for name in sources if not name.endswith("py")] if fresh else sources)

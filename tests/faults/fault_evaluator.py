@@ -4,7 +4,7 @@ Reads one JSON object a line: {"id", "problem", "source", "config"} is evaluated
 by {"id", "failure", "message"}; {"id", "spare"} leaves the process so many of its descriptors (null: all of them) and
 is answered by {"id", "open"}, how many the evaluator has open. Ends with its standard input.
 
-python -m benchmarks.fault_evaluator CACHE_FOLDER [--without-sandbox] [--standing-by]
+python -m tests.faults.fault_evaluator CACHE_FOLDER [--without-sandbox] [--standing-by]
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fault_standby import CpuGangsStandBy
 from pkb_gym.engine.compile import sandboxed_compiler
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import local
@@ -30,9 +29,10 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.problems.catalogue import find_problem
+from tests.faults.standby import CpuGangsStandBy
 
 THREADS = 8
-MOST_DESCRIPTORS = 512
+MAX_DESCRIPTORS = 512
 """The limit of this process and, as limits are inherited, of each that it starts."""
 
 
@@ -43,7 +43,7 @@ def evaluate(evaluator: LocalEvaluator, order: dict[str, Any]) -> dict[str, Any]
         feedback = evaluator.evaluate(find_problem(order["problem"]), order["source"], config)
     except InfrastructureError as error:
         return {"failure": Failure.INFRASTRUCTURE.value, "message": str(error)}
-    except Exception as error:  # noqa: BLE001 - the drill counts it as wrong
+    except Exception as error:
         return {"failure": type(error).__name__, "message": str(error)}
     return {"failure": feedback.failure and feedback.failure.value, "message": feedback.message}
 
@@ -52,7 +52,7 @@ class Descriptors:
     """Takes descriptors away from this process."""
 
     def __init__(self) -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_DESCRIPTORS, MOST_DESCRIPTORS))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
         self._taken: list[int] = []
 
     def leave(self, spare: int | None) -> dict[str, Any]:

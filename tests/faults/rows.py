@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
-from benchmarks.fault_targets import Through
+from tests.faults.targets import Through
 
 
 @dataclass(frozen=True)
@@ -14,14 +13,13 @@ class Row:
     """Kills of one kind, or repetitions of one other fault.
 
     Attributes:
-        fault: what was killed or taken away.
-        through: what was asked: the evaluator or the service.
-        times: how often.
-        evaluations: that were under way then.
-        right: of these, ended with their verdict at once.
-        retried: of these, ended as `infrastructure` and with their verdict when they were judged again.
-        wrong: all others, in words.
-        commit: where another than the result's own.
+        fault: Name of the fault.
+        through: Kind of the target, evaluator or service.
+        times: Number of faults.
+        evaluations: Number of evaluations under way.
+        right: Number of these that ended with their verdict at once.
+        retried: Number of these that ended as `infrastructure`, and with their verdict when judged again.
+        wrong: Descriptions of all others.
     """
 
     fault: str
@@ -31,11 +29,6 @@ class Row:
     right: int = 0
     retried: int = 0
     wrong: list[str] = field(default_factory=list)
-    commit: str = ""
-
-    def record(self) -> dict[str, Any]:
-        """Its fields, for a result file; without the result's own commit."""
-        return {name: value for name, value in asdict(self).items() if name != "commit" or value}
 
     def with_fault(self, evaluations: int, right: int, retried: int, wrong: Sequence[str]) -> Row:
         """One fault more."""

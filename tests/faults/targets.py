@@ -28,7 +28,7 @@ Victim = Literal[
     "evaluator", "zygote", "reference leader", "reference rank", "candidate leader", "candidate rank", "compiler"
 ]
 Whose = Literal["reference", "candidate"]
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ANSWER_S = 180.0
 """After so long without an answer, an evaluation counts as hung."""
 
@@ -38,11 +38,11 @@ class Submission:
     """A source whose verdict is known.
 
     Attributes:
-        name: for the report.
-        problem: its name.
-        source: text.
-        failure: that is right; None for a source that passes.
-        config: of the evaluation.
+        name: Name in the report.
+        problem: Name of the problem.
+        source: Text of the source.
+        failure: Expected failure; None for a source that passes.
+        config: Settings of the evaluation.
     """
 
     name: str
@@ -83,19 +83,19 @@ class Target(Protocol):
 
 
 class EvaluatorTarget:
-    """`benchmarks.fault_evaluator` in a child process.
+    """`tests.faults.fault_evaluator` in a child process.
 
     Args:
-        cache: folder of compiled sources.
-        environment: of the process.
-        arguments: more arguments of the program.
-        before: words of a command that starts the program.
+        cache: Folder of compiled sources.
+        environment: Environment of the process.
+        arguments: Further arguments of the program.
+        before: Words of a command that starts the program.
     """
 
     def __init__(
         self, cache: Path, environment: dict[str, str], arguments: Sequence[str] = (), before: Sequence[str] = ()
     ) -> None:
-        program = [sys.executable, "-m", "benchmarks.fault_evaluator", str(cache), *arguments]
+        program = [sys.executable, "-m", "tests.faults.fault_evaluator", str(cache), *arguments]
         self._command = [*before, *program]
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
@@ -189,8 +189,8 @@ class ServiceTarget:
     """`pkb serve` in a child process, and its client; a service that was killed is started anew at the same port.
 
     Args:
-        token_file: holds the token; made where there is none.
-        environment: of the process.
+        token_file: File of the token; made where there is none.
+        environment: Environment of the process.
     """
 
     def __init__(self, token_file: Path, environment: dict[str, str]) -> None:

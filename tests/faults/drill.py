@@ -4,14 +4,9 @@ Each kill strikes while three sources are judged side by side: right, wrong and 
 Each of them has to end with its verdict, or as `infrastructure`, and then with its verdict when it is judged again.
 Half of the kills strike an evaluator in a child process, half one behind `pkb serve`. Gangs that stand by are killed
 while nothing is judged, before the next source comes. At the end, no process, shared memory or temporary file may be
-left over. Kills are numbered, and the seed decides each: where the result of an earlier run of this commit lies in the
-folder, the run goes on behind it. Jobs share the kills; each has targets, processors and temporary files of its own.
+left over. Kills are numbered, and the seed decides each.
 
-python -m benchmarks.fault_drill [--device cpu|cuda] [--kills N] [--seed N] [--budget-s S] [--repeats N] [--jobs N]
-    [--out FOLDER]
-python -m benchmarks.fault_drill [--device cpu|cuda] --only FAULT [--seed N] [--repeats N] [--out FOLDER]
-
-The second form renews the rows of one fault that is no kill at a random moment, such as "standby gang killed".
+python -m tests.faults.drill [--device cpu|cuda] [--kills N] [--seed N] [--budget-s S] [--repeats N] [--only FAULT]
 
 Exit status: 0 if there was no wrong verdict and nothing was left behind, else 1.
 """
@@ -21,29 +16,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import os
 import random
-import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from benchmarks.common import RESULTS, header
-from benchmarks.fault_resources import Fault, resource_faults
-from benchmarks.fault_rows import Row, report
-from benchmarks.fault_shares import merged, run_shares
-from benchmarks.fault_standby import FallenStandby
-from benchmarks.fault_submissions import draw_submission
-from benchmarks.fault_targets import (
+from pkb_gym.engine.records.config import Device
+from tests.faults.resources import Fault, resource_faults
+from tests.faults.rows import Row, report
+from tests.faults.standby import FallenStandby
+from tests.faults.submissions import draw_submission
+from tests.faults.targets import (
     EvaluatorTarget,
     ServiceTarget,
     Submission,
@@ -54,9 +44,6 @@ from benchmarks.fault_targets import (
     environment_of,
     victims,
 )
-from benchmarks.side_by_side import Share
-from pkb_gym.engine.records.config import Device
-from pkb_gym.engine.support.atomic_write import write_atomically
 
 PR_SET_CHILD_SUBREAPER = 36
 VICTIMS: dict[Victim, int] = {
@@ -70,8 +57,6 @@ VICTIMS: dict[Victim, int] = {
 }
 """How often each kind is drawn: those whose replacement takes seconds, for importing torch, least."""
 
-RESULT_OF = {"cpu": "fault_drill.json", "cuda": "fault_drill_gpus.json"}
-WHOLE = Share(0, 1)
 AT_ONCE = 3
 LOOK_S = 0.02
 LATEST_S = 1.5
@@ -83,48 +68,32 @@ ATTEMPTS = 4
 GONE_S = 15.0
 """The longest time in which a process must end."""
 
-EVERY_S = 30.0
-
 
 class Drill:
     """Strikes, and counts what comes of it.
 
     Args:
-        folder: an empty one, for caches and temporary files.
-        seed: decides each kill.
-        rows: of an earlier run.
-        struck: kills of that run.
-        share: of the kills and other faults; its own are those whose numbers leave the share's when divided.
-        device: that sources run on.
+        folder: Empty folder, for caches and temporary files.
+        seed: Decides each kill.
+        device: Device that sources run on.
 
     Attributes:
-        seed, struck, share, device: see above.
+        seed, device: see above.
+        struck: Number of kills so far.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        seed: int,
-        rows: Sequence[Row] = (),
-        struck: int = 0,
-        share: Share = WHOLE,
-        device: Device = "cpu",
-    ) -> None:
-        self.seed, self.struck, self.share, self.device = seed, struck, share, device
-        self._rows = {(row.fault, row.through): row for row in rows}
+    def __init__(self, folder: Path, seed: int, device: Device = "cpu") -> None:
+        self.seed, self.device, self.struck = seed, device, 0
+        self._rows: dict[tuple[str, Through], Row] = {}
         self._others = frozenset(psutil.Process().children(recursive=True))  # of whoever runs this
-        self._temporary, self._cache = share.temporary_folder(folder), folder / "cache"
+        self._temporary, self._cache = folder / "queue" / "tmp", folder / "cache"
+        self._temporary.mkdir(parents=True)
         self._folder, self._environment = folder, environment_of(self._temporary, self._cache)
         self._targets: dict[Through, Target] = {
             "evaluator": EvaluatorTarget(self._cache / "compile-of-evaluator", self._environment),
             "service": ServiceTarget(folder / "token", self._environment),
         }
         self._struck: set[Through] = set()
-
-    @property
-    def number(self) -> int:
-        """The number of the next kill, among those of all shares."""
-        return self.share.number + self.struck * self.share.count
 
     @property
     def rows(self) -> list[Row]:
@@ -155,7 +124,7 @@ class Drill:
 
     def strike(self) -> None:
         """The next kill, with its evaluations."""
-        draw = random.Random(f"{self.seed} {self.number}")
+        draw = random.Random(f"{self.seed} {self.struck}")
         through: Through = draw.choice(("evaluator", "service"))
         (victim,) = draw.choices(list(VICTIMS), list(VICTIMS.values()))
         target = self._targets[through]
@@ -181,12 +150,10 @@ class Drill:
 
     def take_away(self, repeats: int, only: str | None = None) -> None:
         """Every other fault, or only those of one name, so often."""
-        known = {(row.fault, row.through) for row in self.rows}
         if not repeats:
             return
-        for index, fault in enumerate(self._other_faults()):
-            key = fault.name, fault.through
-            if key in known or index % self.share.count != self.share.number or only not in (None, fault.name):
+        for fault in self._other_faults():
+            if only not in (None, fault.name):
                 continue
             with fault as target:
                 for number in range(repeats):
@@ -255,130 +222,33 @@ def _runs(process: psutil.Process) -> bool:
     return False
 
 
-def earlier(path: Path, seed: int) -> tuple[list[Row], int, list[str]]:
-    """Rows, number of kills and leftovers of an earlier run of the same commit and seed; nothing otherwise."""
-    if not path.exists():
-        return [], 0, []
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if (found["commit"], found["seed"]) != (header()["commit"], seed):
-        return [], 0, []
-    return [Row(**row) for row in found["rows"]], found["kills"], found["left_over"]
-
-
-def drill(
-    path: Path,
-    about: dict[str, Any],
-    kills: int,
-    budget_s: float,
-    repeats: int,
-    seed: int,
-    share: Share,
-    device: Device = "cpu",
-) -> int:
-    """Strikes until the number or the budget is reached, and saves; 0 if all is sound.
-
-    Args:
-        path: of the result.
-        about: what stands at its head.
-        kills: in all runs of this share together.
-        budget_s: no further kill begins after so long.
-        repeats: of every other fault.
-        seed: decides each kill.
-        share: of the machine and the kills.
-        device: that sources run on.
-    """
-    rows, struck, left_over = earlier(path, seed)
-    began = time.monotonic()
-    with running_drill(seed, rows, struck, share, device) as of_share:
-
-        def save(found: Sequence[str]) -> None:
-            result = {"seed": seed, "kills": of_share.struck, "left_over": [*left_over, *found]}
-            result |= {"rows": [row.record() for row in of_share.rows if row.fault != "none" or row.wrong]}
-            write_atomically(path, json.dumps(about | result, indent=1) + "\n")
-
-        saved = began
-        try:
-            of_share.take_away(repeats)
-            while of_share.struck < kills and time.monotonic() - began < budget_s:
-                of_share.strike()
-                if time.monotonic() - saved > EVERY_S:
-                    saved = time.monotonic()
-                    save([])
-        finally:
-            found = of_share.close()
-            save(found)
-    return report(of_share.rows, of_share.struck, [*left_over, *found])
-
-
 @contextlib.contextmanager
-def running_drill(seed: int, rows: Sequence[Row], struck: int, share: Share, device: Device) -> Iterator[Drill]:
+def running_drill(seed: int, device: Device) -> Iterator[Drill]:
     """A drill in a folder of its own; orphans become this process's children, and are found."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    os.sched_setaffinity(0, share.processors())
     with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
-        yield Drill(Path(folder), seed, rows, struck, share, device)
-
-
-def renew(path: Path, about: dict[str, Any], fault: str, repeats: int, seed: int, device: Device) -> int:
-    """Has one fault anew, and replaces its rows in a result; they name their own commit. 0 if all is sound.
-
-    Args:
-        path: of the result.
-        about: of this run.
-        fault: its name.
-        repeats: how often.
-        seed: decides each.
-        device: that sources run on.
-
-    Raises:
-        FileNotFoundError: there is no result.
-    """
-    result = json.loads(path.read_text(encoding="utf-8"))
-    with running_drill(seed, (), 0, WHOLE, device) as of_fault:
-        of_fault.take_away(repeats, fault)
-        left_over = of_fault.close()
-    fresh = [replace(row, commit=about["commit"]) for row in of_fault.rows]
-    rows = [Row(**row) for row in result["rows"] if row["fault"] != fault] + fresh
-    rows.sort(key=lambda row: (row.fault, row.through))
-    result |= {"rows": [row.record() for row in rows], "left_over": [*result["left_over"], *left_over]}
-    write_atomically(path, json.dumps(result, indent=1) + "\n")
-    return report(fresh, 0, left_over)
+        yield Drill(Path(folder), seed, device)
 
 
 def main() -> int:
-    """Strikes, by itself or by several processes side by side."""
+    """Takes things away, strikes until the number or the budget is reached, and prints what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="(default: cpu)")
-    parser.add_argument("--only", metavar="FAULT", help="renew the rows of this fault alone")
-    parser.add_argument("--kills", type=int, default=300, help="in all runs together (default: 300)")
+    parser.add_argument("--only", metavar="FAULT", help='of the faults that are no kill, such as "standby gang killed"')
+    parser.add_argument("--kills", type=int, default=300, help="at random moments (default: 300)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further kill after so long")
     parser.add_argument("--repeats", type=int, default=20, help="of every other fault (default: 20)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that share the kills (default: 1)")
-    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)  # of the jobs: this process is one of them
-    parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
-    about = header()  # now: results that are saved meanwhile change the checkout
-    path = args.out / RESULT_OF[args.device]
-    if args.only is not None:
-        return renew(path, about, args.only, args.repeats, args.seed, args.device)
-    if args.share is not None:
-        share = Share(args.share, args.jobs)
-        kills = kills_of(share, args.kills)
-        return drill(path, about, kills, args.budget_s, args.repeats, args.seed, share, args.device)
-    if args.jobs == 1:
-        return drill(path, about, args.kills, args.budget_s, args.repeats, args.seed, WHOLE, args.device)
-    folder = args.out / f"{path.stem}_{args.jobs}_shares"
-    whole = merged(run_shares(args.jobs, folder, sys.argv[1:], path.name))
-    write_atomically(path, json.dumps(about | whole, indent=1) + "\n")
-    if whole["kills"] >= args.kills:
-        shutil.rmtree(folder)
-    return report([Row(**row) for row in whole["rows"]], whole["kills"], whole["left_over"])
-
-
-def kills_of(share: Share, kills: int) -> int:
-    """How many of all kills are a share's."""
-    return len(range(share.number, kills, share.count))
+    began = time.monotonic()
+    with running_drill(args.seed, args.device) as drill:
+        try:
+            drill.take_away(args.repeats, args.only)
+            while drill.struck < args.kills and time.monotonic() - began < args.budget_s:
+                drill.strike()
+        finally:
+            left_over = drill.close()
+    return report(drill.rows, drill.struck, left_over)
 
 
 if __name__ == "__main__":
