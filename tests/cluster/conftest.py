@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ray_cluster import LocalCluster, local_cluster, ray_processes
 from pkb_gym.cluster.evaluator import RayEvaluator
+from tests.cluster.local_cluster import LocalCluster, local_cluster, ray_processes
 from tests.cluster.on_cluster import BY_MAKE_CLUSTER, FAKE, FAKE_POOL, NODE_CPUS, PATIENCE_S
 from tests.leaks import Lasting
 

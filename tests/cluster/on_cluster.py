@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ray_cluster import wait_until
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
+from tests.cluster.local_cluster import wait_until
 
 PATIENCE_S = 120.0
 NODE_CPUS = 6

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.ray_cluster import LocalCluster
-from benchmarks.ray_faults import CASES, Case
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService
+from tests.cluster.cases import CASES, Case
+from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.on_cluster import PATIENCE_S, PROBLEM, by_make_cluster
 from tests.cluster.verdicts import verdict
 from tests.serve.fake_owner import TOKEN

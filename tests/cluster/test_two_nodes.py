@@ -19,12 +19,12 @@ import gymnasium as gym
 import psutil
 import pytest
 
-from benchmarks.ray_cluster import LocalCluster, placed_groups
-from benchmarks.ray_faults import CASES
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.support import env_vars
 from pkb_gym.envs.evaluator_registry import close_evaluators
+from tests.cluster.cases import CASES
+from tests.cluster.local_cluster import LocalCluster, placed_groups
 from tests.cluster.on_cluster import FAKE_POOL, NODE_CPUS, ON_TWO, PATIENCE_S, PROBLEM, logged, until
 from tests.cluster.trainer import STEPS
 from tests.cluster.verdicts import verdict
