@@ -64,8 +64,8 @@ class Commands:
     """Runs `pkb` with caches and sockets of its own.
 
     Args:
-        folder: for all of them.
-        source: a kernel that passes.
+        folder: Folder for caches and sockets of all commands.
+        source: Text of a kernel that passes.
     """
 
     def __init__(self, folder: Path, source: str) -> None:

@@ -26,6 +26,7 @@ from pkb_gym.engine.hardware.peaks import HardwareSpec, find_gpu
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.stages.roofline import place
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.problems.catalogue import catalogue, find_problem
 
 PUBLISHED = Path(__file__).resolve().parent / "data" / "published_baselines_4xh200.json"
@@ -180,7 +181,7 @@ class Measurement:
         }
         result = header() | about | {"summary": summary(self._rows), "rows": self._rows}
         name = NAME if self._args.device == "cuda" else f"{NAME}_cpu"  # a trial of the logic, not a result
-        write_atomically(self._args.out / f"{name}.json", json.dumps(result, indent=1) + "\n")
+        write_atomically(self._args.out / f"{name}.json", row_json(result))
         return result
 
 

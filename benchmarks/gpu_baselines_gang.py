@@ -36,8 +36,8 @@ class BaselineGang:
     """`world_size` processes with one process group.
 
     Attributes:
-        about: device and versions, as rank 0 reports them.
-        last_failed: whether the last task failed, so that a failure of the next may be a consequence.
+        about: Device and versions that rank 0 reports.
+        last_failed: Whether the last task failed, so that a failure of the next may be a consequence.
     """
 
     def __init__(self, device: str, world_size: int) -> None:

@@ -42,16 +42,16 @@ WARM_UP_S = 1.5
 BLOCK_S = 0.01
 """Length that a block aims at: ranks leave a barrier up to about 0.1 ms apart."""
 
-MOST_CALLS = 256
-FEWEST_BLOCKS, MOST_BLOCKS = 3, 12
-MOST_SETS = 16
+MAX_CALLS = 256
+MIN_BLOCKS, MAX_BLOCKS = 3, 12
+MAX_SETS = 16
 SETS_MEMORY = 0.25
 """Most of the device's memory that argument sets take."""
 
 SETS_S = 1.5
 """Seconds that making more argument sets than the first may take."""
 
-MOST_GRAPHS = 4
+MAX_GRAPHS = 4
 GRAPH_MEMORY_MARGIN = 1.2
 """A graph's memory pool is its own; by this over what an ordinary call takes."""
 
@@ -202,7 +202,7 @@ class Rank:
         total = torch.cuda.get_device_properties(self._device).total_memory if self._cuda else 2**32
         room = min(SETS_MEMORY * total, 0.8 * total - working_bytes)
         fitting = int(room / max(1, set_bytes))
-        wanted = min(self._agree(min(MOST_SETS, fitting)))
+        wanted = min(self._agree(min(MAX_SETS, fitting)))
         if wanted < 2:
             return None
         began = self._now()
@@ -255,7 +255,7 @@ class Rank:
         """Times blocks of calls back to back; the ranks agree on `call_s`, about what a call takes."""
         call_s = max(self._agree(self._block(call, 0, min(WARM_UP_CALLS, calls_in_block(call_s)))[0]))
         count = calls_in_block(call_s)
-        blocks = max(FEWEST_BLOCKS, min(MOST_BLOCKS, int(measure_s / (count * call_s))))
+        blocks = max(MIN_BLOCKS, min(MAX_BLOCKS, int(measure_s / (count * call_s))))
         mine = [self._block(call, block * count, count) for block in range(blocks)]
         by_rank = self._agree(mine)
         last_us = [max(times) * 1e6 for times in zip(*([wall for wall, _ in rank] for rank in by_rank), strict=True)]
@@ -278,7 +278,7 @@ class Rank:
             obstacle = self._first("too little memory for a second set of intermediate results" if scarce else None)
         if obstacle is not None:
             return [], obstacle
-        graphs, failure = capture(lambda index: solution(*sets[index]), min(MOST_GRAPHS, len(sets)))
+        graphs, failure = capture(lambda index: solution(*sets[index]), min(MAX_GRAPHS, len(sets)))
         obstacle = self._first(failure)
         return ([], obstacle) if obstacle is not None else (graphs, None)
 
@@ -297,16 +297,16 @@ def error_text(error: Exception) -> str:
 
 def calls_in_block(call_s: float) -> int:
     """How many calls make a block of about `BLOCK_S`."""
-    return max(1, min(MOST_CALLS, round(BLOCK_S / call_s)))
+    return max(1, min(MAX_CALLS, round(BLOCK_S / call_s)))
 
 
 def summarise(last_us: list[float], rank0_us: list[float], calls: int) -> dict[str, Any]:
     """The report on one baseline's blocks.
 
     Args:
-        last_us: microseconds a call of each block, of the rank that took longest, by the hosts' clocks.
-        rank0_us: likewise of rank 0, by events on its device.
-        calls: calls in a block.
+        last_us: Microseconds a call of each block on the slowest rank, by the hosts' clocks.
+        rank0_us: Microseconds a call of each block on rank 0, by events on its device.
+        calls: Number of calls in a block, at least 1.
     """
     low, middle, high = statistics.quantiles(last_us, n=4, method="inclusive")
     return {
@@ -316,5 +316,4 @@ def summarise(last_us: list[float], rank0_us: list[float], calls: int) -> dict[s
         "rank0_mean_us": round(statistics.mean(rank0_us), 2),
         "rank0_median_us": round(statistics.median(rank0_us), 2),
         "calls_per_block": calls,
-        "block_us": [round(value, 2) for value in last_us],
     }

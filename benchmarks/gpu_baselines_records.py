@@ -12,11 +12,11 @@ class BaselineTask:
     """The next measurement of the ranks.
 
     Attributes:
-        problem: its name.
+        problem: Name of the problem.
         size: "tiny", "published" or "large".
         protocol: "robust" or "published", where the inputs come from.
-        measure_s: seconds of timed calls that each of the two baselines aims at.
-        reference: file with another version of the reference; None for the problem's own.
+        measure_s: Seconds of timed calls of each of the two baselines.
+        reference: File with another version of the reference; None for the problem's own.
     """
 
     problem: str
@@ -31,9 +31,9 @@ class BaselineOutcome:
     """The result of a task.
 
     Attributes:
-        row: what rank 0 measured; may lack the CUDA graph where there is an error, and is empty where nothing was.
-        error: why the task did not end well, None where it did.
-        usable: whether the gang can go on.
+        row: Measurements of rank 0, without the CUDA graph where there is an error; empty where nothing was measured.
+        error: Reason that the task failed; None where it passed.
+        usable: Whether the gang can go on.
     """
 
     row: dict[str, Any] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware.peaks import Peaks, find_gpu
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.row_json import row_json
 
 NAME = "gpu_ceilings"
 SOURCE = Path(__file__).resolve().parent / "gpu_ceilings.cu"
@@ -43,7 +44,7 @@ def main() -> None:
         return
     result = header() | run_program() | matrix_rates()
     result["peaks"] = asdict(measured_peaks(result))
-    write_atomically(args.out / f"{NAME}.json", json.dumps(result, indent=1) + "\n")
+    write_atomically(args.out / f"{NAME}.json", row_json(result))
     print(markdown(result))
 
 

@@ -25,6 +25,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 STREAM = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Reduce", "Scatter", "Gather")
@@ -117,9 +118,9 @@ class Benchmark:
         """The same candidates over and over in turn, the baseline as a candidate among them; what is known so far.
 
         Args:
-            evaluator: that judges them.
-            repeats: how many evaluations of each.
-            requested: size of the problems, in place of the default.
+            evaluator: Evaluator that judges them.
+            repeats: Number of evaluations of each, at least 2.
+            requested: Size of the problems; None for the default.
         """
         size = requested or (REPEATED_SIZE if self.device == "cuda" else self.size)
         candidates: list[tuple[str, str, str, str]] = []
@@ -169,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def keep(name: str, value: object) -> None:
         result[name] = value
         print(name, json.dumps(value), file=sys.stderr, flush=True)
-        write_atomically(args.out / f"gpu_evaluator{ranks}.json", json.dumps(result, indent=1) + "\n")
+        write_atomically(args.out / f"gpu_evaluator{ranks}.json", row_json(result))
 
     for name, standby_gangs, repeats in (
         ("with_standby", STANDBY_GANGS, REPEATS),

@@ -28,6 +28,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, problem_folder
 
 SIZES = ("tiny", "published", "large")
@@ -60,11 +61,11 @@ class Run:
     """One evaluation.
 
     Attributes:
-        problem: that is solved.
+        problem: Problem that is solved.
         kernel: `EXPERT`, or the name of a rival.
-        source: of the kernel.
-        size: its name, or a label of the sweep.
-        config: of the evaluation.
+        source: Text of the kernel.
+        size: Name of the size, or label in the sweep.
+        config: Settings of the evaluation.
     """
 
     problem: Problem
@@ -122,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 break
             rows.append(run.labels | measured(evaluator.evaluate(run.problem, run.source, run.config)))
             print(rows[-1], file=sys.stderr, flush=True)
-            write_atomically(path, json.dumps(about | {"rows": rows}, indent=1) + "\n")
+            write_atomically(path, row_json(about | {"rows": rows}))
     print(markdown(rows))
     return 0
 

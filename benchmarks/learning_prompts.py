@@ -49,8 +49,8 @@ def in_turn_of_problems(rows: Sequence[Row], seed: int) -> list[Row]:
     others, it is missing in the last rounds.
 
     Args:
-        rows: with a problem each.
-        seed: of the order of each problem's rows.
+        rows: Prompts, each with a problem.
+        seed: Seed of the order of each problem's rows.
 
     Example:
         >>> rows = [{"problem": name} for name in ("Reduce", "Reduce", "Gather", "Gather")]

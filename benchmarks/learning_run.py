@@ -39,6 +39,7 @@ from benchmarks.learning_weights import BEGIN, LEARNED, STATE, keep_weights, new
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.attempt import NO_SUBMISSION
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.learner.weight_difference import WEIGHTS
 
@@ -133,7 +134,7 @@ class Run:
         if not self.args.grpo_submissions or not file.exists():
             return False
         submissions = sum(row["failure"] != NO_SUBMISSION for row in read_jsonl(file))
-        return submissions >= int(self.args.grpo_submissions)
+        return bool(submissions >= self.args.grpo_submissions)
 
     def _process(self, stage: Stage, limit_s: float) -> int:
         arguments = list(stage.arguments)
@@ -262,7 +263,7 @@ def write_about(run: Run, began: float) -> None:
         "grpo_steps_before": step_of(run.folder / BEGIN),
         "rings": {file.parent.name: json.loads(file.read_bytes()) for file in sorted(run.folder.glob("*/rings.json"))},
     }
-    text = json.dumps(about, indent=1) + "\n"
+    text = row_json(about)
     Path(args.out).mkdir(parents=True, exist_ok=True)
     for folder in (run.folder, Path(args.out)):
         write_atomically(folder / "about.json", text)

@@ -39,10 +39,10 @@ def keep_weights(name: str, runs: Path, out: Path, *, is_over: bool) -> dict[str
     """Stores the weights that a stage has so far, and copies the parts to `out` where they fit.
 
     Args:
-        name: of the stage.
-        runs: folder of all stages.
-        out: folder of what is kept.
-        is_over: whether the stage is finished; what is stored is then the policy that is judged, whose weights become
+        name: Name of the stage.
+        runs: Folder of all stages.
+        out: Folder of the collected files.
+        is_over: Whether the stage is finished; what is stored is then the policy that is judged, whose weights become
             those that the parts give. Else it is the newest, to go on with.
 
     Returns:
@@ -76,9 +76,9 @@ def restore_kept(name: str, kept: Path, runs: Path) -> None:
     """Restores what a stage had learned in another place: SFT is finished by it, GRPO goes on with it.
 
     Args:
-        name: of the stage.
-        kept: folder of the parts.
-        runs: folder of all stages.
+        name: Name of the stage.
+        kept: Folder of the parts.
+        runs: Folder of all stages.
 
     Raises:
         ConfigError: the parts are incomplete, or of another base.

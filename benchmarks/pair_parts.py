@@ -46,8 +46,8 @@ class Pairs:
     """The times of the parts of all pairs of blocks, in milliseconds.
 
     Attributes:
-        parts: of each part and of its block, one for each pair.
-        evaluations: whose blocks were timed, each with its milliseconds.
+        parts: Milliseconds of each part and of its block, one for each pair.
+        evaluations: Evaluations whose blocks were timed, each with its milliseconds.
     """
 
     def __init__(self) -> None:

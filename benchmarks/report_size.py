@@ -1,22 +1,20 @@
-"""How long metrics of many results take, and how large and how quick the page of a whole benchmark is.
+"""Time of the metrics of many results, and size of the page of a whole benchmark.
 
 python -m benchmarks.report_size
 
 Results are synthetic (`benchmarks/synthetic_results.py`): real sources with a third of their lines exchanged, invented
-verdicts and times. The page is opened in headless Chromium, where there is one; without, its times are left out.
+verdicts and times.
 """
 
 from __future__ import annotations
 
 import gc
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.browser import CHROMIUM, Browser
 from benchmarks.common import make_parser, save
 from benchmarks.synthetic_results import synthetic_attempts
 from pkb_gym.cli.program import COLLECT_AFTER
@@ -28,13 +26,6 @@ from pkb_gym.report.page import page_html
 
 AGENTS, SAMPLES = 4, 3
 RESULTS = 100_000
-OPENINGS = 5
-READY = "document.documentElement?.dataset.ready === 'true'"
-TIMES = """(() => {
-  const paints = performance.getEntriesByType('paint').filter((entry) => entry.name === 'first-contentful-paint');
-  return [paints[0].startTime, performance.getEntriesByType('navigation')[0].loadEventEnd];
-})()"""
-
 T = TypeVar("T")
 
 
@@ -76,7 +67,7 @@ def _page(attempts: list[Attempt], turns: int, folder: Path) -> dict[str, Any]:
     html, seconds = _timed(lambda: page_html(report_content(attempts), attempts))
     path = folder / f"report-{turns}.html"
     path.write_text(html, encoding="utf-8")
-    found = {
+    return {
         "agents": AGENTS,
         "samples": SAMPLES,
         "turns": turns,
@@ -86,25 +77,6 @@ def _page(attempts: list[Attempt], turns: int, folder: Path) -> dict[str, Any]:
         "is_complete": "for the size of the page" not in html,
         "making_s": round(seconds, 1),
     }
-    return found if CHROMIUM is None else found | _opened(path, folder)
-
-
-def _opened(path: Path, folder: Path) -> dict[str, Any]:
-    """Median times from the navigation to the first paint and to the end of loading, when the list is there."""
-    browser = Browser(folder / f"chromium-{path.stem}")
-    try:
-        times = []
-        for _ in range(OPENINGS):
-            browser.open(path, ready=READY)
-            browser.wait_for("performance.getEntriesByType('navigation')[0].loadEventEnd > 0")
-            browser.wait_for("performance.getEntriesByType('paint').length > 1")
-            times.append(browser.run(TIMES))
-        if browser.problems:
-            raise SystemExit(f"the page has errors: {browser.problems}")
-        first_paint, loaded = (round(statistics.median(column)) for column in zip(*times, strict=True))
-        return {"browser": browser.version, "first_paint_ms": first_paint, "loaded_ms": loaded, "openings": OPENINGS}
-    finally:
-        browser.close()
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:

@@ -41,6 +41,7 @@ from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
@@ -62,8 +63,8 @@ class Job:
     """One request.
 
     Attributes:
-        source: of the kernel.
-        seed: different for every job.
+        source: Text of the kernel.
+        seed: Seed, different for every job.
     """
 
     source: str
@@ -79,11 +80,11 @@ class Tally:
     """The results of jobs.
 
     Attributes:
-        jobs: that were submitted.
-        lost: jobs without an answer, or that are not in the file of results.
-        doubled: jobs that are in the file of results more than once.
-        mixed_up: answers to another request, and lines of another one.
-        failed: answers that found the kernel wrong, or the machine at fault.
+        jobs: Number of submitted jobs.
+        lost: Number of jobs without an answer, or that are not in the file of results.
+        doubled: Number of jobs that are in the file of results more than once.
+        mixed_up: Number of answers to another request, and lines of another one.
+        failed: Number of answers that found the kernel wrong, or the machine at fault.
     """
 
     jobs: int
@@ -116,12 +117,12 @@ class Round:
     """The figures of one round.
 
     Attributes:
-        local_ms, service_ms: of each evaluation one at a time, in the same order.
-        local_per_s: evaluations per second without the service, before and after those of its clients.
-        service_per_s: evaluations per second of all clients.
-        tally: of the jobs of this round.
-        faults: infrastructure failures and replaced evaluators of the service.
-        wall_s: wall time of the round.
+        local_ms, service_ms: Milliseconds of each evaluation, one at a time and in the same order.
+        local_per_s: Evaluations per second without the service, before and after those of its clients.
+        service_per_s: Evaluations per second of all clients.
+        tally: Counts of the jobs of this round.
+        faults: Number of infrastructure failures and replaced evaluators of the service.
+        wall_s: Wall time of the round, in seconds.
     """
 
     local_ms: list[float]
@@ -186,11 +187,11 @@ class Measurement:
     """The local evaluator, the service and its clients, and the jobs that they were given.
 
     Args:
-        sources: of kernels; each has a digest of its own.
-        first_seed: of the first job.
-        local: the evaluator without a service.
-        clients: of the service.
-        results: the file that the service writes.
+        sources: Texts of kernels, each with a digest of its own.
+        first_seed: Seed of the first job.
+        local: Evaluator without a service.
+        clients: Clients of the service.
+        results: File that the service writes.
     """
 
     def __init__(
@@ -303,11 +304,11 @@ def fill(
     """Adds rounds to a list until there are enough of them, or until the next would outlast the budget.
 
     Args:
-        rounds: those of an earlier run, which count.
-        wanted: number of rounds.
-        budget_s: wall time from now.
-        one: runs a round.
-        keep: called with all rounds after each.
+        rounds: Rounds of an earlier run, which count.
+        wanted: Number of rounds, at least 1.
+        budget_s: Wall time from now, in seconds.
+        one: Function that runs a round.
+        keep: Function that is called with all rounds after each.
     """
     until, longest_s = time.monotonic() + budget_s, 0.0
     while len(rounds) < wanted and time.monotonic() + longest_s <= until:
@@ -336,7 +337,7 @@ def main() -> None:
 
     def keep(found: list[Round]) -> None:
         result = summary(args.clients, found)
-        write_atomically(path, json.dumps(about | result, indent=1) + "\n")
+        write_atomically(path, row_json(about | result))
         shown = {name: value for name, value in result.items() if name != "rounds"}
         print(f"round {len(found)} of {args.rounds}, {found[-1].wall_s:g} s: {json.dumps(shown)}", flush=True)
 

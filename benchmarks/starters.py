@@ -30,11 +30,11 @@ class Row:
     """The result for one starter.
 
     Attributes:
-        problem: its name.
-        language: of the source.
-        stage: the furthest that it completed.
+        problem: Name of the problem.
+        language: Language of the source.
+        stage: Furthest stage completed.
         failure: None where it is right; `compiled_only` where it could not be run.
-        message: of a failure.
+        message: Message of the failure; "" if none.
     """
 
     problem: str

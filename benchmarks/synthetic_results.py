@@ -22,10 +22,10 @@ def synthetic_attempts(agents: int, samples: int, turns: int = 1, seed: int = 0)
     """Attempts at every problem of the catalogue, by agents of rising skill.
 
     Args:
-        agents: their number.
-        samples: episodes of each problem and agent.
-        turns: of each episode.
-        seed: of everything that is drawn.
+        agents: Number of agents, at least 1.
+        samples: Number of episodes of each problem and agent, at least 1.
+        turns: Number of turns of each episode, at least 1.
+        seed: Seed of everything that is drawn.
     """
     draw = random.Random(seed)
     reward = find_reward("default")

@@ -240,3 +240,12 @@ def test_references_stand_alone():
         tops = {name.partition(".")[0] for name in imports_of(path)}
         wrong = tops - {"torch", "triton"} - set(sys.stdlib_module_names)
         assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}; a reference needs torch (and its triton) alone"
+
+
+def test_import_linter_sees_every_folder_of_tests():
+    """All but the candidates, one of which has a syntax error that it cannot read."""
+    roots = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    folders = {
+        f"tests.{path.parts[0]}" for path in (p.relative_to(ROOT / "tests") for p in (ROOT / "tests").glob("*/**/*.py"))
+    }
+    assert folders - {"tests.candidates"} == {name for name in roots if name.startswith("tests.")}

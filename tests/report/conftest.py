@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.browser import CHROMIUM, Browser
 from tests.leaks import Lasting
+from tests.report.browser import CHROMIUM, Browser
 
 
 @pytest.fixture(scope="module")

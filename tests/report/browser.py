@@ -93,7 +93,7 @@ class Browser:
                 raise BrowserFailure(f"never true: {script}; {self.problems}")
             time.sleep(0.02)
 
-    def run(self, script: str) -> Any:  # noqa: ANN401  # whatever the page has
+    def run(self, script: str) -> Any:  # whatever the page has
         """The value of a piece of JavaScript, of a promise once it is kept."""
         found = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in found:
