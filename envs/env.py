@@ -272,16 +272,21 @@ class PKBEnv(gym.Env[Observation, str]):
             InfrastructureError: the evaluator could not be started or reached.
             ConfigError: an evaluation service has no such device, or not as many ranks.
         """
-        if not isinstance(action, str):
-            raise gym.error.InvalidAction(f"an action is source text (str), got {type(action).__name__}")
-        feedback = self._episode.earlier_feedback(action) or self._evaluate(action)
-        turn = self._episode.record(action, feedback)
+        source = checked_action(action)
+        feedback = self._episode.earlier_feedback(source) or self.evaluate(source)
+        turn = self._episode.record(source, feedback)
         info: dict[str, Any] = {"feedback": feedback, "reward_valid": turn.is_valid, "reward_parts": turn.parts}
         if turn.value is not None:
             info["value"] = turn.value
         return self._observe(), turn.reward, False, turn.is_fault, info
 
-    def _evaluate(self, source: str) -> Feedback:
+    def evaluate(self, source: str) -> Feedback:
+        """Has the evaluator judge a source as the next submission, without recording it.
+
+        Raises:
+            InfrastructureError: The evaluator could not be started or reached.
+            ConfigError: An evaluation service has no such device, or not as many ranks.
+        """
         return evaluator_registry.find_evaluator(self._evaluator).evaluate(self._problem, source, self.request)
 
     def render(self) -> Frame | None:
@@ -317,3 +322,14 @@ class PKBEnv(gym.Env[Observation, str]):
             languages = LANGUAGES[self._config.device] if language == "auto" else (language,)
             self._task = task_text(self._problem, self._config, languages, known_hardware(self._config.device))
         return observe(self._task, self._episode)
+
+
+def checked_action(action: object) -> str:
+    """An action that is text.
+
+    Raises:
+        InvalidAction: The action is not a string.
+    """
+    if not isinstance(action, str):
+        raise gym.error.InvalidAction(f"an action is source text (str), got {type(action).__name__}")
+    return action

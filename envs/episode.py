@@ -39,7 +39,7 @@ class Turn(TurnScore):
 
 
 class Episode:
-    """The submissions of one episode; the environment, the TRL tool, the trainer and the corpus all use it.
+    """The submissions of one episode, for the environment, `EpisodeLoop` and the corpus.
 
     Args:
         reward: values each submission and rewards each turn, see `EpisodeScore`.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-import gymnasium as gym
-
-from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.envs.episode import Episode, Turn
+from pkb_gym.envs.env import checked_action
+from pkb_gym.envs.episode import Episode
+from pkb_gym.envs.loop import EpisodeLoop, TurnResult
 from pkb_gym.envs.suite import SuiteEnv
 from pkb_gym.envs.wrappers import chat_message
 
@@ -35,26 +35,11 @@ class _LimitedSuite(SuiteEnv):
 
     @classmethod
     def name_in_errors(cls) -> str:
-        """See `PKBEnv`."""
+        """The class as its users know it."""
         return SubmissionSession.__name__
 
     def _new_episode(self) -> Episode:
         return Episode(self._reward, self._max_turns)
-
-
-@dataclass(frozen=True)
-class SubmissionReply:
-    """The answer to one submission.
-
-    Attributes:
-        text: the message to the model.
-        turn: the submission and its score; None where it was refused and counts for nothing.
-        gain: increase of the episode's best value, for frameworks that add steps up; None where it was not judged.
-    """
-
-    text: str
-    turn: Turn | None
-    gain: float | None
 
 
 class SubmissionSession:
@@ -76,6 +61,7 @@ class SubmissionSession:
 
     def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
         self._env = _LimitedSuite(split, max_turns, **kwargs)
+        self._loop = EpisodeLoop(self._env.episode)
         self._closed = False
 
     @property
@@ -91,7 +77,7 @@ class SubmissionSession:
     @property
     def is_over(self) -> bool:
         """Whether no further submission is judged."""
-        return self._closed or self.episode.refusal is not None
+        return self._closed or self._loop.is_over
 
     def reset(self, problem: str | None = None, seed: int | None = None) -> str:
         """Begins an episode.
@@ -108,6 +94,7 @@ class SubmissionSession:
         """
         options = {} if problem is None else {"problem": problem}
         observation, _info = self._env.reset(seed=seed, options=options)
+        self._loop = EpisodeLoop(self._env.episode)
         self._closed = False
         return chat_message(observation)
 
@@ -120,41 +107,33 @@ class SubmissionSession:
         for source, feedback in attempts:
             self.episode.record(source, feedback)
 
-    def submit(self, source: str) -> SubmissionReply:
+    def submit(self, source: str) -> TurnResult:
         """Has a source judged.
 
         Args:
-            source: its text.
+            source: Text of the submission.
 
         Returns:
             The message that follows it. A failure of the evaluator is part of it, never an exception.
 
         Raises:
-            InvalidAction: the source is no text; it counts for nothing.
-            ConfigError: an evaluation service has no such device, or not as many ranks. The submission counts as not
+            InvalidAction: The source is no text; it counts for nothing.
+            ConfigError: An evaluation service has no such device, or not as many ranks. The submission counts as not
                 judged, as after any other exception, so that an episode of a framework that catches it has no value.
         """
         if self._closed:
-            return SubmissionReply(CLOSED, None, 0.0)
-        episode = self.episode
-        if (refusal := episode.refusal) is not None:
-            return SubmissionReply(refusal, None, 0.0)
-        best_before = episode.best_value or 0.0
+            return TurnResult(CLOSED)
+        if not self.is_over:
+            checked_action(source)
         try:
-            observation, *_ = self._env.step(source)
-        except InfrastructureError as error:
-            turn = episode.record(source, None)
-            text = f"The evaluator failed: {error}; nothing more is judged in this episode."
-            return SubmissionReply(text, turn, None)
-        except gym.error.InvalidAction:
-            raise
+            result = self._loop.submit(source, self._env.evaluate)
         except Exception:
             logger.warning("a submission of %s was not judged", self.problem, exc_info=True)
-            episode.record(source, None)
             raise
-        left, turn = episode.turns_left, episode.turns[-1]
-        text = f"{chat_message(observation)}\n{left} submission{'' if left == 1 else 's'} left."
-        return SubmissionReply(text, turn, (episode.best_value or 0.0) - best_before if turn.is_valid else None)
+        if result.turn is None or result.turn.feedback is None:
+            return result
+        left = self.episode.turns_left
+        return replace(result, text=f"{result.text}\n{left} submission{'' if left == 1 else 's'} left.")
 
     def close(self) -> None:
         """Ends the episode; calling it again changes nothing. The evaluator, shared by a process, goes on."""

@@ -6,7 +6,8 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from pkb_gym.envs.session import SubmissionReply, SubmissionSession
+from pkb_gym.envs.loop import TurnResult
+from pkb_gym.envs.session import SubmissionSession
 
 SIDE_BY_SIDE = 256
 """Submissions of a process that wait for the evaluator at a time; the evaluator has its own order."""
@@ -26,7 +27,7 @@ class AsyncSession:
         self.session = session
         self._one_at_a_time = asyncio.Lock()
 
-    async def submit(self, source: str) -> SubmissionReply:
+    async def submit(self, source: str) -> TurnResult:
         """See `SubmissionSession.submit`."""
         async with self._one_at_a_time:
             return await asyncio.get_running_loop().run_in_executor(_threads(), self.session.submit, source)

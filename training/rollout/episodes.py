@@ -12,6 +12,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.envs.episode import Episode, Turn
+from pkb_gym.envs.loop import EpisodeLoop
 from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.reward import Reward
@@ -132,6 +133,7 @@ class RolloutEpisode(Episode):
         self.submissions: list[Submission] = []
         self.replies: list[PolicyReply] = []
         self._messages = 0
+        self._loop = EpisodeLoop(self, task.style)
         self._evaluator = evaluator
         self._feedback_text = feedback
 
@@ -160,25 +162,22 @@ class RolloutEpisode(Episode):
         Args:
             source: that the tool was called with, as far as it is known.
         """
-        turn = self.record(source, None)
-        answer = self.message(self.task.style)
-        self._add(turn, Verdict(None, "crashed", 0.0, is_duplicate=False), answer)
-        return answer
+        return self._add(source, Verdict(None, "crashed", 0.0, is_duplicate=False))
 
     async def submit(self, source: str) -> str:
         """Evaluates a source and returns the tool message that answers it."""
         if (refusal := self.refusal) is not None:
             return refusal
-        verdict = await self._evaluator.evaluate(self.task.problem, source, self.task.config)
-        turn = self.record(source, verdict.feedback)
-        has_failed = verdict.feedback is not None and verdict.feedback.failure is not None
-        answer = FAILED if has_failed and self._feedback_text == "verdict" else self.message(self.task.style)
-        self._add(turn, verdict, answer)
-        return answer
+        return self._add(source, await self._evaluator.evaluate(self.task.problem, source, self.task.config))
 
-    def _add(self, turn: Turn, verdict: Verdict, answer: str) -> None:
+    def _add(self, source: str, verdict: Verdict) -> str:
+        result = self._loop.judged(source, verdict.feedback)
+        assert result.turn is not None
+        has_failed = verdict.feedback is not None and verdict.feedback.failure is not None
+        answer = FAILED if has_failed and self._feedback_text == "verdict" else result.text
         reply = len(self.replies) - 1 if self.replies else None
-        self.submissions.append(Submission(reply, max(0, self._messages - 1), turn, verdict, answer))
+        self.submissions.append(Submission(reply, max(0, self._messages - 1), result.turn, verdict, answer))
+        return answer
 
     def values(self) -> list[float | None]:
         """Value of each message: that of the best of its submissions, or the empty value without any.

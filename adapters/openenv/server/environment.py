@@ -11,7 +11,8 @@ from openenv.core.env_server.types import EnvironmentMetadata
 from pkb_gym import __version__
 from pkb_gym.adapters.settings import EpisodeSettings
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.envs.session import SubmissionReply, SubmissionSession
+from pkb_gym.envs.loop import TurnResult
+from pkb_gym.envs.session import SubmissionSession
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
 from pkb_openenv.models import KernelAction, KernelObservation, PKBState
@@ -73,7 +74,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
         return self._observation(self._session, self._session.submit(action.source))
 
     @staticmethod
-    def _observation(session: SubmissionSession, reply: SubmissionReply) -> KernelObservation:
+    def _observation(session: SubmissionSession, reply: TurnResult) -> KernelObservation:
         turn = reply.turn
         feedback = None if turn is None else turn.feedback
         return KernelObservation(

@@ -11,7 +11,7 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from pkb_gym.envs.session import SubmissionReply
+from pkb_gym.envs.loop import TurnResult
 from pkb_verifiers.config import SubmitConfig
 from pkb_verifiers.state import EvaluatedSource, KernelState, judged
 
@@ -47,7 +47,7 @@ class KernelToolset(vf.Toolset[SubmitConfig, KernelState]):
         state.is_over = is_over
         return reply.text
 
-    def _judge(self, state: KernelState, source: str) -> tuple[SubmissionReply, bool]:
+    def _judge(self, state: KernelState, source: str) -> tuple[TurnResult, bool]:
         session = self.config.task.episode(state.problem).open_session(state.problem)
         session.reset(state.problem, state.seed)
         session.restore(judged(state.attempts))

@@ -7,24 +7,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
 
-import gymnasium as gym
-
-import pkb_gym  # noqa: F401  # registers the environments
 from pkb_gym.agents.protocol import AgentProvider, AgentTask, Message, Reply
-from pkb_gym.agents.run.episode_evaluator import EpisodeEvaluator
 from pkb_gym.agents.run.identity import RunIdentity
 from pkb_gym.agents.run.prompts import system_text, unread_text
 from pkb_gym.agents.run.results import Turns, was_judged
 from pkb_gym.agents.submissions import read_submission
-from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.attempt import Attempt, ChatMessage
+from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.attempts import judged_attempt
 from pkb_gym.envs.env import PKBEnv
-from pkb_gym.envs.episode import Turn
+from pkb_gym.envs.loop import EpisodeLoop
 from pkb_gym.envs.text.brief import brief_task
 from pkb_gym.rewards import find_reward
 from pkb_gym.rewards.empty_value import empty_value
@@ -97,46 +92,38 @@ class _Conversation:
 
     def __init__(self, player: EpisodePlayer, plan: EpisodePlan, earlier: Turns) -> None:
         self._player, self._plan, self._earlier = player, plan, earlier
-        judged = [attempt for _, attempt in sorted(earlier.items()) if attempt.source is not None]
-        feedback = {place: a.feedback for place, a in enumerate(judged) if was_judged(a) and a.feedback is not None}
-        self._evaluator = EpisodeEvaluator(player.evaluator, feedback)
+        submitted = [attempt for _, attempt in sorted(earlier.items()) if attempt.source is not None]
+        self._feedback = {place: attempt.feedback for place, attempt in enumerate(submitted) if was_judged(attempt)}
+        """Feedback of earlier calls, by number of the submission."""
         run, requested, seed = player.run, player.run.requested, plan.seed(player.run.seed)
-        self._env = gym.make(
-            f"PKB/{plan.problem.name}-v0",
-            max_episode_steps=run.turns,
-            disable_env_checker=True,
-            evaluator=self._evaluator,
+        self._env = PKBEnv(
+            plan.problem.name,
+            evaluator=player.evaluator,
             reward=run.reward,
             **{name: getattr(requested, name) for name in ENV_ARGUMENTS},
         )
-        self._bare = cast(PKBEnv, self._env.unwrapped)
         observation, _ = self._env.reset(seed=seed)
-        brief = run.style == "brief"
-        task = brief_task(plan.problem, self._bare.config) if brief else str(observation["task"])
+        self._loop = EpisodeLoop(self._env.episode, run.style, run.turns, run.plateau)
+        task = brief_task(plan.problem, self._env.config) if run.style == "brief" else str(observation["task"])
         self._messages = [Message("system", system_text(run.style, run.turns)), Message("user", task)]
         self._read = 0
         """Messages that earlier turns have recorded."""
-        self._agent = player.provider.begin(AgentTask(plan.problem, self._bare.config, plan.sample, seed))
+        self._agent = player.provider.begin(AgentTask(plan.problem, self._env.config, plan.sample, seed))
         self._empty_value = empty_value(find_reward(run.reward))
+        self._duration_s: float | None = None
+        """Wall time of the last evaluation in seconds; None where the feedback is an earlier one."""
 
     def play(self) -> EpisodeStatus:
-        try:
-            best, since_best = self._bare.episode.best_value, 0
-            for number in range(self._player.run.turns):
-                if self._player.run.plateau is not None and since_best >= self._player.run.plateau:
-                    break
-                status = self._play_turn(number)
-                if status is not None:
-                    return status
-                now = self._bare.episode.best_value
-                since_best = 0 if now is not None and (best is None or now > best) else since_best + 1
-                best = now
-            return EpisodeStatus.COMPLETE
-        finally:
-            self._env.close()
+        number = 0
+        while not self._loop.is_over:
+            status = self._play_turn(number)
+            if status is not None:
+                return status
+            number += 1
+        return EpisodeStatus.COMPLETE
 
     def _play_turn(self, number: int) -> EpisodeStatus | None:
-        """One reply and what comes of it; None where the episode goes on."""
+        """One reply and its result; None where the episode goes on."""
         earlier = self._earlier.get(number)
         stands = earlier is not None and was_judged(earlier)
         if not stands and not self._player.may_go_on():
@@ -153,30 +140,32 @@ class _Conversation:
         given = reply or Reply("")  # an episode without any attempt would be missing where others are counted
         attempt = self._attempt(number, given, reply_s)
         found = read_submission(given)
-        turn = None
         if found.source is None:
             attempt = attempt.model_copy(update={"reward": self._empty_value})
-            answer = unread_text(found.taken)
+            result = self._loop.not_submitted(unread_text(found.taken))
         else:
-            turn = self._submit(found.source)
-            attempt = judged_attempt(attempt, turn, self._evaluator.duration_s)
-            answer = self._bare.episode.message(self._player.run.style)
+            self._duration_s = None
+            result = self._loop.submit(found.source, self._evaluate)
+            assert result.turn is not None, "an episode that is over takes no reply"
+            attempt = judged_attempt(attempt, result.turn, self._duration_s)
         if not stands:
             self._player.record(attempt)
-        if turn is not None and turn.is_fault:
+        if result.turn is not None and result.turn.is_fault:
             return EpisodeStatus.NOT_JUDGED
         self._messages.append(Message("assistant", given.content, submission=given.submission))
         self._read = len(self._messages)
-        self._messages.append(Message("user" if given.submission is None else "tool", answer, turn=turn))
+        self._messages.append(Message("user" if given.submission is None else "tool", result.text, turn=result.turn))
         return EpisodeStatus.COMPLETE if reply is None else None
 
-    def _submit(self, source: str) -> Turn:
-        self._evaluator.duration_s = None  # of a source that was submitted before, nothing is evaluated
+    def _evaluate(self, source: str) -> Feedback:
+        """Has a source judged, unless an earlier call did."""
+        if (feedback := self._feedback.get(len(self._env.episode.turns))) is not None:
+            return feedback
+        began = time.monotonic()
         try:
-            self._env.step(source)
-        except InfrastructureError:
-            self._bare.episode.record(source, None)
-        return self._bare.episode.turns[-1]
+            return self._env.evaluate(source)
+        finally:
+            self._duration_s = time.monotonic() - began
 
     def _attempt(self, number: int, reply: Reply, reply_s: float | None) -> Attempt:
         run = self._player.run
@@ -185,7 +174,7 @@ class _Conversation:
             agent=run.agent,
             sample=self._plan.sample,
             turn=number,
-            requested=self._bare.request,
+            requested=self._env.request,
             reply=reply.content,
             reasoning=reply.reasoning,
             messages=tuple(ChatMessage(role=m.role, content=m.content) for m in self._messages[self._read :]),
