@@ -47,13 +47,13 @@ from pkb_gym.engine.wire.orders import Bound, Claims, Dialect, Loaded
 
 LOAD_TIMEOUT_S = 120.0
 GRACE_S = 30.0
-"""Between the deadline that the emulator keeps itself, and the one after which its process is ended."""
+"""Seconds between the deadline that the emulator keeps itself, and the end of its process."""
 
 EMULATOR_BYTES = 6 << 30
 """Address space of the emulator beside what ranks allocate: threads, shadow memory of the detector."""
 
-MOST_CAUSES = 4
-"""Findings of the detector that are named before a fault, which they may have caused."""
+MAX_CAUSES = 4
+"""Findings of the detector that are named before a fault, which they may have caused, at most."""
 
 TOGETHER = Schedule("together", 0)
 
@@ -74,14 +74,14 @@ class EmulatedGang:
     """One process that runs all ranks of one candidate; a context manager that ends it.
 
     Args:
-        zygote: the sandboxed one.
-        world_size: number of ranks.
-        emulator: the compiled emulator.
-        detect_races: whether each access is checked for what orders it.
+        zygote: Sandboxed zygote.
+        world_size: Number of ranks, 1 to 16.
+        emulator: Compiled emulator.
+        detect_races: Whether each access is checked for what orders it.
 
     Attributes:
-        timeout_s: deadline of the next order.
-        done: the report on the last block; None before the first.
+        timeout_s: Deadline of the next order in seconds.
+        done: Report on the last block; None before the first.
     """
 
     def __init__(self, zygote: Zygote, world_size: int, emulator: bytes, *, detect_races: bool = False) -> None:
@@ -122,7 +122,7 @@ class EmulatedGang:
         """Hands the process the heap that it shares with the reference gang, and each rank's end of the handovers.
 
         Raises:
-            InfrastructureError: the emulator could not be started.
+            InfrastructureError: The emulator could not be started.
         """
         self._heap = heap
         emulator = memory_file("pkb-emulator", self._emulator)
@@ -139,7 +139,7 @@ class EmulatedGang:
         """Loads a copy of the candidate on each rank.
 
         Raises:
-            GangFailed: it could not be loaded.
+            GangFailed: The candidate could not be loaded.
         """
         assert artifact.binary is not None, "native sources alone are emulated"
         binary = with_emulated_names(artifact.binary)
@@ -164,7 +164,7 @@ class EmulatedGang:
         """Makes the arguments of a block.
 
         Raises:
-            GangFailed: the process fell.
+            GangFailed: The process ended.
         """
         assert self._problem is not None
         problem, ranks = self._problem, range(self._world_size)
@@ -182,7 +182,7 @@ class EmulatedGang:
         """Calls the candidate on every rank, once on each of these sets; see `CandidateGang.run`.
 
         Raises:
-            GangFailed: a rank failed, the deadline passed, or a report does not fit the calls.
+            GangFailed: A rank failed, the deadline passed, or a report does not fit the calls.
         """
         order = RunRanks(tuple(sets), self._epoch, setting.schedule or TOGETHER, ceil(self.timeout_s))
         self._epoch += len(sets)
@@ -199,7 +199,7 @@ class EmulatedGang:
         self.done = done = limited(done, self._world_size)
         if done.fault is not None:
             failure = _NAMED.get(done.fault.kind, Failure.RUNTIME_ERROR)
-            causes = [finding.text for finding in done.findings[:MOST_CAUSES]]
+            causes = [finding.text for finding in done.findings[:MAX_CAUSES]]
             raise GangFailed(failure, done.fault.rank, "\n".join([*causes, done.fault.text]))
         if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
             raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")
@@ -210,7 +210,7 @@ class EmulatedGang:
         """Lets the frozen process go on for a while.
 
         Raises:
-            GangFailed: it cannot be frozen again.
+            GangFailed: The process cannot be frozen again.
         """
         self._gang.processes.thaw()
         time.sleep(seconds)
@@ -221,7 +221,7 @@ class EmulatedGang:
         self._gang.processes.thaw()
 
     def kill(self) -> None:
-        """Ends the process, of which nothing more is wanted but what it wrote."""
+        """Ends the process; its output stays."""
         self._gang.processes.kill()
 
     def processor_ticks(self) -> int:

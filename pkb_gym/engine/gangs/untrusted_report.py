@@ -12,15 +12,15 @@ from pkb_gym.engine.support.printable import printable
 from pkb_gym.engine.wire.emulated_orders import MAX_FINDINGS, MAX_TEXT, DetectorFinding, RanksDone
 
 MAX_LINKS = 4096
-"""Entries of traffic: several for each pair of ranks."""
+"""Entries of traffic of one report, at most: several for each pair of ranks."""
 
 
 def limited(done: RanksDone, world_size: int) -> RanksDone:
     """A report with as many texts as the emulator gives, of its lengths and printable, on ranks that exist.
 
     Args:
-        done: as it has arrived.
-        world_size: number of ranks.
+        done: Report as it has arrived.
+        world_size: Number of ranks, at least 1.
     """
     ranks = range(world_size)
     fault = done.fault

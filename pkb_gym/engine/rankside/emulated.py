@@ -1,7 +1,7 @@
 """The program of the process that emulates the GPUs of all ranks; see `emulated_orders`.
 
 The emulator's scheduler has one rank's thread or GPU run at a time. Arrival and departure are operations of a rank's
-stream: when the scheduler comes to one, the reference rank of the same number hands over as it does for gangs, by the
+stream: when the scheduler reaches one, the reference rank of the same number hands over as it does for gangs, by the
 shared heap, and this process copies between that and the memory of the emulated GPUs.
 """
 
@@ -97,8 +97,9 @@ class EmulatedRanks:
     """The emulator's world, and the candidate on each of its ranks.
 
     Args:
-        order: see there.
-        fds: the heap that is shared with the reference gang, the emulator, and two eventfds of each rank.
+        order: Order of the evaluator.
+        fds: Descriptors of the heap that is shared with the reference gang, of the emulator, and two eventfds of each
+            rank.
     """
 
     def __init__(self, order: OpenWorld, fds: list[int]) -> None:

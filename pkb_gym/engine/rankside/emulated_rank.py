@@ -24,9 +24,9 @@ class EmulatedHeap(Heap):
     """The heap of emulated GPUs as one rank sees it: memory of this process, which its library takes for a GPU's.
 
     Args:
-        segments: address of each rank's.
-        segment_bytes: of each.
-        rank: whose segment `tensor` looks in.
+        segments: Address of each rank's segment.
+        segment_bytes: Size of each segment in bytes.
+        rank: Rank whose segment `tensor` looks in.
     """
 
     cuda_device: int | None = 0
@@ -38,11 +38,11 @@ class EmulatedHeap(Heap):
         self.base = segments[0]
 
     def segment(self, rank: int) -> int:
-        """See `Heap`."""
+        """The address of a rank's segment."""
         return self._segments[rank]
 
     def tensor(self, slot: TensorSlot, rank: int | None = None) -> torch.Tensor:
-        """See `Heap`; of this rank alone."""
+        """The tensor in a slot of this rank's segment; as `Heap.tensor`."""
         import torch
 
         assert slot.shape is not None and rank in (None, self.rank)
@@ -56,12 +56,12 @@ class EmulatedHeap(Heap):
 
 
 class EmulatedDevice(CpuDevice):
-    """An emulated GPU, as far as a library's calls know it.
+    """An emulated GPU, as the calls of a library see it.
 
     Args:
-        rank: number of the rank.
-        world_size: number of ranks.
-        stream: address of its default stream.
+        rank: Number of the rank, from 0.
+        world_size: Number of ranks, at least 1.
+        stream: Address of its default stream.
     """
 
     def __init__(self, rank: int, world_size: int, stream: int) -> None:
@@ -70,7 +70,7 @@ class EmulatedDevice(CpuDevice):
 
 
 class EmulatedNative(Native):
-    """A kernel that is called on an emulated GPU; what it returns is copied when its stream is empty."""
+    """A kernel that is called on an emulated GPU; results are copied when its stream is empty."""
 
     world: World
 

@@ -9,13 +9,13 @@ class LinkTraffic(Record):
     """Bytes that the threads of one rank moved to and from the memory of another."""
 
     rank: int
-    """Whose threads."""
+    """Rank of the threads."""
     owner: int
-    """Whose memory it is."""
+    """Rank of the memory."""
     read_bytes_per_call: float
-    """By loads, copies and atomics."""
+    """Bytes of loads, copies and atomics in a call, on average."""
     written_bytes_per_call: float
-    """By stores, copies and atomics."""
+    """Bytes of stores, copies and atomics in a call, on average."""
 
 
 class Emulation(Record):
@@ -24,12 +24,12 @@ class Emulation(Record):
     schedules: tuple[str, ...]
     """Orders of execution of the checked calls, as "policy, seed"; they repeat with the same seed and key."""
     calls: int
-    """Of each rank, under all of them."""
+    """Calls of each rank, under all schedules."""
     warp_instructions: int
-    """That were executed, on all ranks."""
+    """Warp instructions that were executed, on all ranks."""
     findings: tuple[str, ...] = ()
-    """Of the detector, a line each; with `config.detect_races` alone, as all that follows."""
+    """Findings of the detector, a line each; with `config.detect_races` alone, as all that follows."""
     advice: tuple[str, ...] = ()
     """Accesses that move more than they need, by line of the source."""
     links: tuple[LinkTraffic, ...] = ()
-    """Between each two ranks."""
+    """Traffic of each pair of ranks."""
