@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _LINE = re.compile(r"^=========( *)(.*)$", re.MULTILINE)
-MOST_LINE_CHARS = 2000
+MAX_LINE_CHARS = 2000
 """A candidate writes such lines too; places are looked for again and again in each."""
 
 _INDENTATION = 2
@@ -39,8 +39,8 @@ class GpuFinding:
     """One report.
 
     Attributes:
-        headline: its first line.
-        lines: those below it.
+        headline: The first line of the report.
+        lines: The lines below the headline.
     """
 
     headline: str
@@ -57,7 +57,7 @@ def gpu_findings(output: str) -> list[GpuFinding]:
     """The reports of a run; failed calls alone where there is nothing else.
 
     Args:
-        output: of all ranks, one after the other.
+        output: Output of all ranks, one after the other.
     """
     found = [one for one in _reports(output) if not _NO_FINDING.match(one.headline) and _PROBED not in one.headline]
     return [one for one in found if not one.headline.startswith(_CALL_FAILED)] or found
@@ -69,8 +69,8 @@ def _reports(output: str) -> Iterator[GpuFinding]:
         if len(spaces) < _INDENTATION:
             if current is not None:
                 yield current
-            current = GpuFinding(text[:MOST_LINE_CHARS].strip())
+            current = GpuFinding(text[:MAX_LINE_CHARS].strip())
         elif current is not None:
-            current.lines.append(text[:MOST_LINE_CHARS].strip())
+            current.lines.append(text[:MAX_LINE_CHARS].strip())
     if current is not None:
         yield current

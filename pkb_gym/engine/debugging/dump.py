@@ -13,7 +13,7 @@ from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.reference.dumped_tensor import Dumped
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 
-MOST_DUMPED = 4
+MAX_DUMPED = 4
 """Tensors of a report that are written, of all ranks each."""
 
 
@@ -31,7 +31,7 @@ def dump_mismatches(run: CandidateRun, plan: BlockPlan, report: CheckReport, fol
     """
     found = [Dumped(one.trial, one.output) for one in report.mismatches if one.reason != "shape_or_dtype"]
     calls = {planned.trial: call for call, planned in enumerate(plan.sets)}
-    wanted = [one for one in dict.fromkeys(found) if one.trial in calls][:MOST_DUMPED]
+    wanted = [one for one in dict.fromkeys(found) if one.trial in calls][:MAX_DUMPED]
     if not wanted:
         return
     try:

@@ -102,10 +102,10 @@ def compile_sanitized(source: str, sanitizer: Sanitizer, cache: CompileCache, ti
     """A source for a sanitizer, or the result from the cache.
 
     Args:
-        source: one translation unit.
-        sanitizer: which.
-        cache: where results are kept.
-        timeout_s: deadline of the compiler.
+        source: Text of one translation unit.
+        sanitizer: Name of the sanitizer.
+        cache: Cache of compiled results.
+        timeout_s: Seconds that the compiler may take.
 
     Raises:
         InfrastructureError: there is no compiler.
@@ -137,8 +137,8 @@ def build_harness(sanitizer: Sanitizer, cache: CompileCache) -> bytes:
     """The harness for a sanitizer.
 
     Args:
-        sanitizer: which.
-        cache: where results are kept.
+        sanitizer: Name of the sanitizer.
+        cache: Cache of compiled results.
 
     Raises:
         InfrastructureError: it does not compile here, as where the sanitizer's library is missing.

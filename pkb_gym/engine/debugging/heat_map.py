@@ -9,7 +9,7 @@ from math import ceil, isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_CELLS = 64
+MAX_CELLS = 64
 """The most cells of a panel in each direction: larger tensors show the worst element of each cell."""
 
 PANEL_PX, GAP_PX, TITLE_PX = 320, 40, 56
@@ -21,8 +21,8 @@ def distances(got: NDArray[np.generic], expected: NDArray[np.generic]) -> NDArra
     """The distance of each element, in root mean squares of the expected tensor; infinite where either is no number.
 
     Args:
-        got: any shape.
-        expected: the same shape.
+        got: Array of the candidate, of any shape.
+        expected: Array of the baseline, of the same shape.
     """
     wide = np.complex128 if np.iscomplexobj(expected) else np.float64
     mine, theirs = got.astype(wide), expected.astype(wide)
@@ -36,7 +36,7 @@ def distances(got: NDArray[np.generic], expected: NDArray[np.generic]) -> NDArra
 
 
 def cells(apart: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The distances as at most `MOST_CELLS` rows and columns: the last dimension is that of columns.
+    """The distances as at most `MAX_CELLS` rows and columns: the last dimension is that of columns.
 
     A vector is folded into rows of about as many elements as there are rows.
     """
@@ -45,8 +45,8 @@ def cells(apart: NDArray[np.float64]) -> NDArray[np.float64]:
     flat = apart.reshape(-1, apart.shape[-1]) if apart.ndim > 1 else _folded(apart.reshape(-1))
     for axis in (0, 1):
         count = flat.shape[axis]
-        if count > MOST_CELLS:
-            begins = np.arange(MOST_CELLS) * count // MOST_CELLS
+        if count > MAX_CELLS:
+            begins = np.arange(MAX_CELLS) * count // MAX_CELLS
             flat = np.maximum.reduceat(flat, begins, axis=axis)
     return flat
 
@@ -62,8 +62,8 @@ def heat_map(title: str, ranks: Mapping[int, NDArray[np.float64]]) -> str:
     """The picture.
 
     Args:
-        title: above all panels.
-        ranks: rank -> distances of its elements.
+        title: Text above all panels.
+        ranks: Rank -> distances of its elements.
     """
     width = GAP_PX + len(ranks) * (PANEL_PX + GAP_PX)
     parts = [

@@ -23,10 +23,10 @@ def keep_run(run: CandidateRun, plan: BlockPlan, staging: BlockStaging, folder: 
     """Writes source, library, harness, scripts and the calls of a block whose baseline results are there.
 
     Args:
-        run: of the candidate.
-        plan: of the block.
-        staging: how its calls are conducted.
-        folder: made if it is not there; what an earlier run kept there is replaced.
+        run: Run of the candidate.
+        plan: Arguments and outputs of the block's calls.
+        staging: Conduct of these calls.
+        folder: Folder that is written to, made if it is not there; an earlier kept run is replaced.
 
     Raises:
         ConfigError: the folder cannot be written.
@@ -83,9 +83,9 @@ def run_script(world_size: int, tools: tuple[str, ...] = (), grace_s: int = 2) -
     """The script that runs a kept folder.
 
     Args:
-        world_size: processes that it starts.
-        tools: of compute-sanitizer, that it offers.
-        grace_s: how long the other ranks may go on under a tool once one has ended with a finding.
+        world_size: Number of processes that it starts.
+        tools: Tools of compute-sanitizer that it offers.
+        grace_s: Seconds that the other ranks may go on under a tool once one has ended with a finding.
     """
     values = {"@WORLD_SIZE@": str(world_size), "@TOOLS@": " ".join(tools), "@GRACE_S@": str(grace_s)}
     text = RUN_SCRIPT.read_text(encoding="utf-8")

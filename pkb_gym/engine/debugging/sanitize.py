@@ -36,10 +36,10 @@ def sanitize(run: CandidateRun, cache: CompileCache, plan: BlockPlan, staging: B
     """Runs the calls of a block under each sanitizer that was asked for; adds the reports.
 
     Args:
-        run: of the candidate.
-        cache: where builds are kept.
-        plan: of a block whose baseline results are there.
-        staging: how its calls are conducted.
+        run: Run of the candidate.
+        cache: Cache of builds.
+        plan: Calls of a block whose baseline results are there.
+        staging: Conduct of these calls.
 
     Raises:
         Stopped: a sanitizer has found something.
@@ -90,9 +90,9 @@ class _GpuTool:
     """The extra needs of a run under compute-sanitizer; none under g++'s sanitizers.
 
     Attributes:
-        environment: command that sets variables.
-        readable: folders.
-        devices: device files.
+        environment: Command that sets environment variables.
+        readable: Folders that the sandbox shows.
+        devices: Device files that the sandbox shows.
     """
 
     environment: tuple[str, ...] = ()

@@ -12,9 +12,9 @@ from pkb_gym.engine.records.config import SANITIZERS, Sanitizer
 from pkb_gym.engine.records.feedback import SanitizerReport
 from pkb_gym.engine.support.printable import printable
 
-MOST_REPORTS = 8
-MOST_SUMMARY_CHARS = 300
-MOST_OWN_LINES = 3
+MAX_REPORTS = 8
+MAX_SUMMARY_CHARS = 300
+MAX_OWN_LINES = 3
 
 _SUMMARIES = {
     "address": re.compile(r"^SUMMARY: AddressSanitizer: (.*)$", re.MULTILINE),
@@ -27,9 +27,9 @@ def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[Sanitizer
     """The reports of a run under a sanitizer: one for each distinct summary, or one of a run without findings.
 
     Args:
-        sanitizer: which.
-        output: of all ranks.
-        status: of the run, see `debugging/run.sh`.
+        sanitizer: Name of the sanitizer.
+        output: Output of all ranks.
+        status: Exit status of the run, see `debugging/run.sh`.
     """
     output = _FOLDERS.sub("", output)
     summaries = list(dict.fromkeys(_summaries(sanitizer, output)))
@@ -42,7 +42,7 @@ def reports_in(sanitizer: Sanitizer, output: str, status: int) -> list[Sanitizer
         SanitizerReport(
             sanitizer=sanitizer, found=True, summary=printable(summary), report="" if number else _shown(output)
         )
-        for number, summary in enumerate(summaries[:MOST_REPORTS])
+        for number, summary in enumerate(summaries[:MAX_REPORTS])
     ]
 
 
@@ -70,9 +70,9 @@ _OWN_LINE = re.compile(r"\bkernel\.(?:cpp|cu):\d+")
 def _summaries(sanitizer: Sanitizer, output: str) -> Iterator[str]:
     """One line for each report, with the candidate's own lines where the summary names another file."""
     for summary, lines in _reports(sanitizer, output):
-        summary = summary[:MOST_SUMMARY_CHARS]
+        summary = summary[:MAX_SUMMARY_CHARS]
         frames = "\n".join(line for line in lines if EXPORTED not in line)
-        own = list(dict.fromkeys(_OWN_LINE.findall(frames)))[:MOST_OWN_LINES]
+        own = list(dict.fromkeys(_OWN_LINE.findall(frames)))[:MAX_OWN_LINES]
         if summary.startswith(_RED_ZONE):
             summary = f"outside of every tensor: {summary}"
         yield summary if _OWN_LINE.search(summary) or not own else f"{summary} ({', '.join(own)})"

@@ -55,7 +55,7 @@ LOAD_TIMEOUTS = 3
 
 LEAST_BETWEEN_S, TIMEOUTS_BETWEEN = 30.0, 3
 """Limit of the time between blocks, of all of them together, in seconds or deadlines, whichever is longer: honest ranks
-need milliseconds to bind arguments, to come to the gate and to be frozen."""
+need milliseconds to bind arguments, to reach the gate and to be frozen."""
 
 STOPPING_NS = 1_000_000
 """A thread that merely waits for a processor stops within this; the time of one at work for longer counts."""
@@ -68,11 +68,11 @@ class Job:
     """The work of a gang.
 
     Attributes:
-        problem: what the candidate solves.
-        dialect: of the candidate.
-        scratch_bytes: symmetric scratch of each rank.
-        memory_bytes: main memory that each rank may allocate.
-        stack_trace: the library that records the call stack of a crashed rank; None for none.
+        problem: Problem that the candidate solves.
+        dialect: Dialect of the candidate.
+        scratch_bytes: Symmetric scratch of each rank.
+        memory_bytes: Main memory that each rank may allocate.
+        stack_trace: The library that records the call stack of a crashed rank; None for none.
     """
 
     problem: Problem
@@ -87,11 +87,11 @@ class BlockSetting:
     """The sequence of calls in a block.
 
     Attributes:
-        handovers: between them.
-        pad_ns: see `EnqueuedHandover`.
-        holds_ns: of each rank as in `RunBlock`; empty for none.
-        stopped_rank: a rank that is stopped now and then for about a millisecond; None for none.
-        schedule: of emulated ranks; None for all together.
+        handovers: Kind of the handovers between calls.
+        pad_ns: Nanoseconds that the host waits at each handover beyond its launch, see `EnqueuedHandover`.
+        holds_ns: Nanoseconds of the holds of each rank's calls, as in `RunBlock`; empty for none.
+        stopped_rank: A rank that is stopped now and then for about a millisecond; None for none.
+        schedule: Order of execution of emulated ranks; None for all together.
     """
 
     handovers: HandoverKind = "none"
@@ -105,11 +105,11 @@ class CandidateGang:
     """A gang that runs one candidate. It starts thawed; between blocks it is kept frozen.
 
     Args:
-        zygote: the sandboxed one.
-        device: what its ranks run on.
-        world_size: number of ranks.
-        allow_processes: whether ranks may start programs.
-        ranks_per_gpu: neighbouring ranks that share a GPU.
+        zygote: The sandboxed zygote.
+        device: Kind of device that the ranks run on.
+        world_size: Number of ranks.
+        allow_processes: Whether ranks may start programs.
+        ranks_per_gpu: Neighbouring ranks that share a GPU.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class CandidateGang:
         return self._gang.output
 
     def output_of(self, rank: int) -> str:
-        """As `output`, of one rank alone and as it wrote it."""
+        """The tail of what one rank has written to stdout and stderr so far, as it wrote it."""
         return self._gang.output_of(rank)
 
     @property
@@ -164,8 +164,8 @@ class CandidateGang:
         """Gets its ranks ready before a candidate is known.
 
         Args:
-            dialect: of the candidates that it can serve.
-            one_queue: whether a single hardware queue will do, see `rankside.devices.CudaDevice`.
+            dialect: Dialect of the candidates that it can serve.
+            one_queue: Whether a single hardware queue will do, see `rankside.devices.CudaDevice`.
 
         Raises:
             InfrastructureError: they could not be prepared.
@@ -193,8 +193,8 @@ class CandidateGang:
         """A block of calls of nothing, while no candidate is loaded.
 
         Args:
-            order: see there.
-            stage: as `run` takes it.
+            order: Order of the block.
+            stage: Function that puts the inputs into the heap, see `run`.
 
         Returns:
             Nanoseconds by the evaluator's clock.
@@ -289,11 +289,11 @@ class CandidateGang:
         """Calls the candidate once on each of these sets, then freezes the gang.
 
         Args:
-            sets: indices into the bound block.
-            stage: puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
+            sets: Indices into the bound block.
+            stage: Puts the inputs into the heap; called while every rank stands frozen before the gate, so that no
                 thread of a candidate sees them before the clock runs. Names the processors that the ranks are to run
                 on then, if it matters.
-            setting: see there.
+            setting: Sequence of the block's calls.
 
         Returns:
             Nanoseconds by the evaluator's clock until no thread of a rank was at work, and each rank's claims of each
@@ -313,9 +313,9 @@ class CandidateGang:
         """As `run`, for where the time goes.
 
         Args:
-            sets: see `run`.
-            stage: see `run`.
-            link_bytes_per_s: see `ProfileBlock`.
+            sets: Indices into the bound block.
+            stage: Function that puts the inputs into the heap, see `run`.
+            link_bytes_per_s: Most bytes per second that can leave or enter a GPU by its links; None without peers.
 
         Returns:
             Each rank's report.

@@ -18,7 +18,7 @@ class CandidateRanks(Protocol):
     """Ranks that run one candidate; `CandidateGang` describes the methods.
 
     Attributes:
-        timeout_s: deadline of the next order.
+        timeout_s: Deadline of the next order.
     """
 
     timeout_s: float

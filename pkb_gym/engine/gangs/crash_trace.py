@@ -18,7 +18,7 @@ def places_in(output: str) -> list[int]:
     """Offsets in the candidate's library where a rank stood, innermost first.
 
     Args:
-        output: that the rank wrote; its last trace counts.
+        output: Output of the rank; its last trace counts.
     """
     traces = list(_TRACE.finditer(output))
     if not traces:
@@ -32,8 +32,8 @@ def traces_of(output: str, library: int) -> str:
     """The traces of one rank of a process that runs several, each in a copy of the library.
 
     Args:
-        output: that the process wrote.
-        library: number of the copy, which is that of the rank; a process of one copy does not name it.
+        output: Output of the process.
+        library: Number of the copy, which is that of the rank; a process of one copy does not name it.
     """
     return "\n".join(trace[0] for trace in _TRACE.finditer(output) if int(trace["library"] or 0) == library)
 
@@ -49,7 +49,7 @@ def python_lines_in(output: str) -> list[str]:
     """Lines of a candidate of the python dialect where a rank stood, innermost first, as `faulthandler` writes them.
 
     Args:
-        output: that the rank wrote; of several threads the last that runs the candidate counts.
+        output: Output of the rank; of several threads the last that runs the candidate counts.
     """
     dumps = [_PYTHON.findall(part) for part in _DUMP.split(output)[1:]]
     last: list[tuple[str, str]] = next((lines for lines in reversed(dumps) if lines), [])

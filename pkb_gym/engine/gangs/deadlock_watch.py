@@ -24,8 +24,8 @@ class DeadlockWatch:
     never makes one.
 
     Args:
-        pidfds: of the ranks.
-        heap: where they report their waits.
+        pidfds: Descriptors of the ranks' processes.
+        heap: Heap in which the ranks report their waits.
     """
 
     def __init__(self, pidfds: Sequence[int], heap: SymmetricHeap) -> None:

@@ -36,9 +36,9 @@ class GangFailed(Exception):
     """Raised when a rank failed or a deadline passed; the gang is of no further use.
 
     Attributes:
-        failure: as it is reported.
-        rank: that failed first; None where it is unknown.
-        killed: whether a process of the gang was killed, which need not be the doing of the candidate.
+        failure: Kind of failure that is reported.
+        rank: Number of the rank that failed first; None where it is unknown.
+        killed: Whether a process of the gang was killed, which need not be the doing of the candidate.
     """
 
     def __init__(self, failure: Failure, rank: int | None, message: str, *, killed: bool = False) -> None:
@@ -58,9 +58,9 @@ def first_failure(ended: Mapping[int, int], errors: Mapping[int, Failed], otherw
     """Attributes a failure to the rank that fell first.
 
     Args:
-        ended: rank -> exit status, or minus the signal that ended it; of ranks that have ended, in that order.
-        errors: rank -> the error that it reported, in the order of arrival.
-        otherwise: the detail of the failure where neither shows the cause.
+        ended: Rank -> exit status, or minus the signal that ended it; of ranks that have ended, in that order.
+        errors: Rank -> the error that it reported, in the order of arrival.
+        otherwise: The detail of the failure where neither shows the cause.
     """
     crashed = [rank for rank, status in ended.items() if status != 0 and rank not in errors]
     if crashed:
@@ -80,9 +80,9 @@ def missed_deadline(places: Mapping[int, str], busy: Collection[int], timeout_s:
     """Distinguishes a deadlock, where every unfinished rank waits, from a timeout, where one computes on.
 
     Args:
-        places: unfinished rank -> where it stands, in words; empty where that is unknown.
-        busy: those that were seen computing.
-        timeout_s: the deadline that has passed.
+        places: Unfinished rank -> where it stands, in words; empty where that is unknown.
+        busy: Ranks that were seen computing.
+        timeout_s: The deadline that has passed.
     """
     waiting = {rank for rank in places if rank not in busy or "waits" in places[rank]}
     failure = Failure.DEADLOCK if waiting == set(places) else Failure.TIMEOUT
@@ -96,7 +96,7 @@ def deadlocked(places: Mapping[int, str]) -> GangFailed:
     """The deadlock of ranks that were seen to wait for good.
 
     Args:
-        places: unfinished rank -> where it waits, in words.
+        places: Unfinished rank -> where it waits, in words.
     """
     lines = [f"rank {rank}: {place}" for rank, place in places.items()]
     what = f"{EVERYONE_WAITS}, and no thread runs that could signal. {'; '.join(lines)}"

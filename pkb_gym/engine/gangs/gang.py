@@ -58,8 +58,8 @@ class Replies(Generic[Reply]):
     """One reply from each rank.
 
     Attributes:
-        messages: in order of ranks.
-        raw: the bytes that came with them.
+        messages: Replies in the order of ranks.
+        raw: The bytes that came with them.
         ended_ns: perf_counter_ns when the last had arrived.
     """
 
@@ -72,13 +72,13 @@ class Gang:
     """Handle on a running gang; a context manager that ends it.
 
     Args:
-        zygote: that forks it.
-        entry: see `GangRequest`.
-        world_size: number of ranks.
+        zygote: Zygote that forks the gang.
+        entry: Module whose `main` each rank runs, see `GangRequest`.
+        world_size: Number of ranks.
         confinement: None for a trusted gang.
 
     Attributes:
-        processes: its processes, to stop, continue and look at.
+        processes: Processes of the gang, to stop, continue and look at.
 
     Raises:
         InfrastructureError: it could not be started.
@@ -161,7 +161,7 @@ class Gang:
         return self._output.tail
 
     def output_of(self, rank: int) -> str:
-        """As `output`, of one rank alone and as it wrote it."""
+        """The tail of what one rank has written to stdout and stderr so far, as it wrote it."""
         self._output.drain_all()
         return self._output.tail_of(rank)
 
@@ -178,12 +178,12 @@ class Gang:
         """Sends one order to each rank and waits for one reply from each.
 
         Args:
-            orders: one per rank.
-            expect: kind of the replies.
-            timeout_s: deadline for all of them.
-            fds: descriptors that go to every rank.
-            own_fds: behind those, of each rank descriptors of its own; empty for none.
-            heap: where ranks report their places; None before they have one.
+            orders: One order for each rank.
+            expect: Kind of the replies.
+            timeout_s: Deadline for all of them.
+            fds: Descriptors that go to every rank.
+            own_fds: Descriptors of each rank's own, which follow those; empty for none.
+            heap: Heap in which ranks report their places; None before they have one.
 
         Raises:
             GangFailed: a rank failed, sent something out of turn, or the deadline passed.
@@ -292,7 +292,7 @@ class Gang:
 
         Where staging names processors, the ranks run there from then on: how fast they are changes within
         milliseconds, and frozen ranks cannot move themselves. A `stopped_rank` is stopped now and then meanwhile. Ranks
-        have `arm_timeout_s` to come to the gate, by default as long as for the block.
+        have `arm_timeout_s` to reach the gate, by default as long as for the block.
 
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.

@@ -14,9 +14,9 @@ class HandoverLibraries:
     """The compiled handovers, as files that ranks can load.
 
     Args:
-        server: the library of the trusted side.
-        rank: that of the rank's side, on GPUs; None on the CPU.
-        sampler: that of `reference/output_sampler`, likewise.
+        server: The library of the trusted side.
+        rank: Library of the rank's side, on GPUs; None on the CPU.
+        sampler: Library of `reference/output_sampler.cpp`, on GPUs; None on the CPU.
     """
 
     def __init__(self, server: bytes, rank: bytes | None = None, sampler: bytes | None = None) -> None:
@@ -44,12 +44,12 @@ class HandoverEnds:
     """The ends of the channel between each rank of a candidate and the reference rank of its number; a context manager.
 
     Args:
-        world_size: number of ranks.
-        libraries: the compiled handovers.
+        world_size: Number of ranks.
+        libraries: The compiled handovers.
 
     Attributes:
-        libraries: see above.
-        eventfds: of each rank two: written to by the candidate's rank, and read by it.
+        libraries: Compiled handovers.
+        eventfds: Two descriptors for each rank: written to by the candidate's rank, and read by it.
     """
 
     def __init__(self, world_size: int, libraries: HandoverLibraries) -> None:

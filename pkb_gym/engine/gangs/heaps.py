@@ -20,9 +20,9 @@ class UnmetWait:
     """A wait of a rank for what only other ranks can bring about.
 
     Attributes:
-        call: number of the call within its block.
-        slot: word of the rank's signal pad; None where the rank is between two calls, until all others are there too.
-        want: value waited for; of no meaning without a slot.
+        call: Number of the call within its block.
+        slot: Word of the rank's signal pad; None where the rank is between two calls, until all others are there too.
+        want: Value waited for; of no meaning without a slot.
     """
 
     call: int
@@ -34,9 +34,9 @@ class SymmetricHeap(Protocol):
     """Memory with one segment a rank.
 
     Attributes:
-        segment_bytes: of each rank.
-        world_size: number of segments.
-        fds: descriptors to hand to the ranks, as `rankside.devices` takes them.
+        segment_bytes: Size of each rank's segment in bytes.
+        world_size: Number of segments.
+        fds: Descriptors to hand to the ranks, as `rankside.devices` takes them.
     """
 
     segment_bytes: int
@@ -44,7 +44,7 @@ class SymmetricHeap(Protocol):
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """See the class."""
+        """Descriptors to hand to the ranks, in the order that `rankside.devices` takes."""
 
     def place(self, rank: int) -> str:
         """The place that a rank reports, in words."""
@@ -59,9 +59,9 @@ class SharedHeap:
     They are gone with the last process that maps them. A context manager that closes the descriptor.
 
     Args:
-        segment_bytes: of each rank.
-        world_size: number of ranks.
-        conductors: heap of the gang that conducts the calls of the ranks of this one; None if there is none.
+        segment_bytes: Size of each rank's segment in bytes.
+        world_size: Number of ranks.
+        conductors: Heap of the gang that conducts the calls of the ranks of this one; None if there is none.
     """
 
     def __init__(self, segment_bytes: int, world_size: int, conductors: SharedHeap | None = None) -> None:
@@ -78,16 +78,16 @@ class SharedHeap:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """See `SymmetricHeap`."""
+        """Descriptors to hand to the ranks."""
         return (self._fd,)
 
     def place(self, rank: int) -> str:
-        """See `SymmetricHeap`."""
+        """The place that a rank reports, in words."""
         call = self._call_to_meet_before(rank)
         return describe_place(*self._place_and_signal(rank)) if call is None else describe_meeting(call)
 
     def unmet_wait(self, rank: int) -> UnmetWait | None:
-        """See `SymmetricHeap`."""
+        """The wait of a rank that is not over; None for none."""
         call = self._call_to_meet_before(rank)
         if call is not None:
             return UnmetWait(call, None)
@@ -116,8 +116,8 @@ class DeviceHeap:
     """The GPUs': segments that the ranks of a trusted gang allocated, and control pages in main memory.
 
     Args:
-        segment_bytes: of each rank.
-        segment_fds: one segment of each rank; owned from now on.
+        segment_bytes: Size of each rank's segment in bytes.
+        segment_fds: One segment of each rank; owned from now on.
     """
 
     def __init__(self, segment_bytes: int, segment_fds: list[int]) -> None:
@@ -128,11 +128,11 @@ class DeviceHeap:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """See `SymmetricHeap`."""
+        """Descriptors to hand to the ranks."""
         return (self._control, *self._segments)
 
     def place(self, rank: int) -> str:
-        """See `SymmetricHeap`."""
+        """The place that a rank reports, in words."""
         begin = rank * abi.HOST_CONTROL_BYTES + abi.PLACE_OFFSET
         return describe_place(abi.Place.from_buffer_copy(os.pread(self._control, PLACE_BYTES, begin)), None)
 
@@ -152,7 +152,7 @@ class DeviceHeap:
 
 
 def describe_meeting(call: int) -> str:
-    """The place of a rank that waits until all others have come to a call too, in words."""
+    """The place of a rank that waits until all others have reached a call too, in words."""
     return f"has finished call {call - 1}" if call else "before its first call"
 
 
@@ -160,8 +160,8 @@ def describe_place(place: abi.Place, has: int | None) -> str:
     """The place of a rank, in words.
 
     Args:
-        place: as the rank left it; it can hold anything.
-        has: value of the signal that it waits for, if that can be seen.
+        place: Place that the rank left in its segment; it can hold anything.
+        has: Value of the signal that it waits for, if that can be seen.
     """
     if place.state == abi.State.WAITING:
         if place.slot >= abi.USER_SIGNALS:

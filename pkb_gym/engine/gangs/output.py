@@ -20,7 +20,7 @@ class RankOutput:
     """The reading ends of pipes, one for each rank, that stdout and stderr of the rank lead to.
 
     Args:
-        world_size: number of ranks.
+        world_size: Number of ranks.
     """
 
     def __init__(self, world_size: int) -> None:

@@ -14,7 +14,7 @@ from pkb_gym.engine.gangs.descendants import end_descendants
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.loopback import loopback_bytes, segments_sent
 from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
-from pkb_gym.engine.gangs.tcp_memory import MOST_FROZEN, ConnectionWatch, check_connections
+from pkb_gym.engine.gangs.tcp_memory import MAX_FROZEN, ConnectionWatch, check_connections
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.support.pidfds import pid_of, send, stat
 from pkb_gym.engine.support.processors import move_to
@@ -35,9 +35,9 @@ class RankProcesses:
     """The leader of a gang and its ranks, by descriptors of their processes.
 
     Args:
-        leader: pidfd of the process that has forked the ranks; closed by `close`.
-        isolated: whether the leader is process 1 of a namespace, so that the kernel ends all of it with the leader.
-        may_start_processes: whether ranks may start programs.
+        leader: Pidfd of the process that has forked the ranks; closed by `close`.
+        isolated: Whether the leader is process 1 of a namespace, so that the kernel ends all of it with the leader.
+        may_start_processes: Whether ranks may start programs.
     """
 
     def __init__(self, leader: int, *, isolated: bool, may_start_processes: bool) -> None:
@@ -63,7 +63,7 @@ class RankProcesses:
         """
         at_work_ns = self._freeze()
         if self._isolated:
-            check_connections(pid_of(self._leader), MOST_FROZEN * len(self.pidfds))
+            check_connections(pid_of(self._leader), MAX_FROZEN * len(self.pidfds))
         return at_work_ns
 
     def _freeze(self) -> int:
@@ -98,11 +98,11 @@ class RankProcesses:
         return ConnectionWatch(pid_of(self._leader) if self._isolated else None, len(self.pidfds))
 
     def loopback_bytes(self) -> int | None:
-        """See `loopback.loopback_bytes`; None where ranks share the machine's network."""
+        """Bytes that the ranks have sent to each other so far; None where they share the machine's network."""
         return loopback_bytes(pid_of(self._leader)) if self._isolated else None
 
     def segments_sent(self) -> int | None:
-        """See `loopback.segments_sent`; None where ranks share the machine's network."""
+        """Segments of TCP that the ranks have sent so far; None where they share the machine's network."""
         return segments_sent(pid_of(self._leader)) if self._isolated else None
 
     def ended(self) -> set[int]:

@@ -50,8 +50,8 @@ def wait_until_stopped(pidfds: Sequence[int], deadline: float) -> int:
     kernel goes on until the call ends, and may write to outputs meanwhile.
 
     Args:
-        pidfds: of the ranks.
-        deadline: of the monotonic clock.
+        pidfds: Descriptors of the ranks' processes.
+        deadline: Time of the monotonic clock in seconds at which the wait ends.
 
     Returns:
         Nanoseconds that threads went on: until the last was seen at work, but no more than their processor time, since
@@ -114,8 +114,8 @@ class ThreadWatch:
     """Counts the threads of ranks now and then.
 
     Args:
-        pidfds: of the ranks.
-        most: of each.
+        pidfds: Descriptors of the ranks' processes.
+        most: Number of threads of each rank, at most.
     """
 
     def __init__(self, pidfds: Sequence[int], most: int) -> None:

@@ -65,17 +65,17 @@ class ReferenceGang:
     """Makes inputs, runs the baseline, compares; see `reference/program.py` for its other end.
 
     Args:
-        zygote: the trusted one.
-        device: what its ranks run on.
-        world_size: number of ranks.
-        threads: processor threads that each rank computes with.
-        libraries: the compiled handovers.
-        ranks_per_gpu: neighbouring ranks that share a GPU.
+        zygote: The trusted zygote.
+        device: Kind of device that the ranks run on.
+        world_size: Number of ranks.
+        threads: Processor threads that each rank computes with.
+        libraries: The compiled handovers.
+        ranks_per_gpu: Neighbouring ranks that share a GPU.
 
     Attributes:
-        idle_us: what the slowest rank's device took to answer just before the last block, in microseconds; None on
+        idle_us: Microseconds that the slowest rank's device took to answer just before the last block; None on
             the CPU.
-        host_ns: what the slowest rank's host spent on the last block of the baseline, before it waited for the device.
+        host_ns: Nanoseconds of the slowest rank's host on the baseline's last block, before it waited for the device.
     """
 
     def __init__(
@@ -151,11 +151,11 @@ class ReferenceGang:
         """Hands over what is to be evaluated.
 
         Args:
-            workload: of a problem that the catalogue has found.
-            source: text of the baseline.
-            scratch_bytes: of the symmetric scratch.
-            segment_bytes: of the heaps.
-            rank_fds: of each rank, see `TakeWorkload`.
+            workload: Workload of a problem that the catalogue has found.
+            source: Text of the baseline.
+            scratch_bytes: Size of the symmetric scratch in bytes.
+            segment_bytes: Size of one rank's segment of a heap in bytes.
+            rank_fds: Descriptors for each rank, see `TakeWorkload`.
         """
         order = TakeWorkload(WorkloadSpec.of(workload), source, scratch_bytes, segment_bytes)
         self._exchange(order, Ready, own_fds=rank_fds)
@@ -168,7 +168,7 @@ class ReferenceGang:
         """Puts the inputs into the candidate's heap and poisons its outputs; `end_block` must follow.
 
         Args:
-            orders: one for each rank: whether everything is in place before the block begins, or handed over call by
+            orders: One for each rank: whether everything is in place before the block begins, or handed over call by
                 call.
 
         Returns:
@@ -196,12 +196,12 @@ class ReferenceGang:
         """Runs the baseline on the block's inputs; returns nanoseconds by the evaluator's clock.
 
         Args:
-            calls: how many.
-            dialect: of the candidate.
-            handovers: whether arguments are handed over call by call, as in the candidate's timed blocks.
-            pad_ns: see `EnqueuedHandover`.
-            staged_bytes: that staging writes for each rank of a candidate before its block; ranks on the CPU find their
-                caches in a like state then, and GPUs clear theirs in any case.
+            calls: Number of calls in the block, at least 1.
+            dialect: Dialect of the candidate.
+            handovers: Whether arguments are handed over call by call, as in the candidate's timed blocks.
+            pad_ns: Nanoseconds that the host waits at each handover beyond its launch, see `EnqueuedHandover`.
+            staged_bytes: Bytes that staging writes for each rank of a candidate before its block; ranks on the CPU
+                find their caches in a like state then, and GPUs clear theirs in any case.
         """
         return self._run_block(RunBaseline(calls, dialect, handovers, pad_ns), staged_bytes)
 
@@ -213,8 +213,8 @@ class ReferenceGang:
         """Captures the baseline in CUDA graphs, on the inputs of the block's first calls.
 
         Args:
-            calls: how many.
-            dialect: of the candidate.
+            calls: Number of calls in the block, at least 1.
+            dialect: Dialect of the candidate.
 
         Returns:
             Whether that can be done. Where breaking it off cost a rank its context, the gang is of no further use.
@@ -251,7 +251,7 @@ class ReferenceGang:
         """Microseconds that the slowest rank takes to copy a call's results into the heap; see `TimeDelivery`.
 
         Args:
-            dialect: of the candidate.
+            dialect: Dialect of the candidate.
         """
         return max(reply.delivery_us for reply in self._exchange(TimeDelivery(dialect), DeliveryTimed))
 
@@ -271,8 +271,8 @@ class ReferenceGang:
         """Judges the candidate's outputs of the block.
 
         Args:
-            claims: per rank and call.
-            dialect: of the candidate.
+            claims: Per rank and call.
+            dialect: Dialect of the candidate.
         """
         orders = [CompareOutputs(tuple(of_rank), dialect) for of_rank in claims]
         return [RankCheck.model_validate(reply.check) for reply in self._send(orders, Compared)]

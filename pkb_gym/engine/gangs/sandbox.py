@@ -44,12 +44,12 @@ class Policy:
     Attributes:
         read_only: (outside, inside) paths that can be read.
         writable: (outside, inside) paths that can be written.
-        devices: device files that can be used.
-        capabilities: kept inside, relative to the sandbox's own user namespace.
-        hidden: folders outside, by their real paths, that must not be seen, whatever else shows them; what of them is
+        devices: Device files that can be used.
+        capabilities: Kept inside, relative to the sandbox's own user namespace.
+        hidden: Folders outside, by their real paths, that must not be seen, whatever else shows them; what of them is
             itself to be read or written is seen all the same.
-        temporary_bytes: size of /tmp and of /dev/shm.
-        dies_with_parent: whether it ends with the thread that started it.
+        temporary_bytes: Size of /tmp and of /dev/shm.
+        dies_with_parent: Whether it ends with the thread that started it.
     """
 
     read_only: tuple[tuple[str, str], ...]

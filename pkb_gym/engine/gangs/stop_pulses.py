@@ -11,7 +11,7 @@ from pkb_gym.engine.support.pidfds import send
 
 PAUSE_S = (50e-6, 500e-6)
 STOP_S = (200e-6, 1.2e-3)
-MOST_PULSES = 8
+MAX_PULSES = 8
 
 LATEST_BEGIN = 0.75
 """Share of the block in which the first stop comes. A rank notices that it has been stopped, and may wait for its peers
@@ -22,8 +22,8 @@ class StopPulses:
     """A context manager in which a process is stopped at random moments; it runs again at the end.
 
     Args:
-        pidfd: of the process.
-        block_s: how long its block lasts, about.
+        pidfd: Descriptor of the process.
+        block_s: Approximate duration of its block in seconds.
     """
 
     def __init__(self, pidfd: int, block_s: float) -> None:
@@ -42,8 +42,8 @@ class StopPulses:
     def _run(self) -> None:
         least_s, most_s = PAUSE_S
         pause_s = random.uniform(least_s, max(least_s, LATEST_BEGIN * self._block_s))
-        most_s = min(most_s, max(least_s, self._block_s / MOST_PULSES))  # soon after each other in a short block
-        for _ in range(MOST_PULSES):
+        most_s = min(most_s, max(least_s, self._block_s / MAX_PULSES))  # soon after each other in a short block
+        for _ in range(MAX_PULSES):
             if self._ended.wait(pause_s):
                 return
             send(self._pidfd, signal.SIGSTOP)

@@ -19,7 +19,7 @@ from pkb_gym.engine.records.feedback import Failure
 LOW_SHARE = 0.5
 """Of the first mark of tcp_mem, from which on a gang's connections are looked at; the kernel acts at the second."""
 
-MOST_RUNNING, MOST_FROZEN = 64, 1
+MAX_RUNNING, MAX_FROZEN = 64, 1
 """Connections with unread data for each rank: during a call, those of several process groups; between calls hardly any,
 as each rank has received what was sent to it."""
 
@@ -41,8 +41,8 @@ def check_connections(pid: int | None, most: int) -> None:
     """Raises GangFailed where the pool is low and a gang has more loaded connections than it may.
 
     Args:
-        pid: of a process in the gang's network namespace; None if it has ended.
-        most: loaded connections.
+        pid: Process in the gang's network namespace; None if it has ended.
+        most: Loaded connections.
     """
     if pid is None or not pool_is_low():
         return
@@ -57,12 +57,12 @@ class ConnectionWatch:
     """Looks at the connections of running ranks now and then.
 
     Args:
-        pid: see `check_connections`.
-        ranks: their number.
+        pid: Process in the gang's network namespace; None if it has ended.
+        ranks: Their number.
     """
 
     def __init__(self, pid: int | None, ranks: int) -> None:
-        self._pid, self._most = pid, MOST_RUNNING * ranks
+        self._pid, self._most = pid, MAX_RUNNING * ranks
         self._next = time.monotonic() + WATCH_S
 
     def look(self) -> None:

@@ -32,7 +32,7 @@ from pkb_gym.engine.wire.frames import pair
 from pkb_gym.engine.wire.messages import WireError
 
 START_TIMEOUT_S = 120.0
-MOST_OUTPUT = 2000
+MAX_OUTPUT = 2000
 """Bytes that an error quotes of what a zygote wrote last."""
 
 TEMPORARY_BYTES = 256 << 20
@@ -43,9 +43,9 @@ class Zygote:
     """A process that has torch loaded and forks gangs.
 
     Args:
-        trusted: whether it forks reference gangs, which may import all of pkb_gym; otherwise it is sandboxed where
+        trusted: Whether it forks reference gangs, which may import all of pkb_gym; otherwise it is sandboxed where
             bubblewrap works, and its gangs are confined.
-        preloaded: a shared library whose functions take the place of others' of the same name (ld.so(8)), if any.
+        preloaded: A shared library whose functions take the place of others' of the same name (ld.so(8)), if any.
 
     Raises:
         OSError: there are no descriptors or processes left.
@@ -134,7 +134,7 @@ class Zygote:
     def _last_output(self) -> str:
         assert self._process.stderr is not None
         try:
-            return self._process.stderr.read().decode(errors="replace")[-MOST_OUTPUT:]
+            return self._process.stderr.read().decode(errors="replace")[-MAX_OUTPUT:]
         except ValueError:  # closed meanwhile, by another thread
             return ""
 
@@ -142,8 +142,8 @@ class Zygote:
         """Forks a gang.
 
         Args:
-            request: see there.
-            fds: the leader's end, where output of each rank goes, the ranks' ends; the caller keeps and closes its own
+            request: Settings of the gang.
+            fds: The leader's end, where output of each rank goes, the ranks' ends; the caller keeps and closes its own
                 copies.
 
         Returns:

@@ -48,9 +48,9 @@ class Solution(Protocol):
         """Calls it on one set; returns a claim for each tensor that was copied into the heap.
 
         Args:
-            index: of the set.
-            epoch: of the call.
-            hold_ns: see `RunBlock`.
+            index: Index of the set.
+            epoch: Epoch of the call.
+            hold_ns: Nanoseconds that the rank stands still after each wait and barrier of the call.
         """
 
     def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:

@@ -194,8 +194,8 @@ def filter_system_calls(allow_processes: bool, *, isolated: bool = False) -> boo
     """Puts the filter in force for this process, its threads and whatever it starts.
 
     Args:
-        allow_processes: whether it may start processes and programs (a compiler must); they are bound by it too.
-        isolated: whether it sees no processes but its gang's, so that others are out of reach of calls that name one.
+        allow_processes: Whether it may start processes and programs (a compiler must); they are bound by it too.
+        isolated: Whether it sees no processes but its gang's, so that others are out of reach of calls that name one.
 
     Returns:
         False on an architecture that the filter does not know.

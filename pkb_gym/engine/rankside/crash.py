@@ -9,15 +9,15 @@ import sys
 from collections.abc import Callable
 
 EXPORTED = "__tvm_ffi_solution"
-"""As in `compile.toolchain`: an address in the candidate's library."""
+"""Name of the candidate's exported function, the same as in `compile.toolchain`: an address in its library."""
 
 
 def trace_native_code(tracer: str, library: str) -> Callable[[], object]:
     """From now on, signals that end this process are preceded by a line with the places in the candidate's library.
 
     Args:
-        tracer: path of the compiled `debugging/stack_trace.cpp`.
-        library: path by which the candidate's library was loaded.
+        tracer: Path of the compiled `debugging/stack_trace.cpp`.
+        library: Path by which the candidate's library was loaded.
 
     Returns:
         A function that writes such a line for the last C++ exception of the thread that calls it.

@@ -26,16 +26,16 @@ class CudaHeap:
     """A mapping of all ranks' segments, and the ranks' control pages in host memory that GPUs can write too.
 
     Args:
-        control_fd: control page and mailbox of each rank.
-        segment_fds: one segment of each rank.
-        segment_bytes: of each.
-        rank: this one, whose device is the current one.
+        control_fd: Control page and mailbox of each rank.
+        segment_fds: One segment of each rank.
+        segment_bytes: Size of each segment in bytes.
+        rank: This one, whose device is the current one.
 
     Attributes:
-        segment_bytes: distance between the segments of two ranks.
-        rank: whose segment `tensor` looks in.
-        base: address of rank 0's segment.
-        cuda_device: index of this rank's GPU.
+        segment_bytes: Distance between the segments of two ranks.
+        rank: Number of the rank whose segment `tensor` looks in.
+        base: Address of rank 0's segment.
+        cuda_device: Index of this rank's GPU.
     """
 
     def __init__(self, control_fd: int, segment_fds: Sequence[int], segment_bytes: int, rank: int) -> None:
@@ -94,7 +94,7 @@ class CudaHeap:
         return self.control + abi.CONTROL_BYTES
 
     def bytes(self, rank: int | None = None) -> torch.Tensor:
-        """See `Heap.bytes`."""
+        """The bytes of a rank's segment, by default of this one's."""
         return self._bytes[self.rank if rank is None else rank]
 
     @property
@@ -116,7 +116,7 @@ class CudaHeap:
         self.tensor(STATS).zero_()
 
     def tensor(self, slot: TensorSlot, rank: int | None = None) -> torch.Tensor:
-        """See `Heap.tensor`."""
+        """The tensor at a place in a rank's segment, by default in this one's."""
         import torch
 
         assert slot.shape is not None

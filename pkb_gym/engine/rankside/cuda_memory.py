@@ -20,8 +20,8 @@ class Segment:
     """Memory on one device that this process allocated.
 
     Attributes:
-        fd: names it for other processes; `close` closes it.
-        nbytes: its size.
+        fd: Names it for other processes; `close` closes it.
+        nbytes: Its size.
     """
 
     def __init__(self, nbytes: int, device: int) -> None:
@@ -49,7 +49,7 @@ class Mapping:
     """Segments of several devices, mapped one behind the other.
 
     Attributes:
-        base: address of the first.
+        base: Address of the first.
     """
 
     def __init__(self, fds: Sequence[int], segment_bytes: int, device: int) -> None:

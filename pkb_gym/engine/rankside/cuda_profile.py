@@ -64,12 +64,12 @@ class Event:
     """One thing that ran on the GPU.
 
     Attributes:
-        kind: of it.
-        name: as CUPTI has it.
-        start_us: by the monotonic clock.
-        duration_us: time on the GPU.
-        stream: number of its stream.
-        nbytes: copied or filled; 0 for kernels.
+        kind: Kind of work.
+        name: Name that CUPTI reports.
+        start_us: Beginning in microseconds of the monotonic clock.
+        duration_us: Time on the GPU.
+        stream: Number of its stream.
+        nbytes: Copied or filled; 0 for kernels.
     """
 
     kind: Literal["kernel", "copy", "fill"]
@@ -99,9 +99,9 @@ class Window:
     """The measured calls, by the host's clocks.
 
     Attributes:
-        unix_ns, began_ns: wall clock and monotonic clock at one moment, as they began.
-        calls_ns: beginning and end of each call on the host, by the monotonic clock.
-        ended_ns: when the GPU had done them all.
+        unix_ns, began_ns: Wall clock and monotonic clock at one moment, as they began.
+        calls_ns: Beginning and end of each call on the host, by the monotonic clock.
+        ended_ns: Nanoseconds of the monotonic clock when the GPU had done them all.
     """
 
     unix_ns: int
@@ -125,13 +125,13 @@ def profile_calls(
     The first call is not measured: kernels are slow when CUPTI sees them for the first time.
 
     Args:
-        call: takes the index of a set and the epoch.
-        indices: of the sets.
-        epoch: of the first call.
-        synchronize: waits for the GPU.
-        meet: waits for the other ranks.
-        begin: called between the first call and the others.
-        link_bytes_per_s: the most that can leave or enter a GPU by its links; None where there is no peer.
+        call: Takes the index of a set and the epoch.
+        indices: Indices of the sets.
+        epoch: Epoch of the first call.
+        synchronize: Waits for the GPU.
+        meet: Waits for the other ranks.
+        begin: Called between the first call and the others.
+        link_bytes_per_s: The most that can leave or enter a GPU by its links; None where there is no peer.
     """
     recording = Recording()
     recording.prepare()

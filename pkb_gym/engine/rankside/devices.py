@@ -51,8 +51,8 @@ class Device(Protocol):
     """One rank's device.
 
     Attributes:
-        name: which kind.
-        stream: address of the stream that kernels are enqueued on; None on the CPU.
+        name: Kind of device.
+        stream: Address of the stream that kernels are enqueued on; None on the CPU.
     """
 
     name: DeviceName
@@ -66,15 +66,15 @@ class Device(Protocol):
         """Gets ready for a candidate that is not known yet; calling it again changes nothing.
 
         Args:
-            dialect: a rank of the native one never makes a process group; it reaches others through its heap alone.
-            one_queue: whether kernels will be enqueued on a single stream.
+            dialect: A rank of the native one never makes a process group; it reaches others through its heap alone.
+            one_queue: Whether kernels will be enqueued on a single stream.
         """
 
     def join(self, meet: str | None = None) -> None:
         """Makes the default process group; calling it again changes nothing.
 
         Args:
-            meet: url where the ranks find each other; by default a file in the working folder.
+            meet: Url where the ranks find each other; by default a file in the working folder.
         """
 
     def heap(self, fds: Sequence[int], segment_bytes: int) -> AnyHeap:
@@ -93,7 +93,7 @@ class Device(Protocol):
         """Gives memory that is kept for later back."""
 
     def trim(self) -> None:
-        """As `release`, between evaluations: as much may be kept as the next one needs anyway."""
+        """Gives memory back between evaluations; as much may be kept as the next one needs anyway."""
 
 
 class CpuDevice:
@@ -108,7 +108,7 @@ class CpuDevice:
         self._joined = False
 
     def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
-        """See `Device`."""
+        """Binds the rank to its processors."""
         import torch
 
         bind_rank(self._rank, self._world_size)
@@ -116,7 +116,7 @@ class CpuDevice:
         torch.set_num_threads(self._threads)
 
     def join(self, meet: str | None = None) -> None:
-        """See `Device`."""
+        """Makes the default process group, on gloo."""
         from .gloo_compat import install
 
         if not self._joined:
@@ -125,26 +125,26 @@ class CpuDevice:
             self._joined = True
 
     def heap(self, fds: Sequence[int], segment_bytes: int) -> Heap:
-        """See `Device`."""
+        """Maps the heap that these descriptors name."""
         (fd,) = fds
         return Heap(fd, segment_bytes, self._world_size, self._rank)
 
     def limit_memory(self, nbytes: int) -> None:
-        """See `Device`."""
+        """Limits the address space of this process."""
         confine.limit_resources({"RLIMIT_AS": nbytes})
 
     def synchronize(self) -> None:
         """Nothing: calls have done their work when they return."""
 
     def synchronize_stream(self) -> None:
-        """Nothing, likewise."""
+        """Nothing: calls have done their work when they return."""
 
     def release(self) -> None:
-        """See `Device`; see `_keep_freed_memory` of the zygote."""
+        """Gives freed memory back, which malloc keeps, see `_keep_freed_memory` of the zygote."""
         ctypes.CDLL(None).malloc_trim(0)
 
     def trim(self) -> None:
-        """See `Device`; all of it, as candidates have the same memory."""
+        """Gives all freed memory back, as candidates have the same memory."""
         self.release()
 
 
@@ -160,10 +160,10 @@ class CudaDevice:
     """A rank on a GPU; see `Device`.
 
     Args:
-        rank: number of this rank, which is its GPU's where ranks do not share GPUs.
-        world_size: number of ranks.
-        threads: processor threads that it computes with.
-        ranks_per_gpu: neighbouring ranks that share a GPU.
+        rank: Number of this rank, which is its GPU's where ranks do not share GPUs.
+        world_size: Number of ranks.
+        threads: Processor threads that it computes with.
+        ranks_per_gpu: Neighbouring ranks that share a GPU.
 
     Ranks that share a GPU have a context each, which take turns, and their collectives go through main memory.
 
@@ -184,7 +184,7 @@ class CudaDevice:
 
     @property
     def torch_device(self) -> str:
-        """See `Device`."""
+        """The name of the device in torch."""
         return f"cuda:{self._index}"
 
     def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
@@ -208,7 +208,7 @@ class CudaDevice:
         self._prepared = True
 
     def join(self, meet: str | None = None) -> None:
-        """See `Device`; connects the ranks too, which NCCL would otherwise do at the first call."""
+        """Makes the default process group and connects its ranks, which NCCL would otherwise do at the first call."""
         import torch
         import torch.distributed as dist
 
@@ -228,36 +228,36 @@ class CudaDevice:
             self._joined = True
 
     def heap(self, fds: Sequence[int], segment_bytes: int) -> Any:
-        """See `Device`."""
+        """Maps the heap that these descriptors name."""
         from .cuda_heap import CudaHeap
 
         control, *segments = fds
         return CudaHeap(control, segments, segment_bytes, self._rank)
 
     def limit_memory(self, nbytes: int) -> None:
-        """See `Device`; address space is what CUDA reserves by the terabyte, so that only private data counts."""
+        """Limits private data alone, as CUDA reserves address space by the terabyte."""
         confine.limit_resources({"RLIMIT_DATA": nbytes})
 
     def synchronize(self) -> None:
-        """See `Device`."""
+        """Waits for all work of the GPU; raises its errors."""
         import torch
 
         torch.cuda.synchronize()
 
     def synchronize_stream(self) -> None:
-        """See `Device`."""
+        """Waits for the work of the current stream."""
         import torch
 
         torch.cuda.current_stream().synchronize()
 
     def release(self) -> None:
-        """See `Device`."""
+        """Gives cached memory back to the driver."""
         import torch
 
         torch.cuda.empty_cache()
 
     def trim(self) -> None:
-        """See `Device`."""
+        """Gives cached memory back where it is more than may be kept."""
         import torch
 
         if torch.cuda.memory_reserved() > self._kept_bytes:

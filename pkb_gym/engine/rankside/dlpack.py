@@ -68,10 +68,10 @@ class HeapTensor:
     """A contiguous tensor at an address; keep it alive as long as anything made from it.
 
     Args:
-        address: of its first element.
-        shape: of the tensor.
-        dtype: name.
-        cuda_device: index of the GPU that reads it; None on the CPU.
+        address: Address of the first element.
+        shape: Shape of the tensor.
+        dtype: Name.
+        cuda_device: Index of the GPU that reads it; None on the CPU.
     """
 
     def __init__(self, address: int, shape: Sequence[int], dtype: str, cuda_device: int | None = None) -> None:

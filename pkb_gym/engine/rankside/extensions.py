@@ -35,7 +35,7 @@ class Recorder:
     """Builds extensions by torch, and remembers them.
 
     Attributes:
-        libraries: key -> path of what was built; the key is what `serve` recognises a call by.
+        libraries: Key -> path of what was built; the key is what `serve` recognises a call by.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ def serve(libraries: dict[str, str]) -> None:
     """Makes torch's functions answer with what was built before.
 
     Args:
-        libraries: key, as of `Recorder` -> path.
+        libraries: Key, as of `Recorder` -> path.
     """
     import torch.utils.cpp_extension as cpp_extension
 
@@ -95,8 +95,8 @@ def build_what_functions_build(source: str, module: ModuleType) -> list[str]:
     """Builds the extensions that an imported module would build when it is first called.
 
     Args:
-        source: its text.
-        module: the module, as far as its import came.
+        source: Its text.
+        module: The module, as far as its import came.
 
     Returns:
         What could not be done, in words.

@@ -17,11 +17,11 @@ ADDRESS = "0x"
 """What the name of a function begins with that is not known, such as that of the end of a stack."""
 KERNELS = ("kernel.cpp", "kernel.cu")
 """Names of native sources, in whatever folder they are compiled."""
-MOST_FRAMES = 6
+MAX_FRAMES = 6
 """The most frames of a traceback that are reported, those nearest to the error."""
 
-MOST_NAMES = 5000
-MOST_NAME_CHARS = 100
+MAX_NAMES = 5000
+MAX_NAME_CHARS = 100
 
 OUT_OF_MEMORY_TEXTS = (
     "bad_alloc",
@@ -36,7 +36,7 @@ class CandidateError(Exception):
     """Raised when a candidate cannot be loaded or called as it is.
 
     Attributes:
-        kind: value of `Failure`.
+        kind: Value of `Failure`.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -69,7 +69,7 @@ def trace_of(error: BaseException) -> str:
     left: list[traceback.TracebackException | None] = [trace]
     while left:  # a candidate may chain as many errors as it likes
         if (one := left.pop()) is not None:
-            frames = [_renamed(frame) for frame in one.stack if not _is_harness(frame)][-MOST_FRAMES:]
+            frames = [_renamed(frame) for frame in one.stack if not _is_harness(frame)][-MAX_FRAMES:]
             # Without a stack, no heading of one is printed.
             one.stack = traceback.StackSummary.from_list(frames) if frames else None  # type: ignore[assignment]
             left += [one.__cause__, one.__context__]
@@ -80,10 +80,10 @@ def trace_of(error: BaseException) -> str:
 def _near_attribute(error: BaseException) -> str:
     """The question with the nearest attribute, where there is none of a name; Python asks it itself from 3.12 on."""
     name, owner = (error.name, error.obj) if isinstance(error, AttributeError) else (None, None)
-    if not isinstance(name, str) or len(name) > MOST_NAME_CHARS or owner is None:
+    if not isinstance(name, str) or len(name) > MAX_NAME_CHARS or owner is None:
         return ""
     try:
-        known = [other for other in dir(owner)[:MOST_NAMES] if len(other) <= MOST_NAME_CHARS]
+        known = [other for other in dir(owner)[:MAX_NAMES] if len(other) <= MAX_NAME_CHARS]
         near = difflib.get_close_matches(name, known, n=1)
     except Exception:  # `__dir__` may be the candidate's
         return ""

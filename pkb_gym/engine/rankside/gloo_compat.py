@@ -102,16 +102,16 @@ class Unpacking:
     """A collective that ends with copies into several tensors, which are made when it is waited for.
 
     Args:
-        work: that is waited for.
-        received: where it leaves them.
-        outputs: where they belong.
+        work: Collective that is waited for.
+        received: Tensors that the collective leaves its results in.
+        outputs: Tensors that the results belong in.
     """
 
     def __init__(self, work: dist.Work, received: tuple[torch.Tensor, ...], outputs: list[torch.Tensor]) -> None:
         self._work, self._left = work, list(zip(outputs, received, strict=True))
 
     def wait(self, *args: Any) -> bool:
-        """As of `torch.distributed.Work`."""
+        """Waits for the collective and makes the copies."""
         self._work.wait(*args)
         while self._left:
             output, received = self._left.pop()

@@ -38,9 +38,9 @@ class WaitingHandover:
     """The host waits until its stream has come there, then for the trusted side; on the CPU it is the stream itself.
 
     Args:
-        device: of this rank.
-        request_fd: an eventfd, written to by this rank.
-        reply_fd: an eventfd, read by this rank.
+        device: Device of this rank.
+        request_fd: An eventfd, written to by this rank.
+        reply_fd: An eventfd, read by this rank.
     """
 
     def __init__(self, device: Device, request_fd: int, reply_fd: int) -> None:
@@ -48,7 +48,7 @@ class WaitingHandover:
         self._is_held = len(os.sched_getaffinity(0)) > 1
 
     def cross(self) -> None:
-        """See `Handover`."""
+        """Waits for the stream, then for the trusted side."""
         self._device.synchronize_stream()
         os.eventfd_write(self._request_fd, 1)
         while True:
@@ -75,11 +75,11 @@ class EnqueuedHandover:
     """A kernel on the rank's stream waits for the trusted side, while the host goes on.
 
     Args:
-        library: path of the compiled `rankside/handover.cu`.
-        stream: address of the stream.
-        mailbox: as the GPU reaches it.
-        segment: address of this rank's segment of the heap.
-        sequence: number of handovers so far.
+        library: Path of the compiled `rankside/handover.cu`.
+        stream: Address of the stream.
+        mailbox: Address of the mailbox on the GPU.
+        segment: Address of this rank's segment of the heap.
+        sequence: Number of handovers so far.
     """
 
     def __init__(self, library: str, stream: int, mailbox: int, segment: int, sequence: int = 0) -> None:
@@ -90,7 +90,7 @@ class EnqueuedHandover:
         self.pad_ns = 0
 
     def cross(self) -> None:
-        """See `Handover`."""
+        """Enqueues the handover."""
         self.sequence += 1
         status = self._enqueue(self._stream, self._mailbox, self._segment, self.sequence, self.pad_ns)
         if status:
@@ -117,10 +117,10 @@ class Meeting:
     Handovers of several ranks then cost what the slowest of them takes, as between the calls of parallel kernels.
 
     Args:
-        library: path of the compiled `rankside/handover.cu`.
-        stream: address of the stream.
-        heap: whose control pages the ranks meet in.
-        world_size: number of ranks.
+        library: Path of the compiled `rankside/handover.cu`.
+        stream: Address of the stream.
+        heap: Heap whose control pages the ranks meet in.
+        world_size: Number of ranks.
     """
 
     def __init__(self, library: str, stream: int, heap: AnyHeap, world_size: int) -> None:
@@ -137,7 +137,7 @@ class Meeting:
         self._count = 0
 
     def call(self) -> None:
-        """See `NullCall`."""
+        """Enqueues the meeting."""
         self._count += 1
         status = self._enqueue(*self._where, self._count)
         if status:
@@ -156,8 +156,8 @@ class Handovers:
     """The handovers that a rank can make.
 
     Args:
-        waiting: see `WaitingHandover`.
-        enqueued: see `EnqueuedHandover`; None on the CPU.
+        waiting: Handover for which the host waits.
+        enqueued: Handover that is enqueued on the stream; None on the CPU.
     """
 
     def __init__(self, waiting: WaitingHandover, enqueued: EnqueuedHandover | None) -> None:
@@ -178,10 +178,10 @@ def make_handovers(device: Device, heap: AnyHeap, world_size: int, fds: list[int
     """The handovers of a rank, and the null calls that their cost is measured with.
 
     Args:
-        device: of the rank.
-        heap: whose lines are handed over.
-        world_size: number of ranks.
-        fds: the two eventfds; on GPUs the library too.
+        device: Device of the rank.
+        heap: Heap whose lines are handed over.
+        world_size: Number of ranks.
+        fds: The two eventfds; on GPUs the library too.
     """
     waiting = WaitingHandover(device, fds[0], fds[1])
     if device.name == "cpu":

@@ -22,9 +22,9 @@ class Heap:
     """A mapping of all ranks' segments.
 
     Attributes:
-        segment_bytes: distance between the segments of two ranks.
-        rank: whose segment `tensor` looks in.
-        base: address of rank 0's segment in this process.
+        segment_bytes: Distance between the segments of two ranks.
+        rank: Number of the rank whose segment `tensor` looks in.
+        base: Address of rank 0's segment in this process.
         cuda_device: None, since no GPU reads it.
 
     The descriptor is closed, so that the memory can be reached by its addresses alone.

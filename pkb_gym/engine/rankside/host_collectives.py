@@ -31,8 +31,8 @@ class HostWork(dist.Work):
     """An operation of gloo on copies.
 
     Args:
-        work: of gloo.
-        results: the caller's tensors, each with the copy that gloo writes.
+        work: Operation of gloo.
+        results: The caller's tensors, each with the copy that gloo writes.
     """
 
     def __init__(self, work: Any, results: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -56,7 +56,7 @@ class HostProcessGroup(dist.ProcessGroup):
     """See the module.
 
     Args:
-        gloo: a process group of the same ranks on tensors in main memory.
+        gloo: A process group of the same ranks on tensors in main memory.
     """
 
     def __init__(self, gloo: dist.ProcessGroup) -> None:
@@ -64,7 +64,7 @@ class HostProcessGroup(dist.ProcessGroup):
         self._gloo = gloo
 
     def getBackendName(self) -> str:  # noqa: N802  # torch's name
-        """As `dist.get_backend` reports it."""
+        """The name that `dist.get_backend` reports."""
         return BACKEND
 
     def barrier(self, *args: Any, **kwargs: Any) -> Any:

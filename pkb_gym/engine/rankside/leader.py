@@ -21,8 +21,8 @@ def lead(request: GangRequest, fds: list[int]) -> None:
     """Runs a gang until its evaluator closes the connection.
 
     Args:
-        request: see there.
-        fds: the leader's connection, then for each rank where its stdout and stderr go, then a connection per rank.
+        request: Settings of the gang.
+        fds: The leader's connection, then for each rank where its stdout and stderr go, then a connection per rank.
     """
     leader_fd, output_fds, rank_fds = fds[0], fds[1 : 1 + request.world_size], fds[1 + request.world_size :]
     wire = Wire(socket.socket(fileno=leader_fd))

@@ -31,7 +31,7 @@ class Native:
     """A loaded kernel and the argument sets it is called on.
 
     Attributes:
-        trace_thrown: called after an exception of the kernel, see `crash.trace_native_code`.
+        trace_thrown: Called after an exception of the kernel, see `crash.trace_native_code`.
     """
 
     def __init__(self, order: Load, library_fd: int, heap: AnyHeap, device: Device, rank: int, world_size: int) -> None:
@@ -73,7 +73,7 @@ class Native:
         return comm
 
     def bind(self, calls: list[CallSpec], partitions: tuple[Partition, ...]) -> None:
-        """See `Solution`."""
+        """Makes the arguments of every call."""
         for index, partition in enumerate(partitions):
             self._comm.groups[index] = self._group(partition)
         self._comm.num_groups = len(partitions)
@@ -116,7 +116,7 @@ class Native:
         return abi.GroupData(0, -1, (ctypes.c_int32 * abi.MAX_RANKS)())
 
     def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
-        """See `Solution`."""
+        """Calls the kernel on one set; returns its claims."""
         self._comm.epoch = epoch
         self._comm.hold_ns = hold_ns
         result = self._invoke(index)
@@ -156,7 +156,7 @@ class Native:
         return tuple(Destination(self._heap, slot).take(tensor)[1] for slot, tensor in pairs)
 
     def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
-        """See `Solution`."""
+        """Calls the kernel on each set; reports where the time goes."""
         if self._device.name == "cuda":
             report = cuda_profile.profile_calls(
                 self.call,

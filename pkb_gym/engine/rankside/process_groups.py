@@ -14,7 +14,7 @@ class ProcessGroups:
     """Groups by the partition of the ranks that they are parts of.
 
     Args:
-        rank: this one.
+        rank: This one.
     """
 
     def __init__(self, rank: int) -> None:

@@ -55,7 +55,7 @@ class Python:
             raise CandidateError("load_error", "the module defines no function `solution`")
 
     def bind(self, calls: list[CallSpec], partitions: tuple[Partition, ...]) -> None:
-        """See `Solution`."""
+        """Makes the arguments of every call."""
         groups = [self._groups.of(partition) for partition in partitions]
         self._arguments = [self._bind_call(call, groups) for call in calls]
         self._deliveries = [Delivery(self._heap, self._returns, call.results) for call in calls]
@@ -65,11 +65,11 @@ class Python:
         return [make_argument(self._heap, argument, groups) for argument in call.arguments]
 
     def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
-        """See `Solution`."""
+        """Calls `solution` on one set; returns its claims."""
         return tuple(self._deliveries[index].deliver(self._solution(*self._arguments[index]))[1])
 
     def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
-        """See `Solution`."""
+        """Calls `solution` on each set; reports where the time goes."""
         from torch.autograd.profiler import profile  # see `cuda_profile.Recording`
 
         if self._device.name == "cuda":
@@ -140,8 +140,8 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
     """Executes a module's source and gives its `solution`, or None.
 
     Args:
-        source_fd: the source, as a file.
-        extensions: those that were built at compile time; see `extensions.serve`.
+        source_fd: The source, as a file.
+        extensions: Those that were built at compile time; see `extensions.serve`.
     """
     path = f"/proc/self/fd/{source_fd}"
     with open(path, encoding="utf-8") as file:
@@ -191,9 +191,9 @@ def execute(source: str, module: ModuleType, file_name: str = FILE_NAME) -> None
     gang could be written by a candidate, and others would load what lies there.
 
     Args:
-        source: the text.
-        module: an empty one.
-        file_name: what the source is called in tracebacks.
+        source: The text.
+        module: An empty one.
+        file_name: Name of the source in tracebacks.
     """
     # `inspect` asks linecache for the text where there is no file.
     linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)

@@ -35,8 +35,8 @@ def split(returns: str, outputs: Sequence[Result], result: object) -> list[list[
 
     Args:
         returns: "value", "tuple" or "dict".
-        outputs: as declared.
-        result: what `solution` returned.
+        outputs: Declared outputs.
+        result: Value that `solution` returned.
 
     Raises:
         CandidateError: it is not what was declared.
@@ -92,9 +92,9 @@ class Delivery:
     """The destinations of one call's results. Made before the clock runs, and the same beside baseline and candidate.
 
     Args:
-        heap: that they are copied into.
-        returns, outputs: as `split` takes them.
-        only: names of the outputs that are copied; by default all.
+        heap: Heap that the results are copied into.
+        returns, outputs: Structure of the results, see `split`.
+        only: Names of the outputs that are copied; by default all.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class Destination:
     """The destination of one tensor.
 
     Args:
-        heap: that it lies in.
-        slot: its place.
+        heap: Heap that the tensor lies in.
+        slot: Its place.
     """
 
     def __init__(self, heap: AnyHeap, slot: TensorSlot) -> None:

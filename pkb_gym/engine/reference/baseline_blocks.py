@@ -45,12 +45,12 @@ class OwnHandovers:
     """The handovers between the baseline's calls, both of whose sides are in this process.
 
     Args:
-        device: of this rank.
-        library: the compiled server.
-        rank_library: path of the compiled rank's side; None on the CPU.
+        device: Device of this rank.
+        library: The compiled server.
+        rank_library: Path of the compiled rank's side; None on the CPU.
 
     Attributes:
-        null_call: for measuring what they cost.
+        null_call: Call without work, by which the cost of handovers is measured.
     """
 
     def __init__(self, device: Device, library: HandoverLibrary, rank_library: str | None) -> None:
@@ -77,9 +77,9 @@ class OwnHandovers:
         """Begins to serve a block.
 
         Args:
-            script: of the block.
-            heap: the mapped one.
-            processor: see `HandoverLibrary.serve_on_gpu`.
+            script: Script of the block's handovers.
+            heap: The mapped one.
+            processor: Processor that the server spins on, on GPUs.
         """
         if self._enqueued is None:
             return self._library.serve_on_cpu(script, heap.segment(heap.rank), *self._fds)
@@ -90,10 +90,10 @@ class BaselineBlocks:
     """Runs blocks on one rank.
 
     Args:
-        wire: to the evaluator.
-        device: of this rank, with its process group.
-        handovers: between the calls of a block.
-        conditioner: brings the device into the same state before each block.
+        wire: Connection to the evaluator.
+        device: Device of this rank, with its process group.
+        handovers: Between the calls of a block.
+        conditioner: Brings the device into the same state before each block.
     """
 
     def __init__(self, wire: Wire, device: Device, handovers: OwnHandovers, conditioner: BlockConditioner) -> None:
@@ -187,8 +187,8 @@ class BaselineBlocks:
         """Does some work between the evaluator's go and this rank's report that it is finished.
 
         Args:
-            block: the work.
-            arm: done just before the rank says that it is ready.
+            block: The work.
+            arm: Done just before the rank says that it is ready.
         """
         gc.collect()
         gc.disable()

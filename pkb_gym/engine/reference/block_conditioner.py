@@ -30,7 +30,7 @@ class BlockConditioner(Protocol):
     """The conditioning of every rank just before a block is timed.
 
     Attributes:
-        server_processor: where handovers are served, apart from those that were chosen; -1 for anywhere.
+        server_processor: Processor that serves handovers, none of those that were chosen; -1 for any.
     """
 
     server_processor: int
@@ -45,7 +45,7 @@ class BlockConditioner(Protocol):
         """Reads what a block of the baseline reads, where caches are not flushed: a candidate's has just been written.
 
         Args:
-            memory: uint8, of one dimension.
+            memory: Uint8, of one dimension.
         """
 
     def reserve(self, sizes: Sequence[int]) -> None:
@@ -89,7 +89,7 @@ class CudaConditioner:
     """The conditioner of a GPU, whose kernels run on when the process that launched them is frozen.
 
     Args:
-        processors: of this rank; nothing but launches depends on them.
+        processors: Processors of this rank; only its launches depend on them.
     """
 
     def __init__(self, processors: Sequence[int]) -> None:
@@ -154,7 +154,7 @@ class CudaConditioner:
         return tuple(fastest)
 
     def release(self) -> None:
-        """See `BlockConditioner`."""
+        """Gives back the memory that clears the cache."""
         self._filler = None
         self._reserved.clear()
 

@@ -28,14 +28,14 @@ class BoundBlock:
     """A block's inputs, and the baseline's arguments that are bound to them.
 
     Attributes:
-        problem: its declaration.
-        plan: where its tensors lie.
-        rank: of this process.
-        heap: the reference heap, which holds the inputs.
-        calls: as the baseline makes them.
-        arguments: of each call; private copies of those that the baseline may overwrite.
-        solution: the baseline.
-        seed: of the lines that are handed over call by call.
+        problem: Its declaration.
+        plan: Places of the block's tensors in the heap.
+        rank: Number of this process's rank.
+        heap: The reference heap, which holds the inputs.
+        calls: Calls in the form that the baseline makes them.
+        arguments: Arguments of each call; private copies of those that the baseline may overwrite.
+        solution: The baseline.
+        seed: Seed of the lines that are handed over call by call.
     """
 
     problem: Problem

@@ -42,11 +42,11 @@ class CallProgress:
     arrived when the arguments of the call after are in place.
 
     Args:
-        calls: how each call is conducted.
-        rank: this one.
-        world_size: number of ranks.
-        mine: the heap of the reference gang.
-        theirs: that of the candidate.
+        calls: Conduct of each call.
+        rank: This one.
+        world_size: Number of ranks.
+        mine: The heap of the reference gang.
+        theirs: The heap of the candidate.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class CallProgress:
         """Waits until the candidate's rank has reached a crossing, and ends its holds on the way there.
 
         Args:
-            wire: to the evaluator.
-            request_fd: an eventfd that the candidate's rank writes to.
-            crossing: that it comes to.
+            wire: Connection to the evaluator.
+            request_fd: An eventfd that the candidate's rank writes to.
+            crossing: Number of the crossing that the rank reaches.
 
         Returns:
             False where the evaluator orders something first.
@@ -91,8 +91,8 @@ class CallProgress:
         """Lets the candidate's rank go on; False as `wait_for_request`.
 
         Args:
-            wire: to the evaluator.
-            reply_fd: an eventfd that the candidate's rank reads. It may have filled it up: the write then blocks until
+            wire: Connection to the evaluator.
+            reply_fd: An eventfd that the candidate's rank reads. It may have filled it up: the write then blocks until
                 `HandoverEnds.drain`, or fails where the rank has made that so.
         """
         while True:
@@ -148,7 +148,7 @@ class CallProgress:
     def _goes_no_further(self, rank: int, crossing: int) -> bool:
         """Whether another rank goes no further before this one, which stands still at a crossing, goes on.
 
-        It has finished all calls, or reports that it waits for a signal; or it has come to a call that all begin
+        It has finished all calls, or reports that it waits for a signal; or it has reached a call that all begin
         together; or it stands still itself, in an earlier call: of two such ranks the one that is ahead goes on first.
         """
         progress = self._mine.progress(rank)

@@ -65,7 +65,7 @@ class PlainBlock:
     """Everything is in place before the block begins."""
 
     def end(self) -> BlockEnded:
-        """See `CandidateBlock`: nothing."""
+        """Reports a block without handovers as complete."""
         return BlockEnded(complete=True, late=())
 
 
@@ -74,9 +74,9 @@ class Sampling:
     """The sampling of a block's outputs, on GPUs; see `output_sampler`.
 
     Attributes:
-        sampler: that does it.
-        engine: that copies.
-        parts: of the outputs.
+        sampler: Compiled sampler.
+        engine: Engine that copies.
+        parts: Parts of the outputs that are sampled.
     """
 
     sampler: OutputSampler
@@ -88,11 +88,11 @@ class CandidateHandovers:
     """The trusted side of the handovers between a candidate's calls.
 
     Args:
-        library: the compiled server.
-        sampler: path of the compiled sampler of outputs, on GPUs.
+        library: The compiled server.
+        sampler: Path of the compiled sampler of outputs, on GPUs.
 
     Attributes:
-        fds: the eventfds that the candidate's rank writes to, and reads; none before it is known.
+        fds: The eventfds that the candidate's rank writes to, and reads; none before it is known.
     """
 
     def __init__(self, library: HandoverLibrary, sampler: str | None = None) -> None:
@@ -118,9 +118,9 @@ class CandidateHandovers:
         """Begins to serve a block.
 
         Args:
-            script: of the block.
-            heap: of the candidate.
-            processor: see `HandoverLibrary.serve_on_gpu`.
+            script: Script of the block's handovers.
+            heap: Heap of the candidate.
+            processor: Processor that the server spins on, on GPUs.
         """
         first = self.next_sequence
         self._served += script.calls + 1
@@ -134,8 +134,8 @@ class CandidateHandovers:
         """The sampling of a block; None on the CPU, where handovers are made by the trusted side itself.
 
         Args:
-            block: whose outputs.
-            is_disturbed: whether it decides no time.
+            block: Block whose outputs are sampled.
+            is_disturbed: Whether it decides no time.
         """
         if self._sampler is None or self._copy_engine is None:
             return None
@@ -154,11 +154,11 @@ class ServedBlock:
     """Lines are handed over call by call, by a thread.
 
     Args:
-        block: whose inputs have been copied into the candidate's heap.
-        script: which lines.
-        theirs: the candidate's heap.
-        pulses: that disturb the GPU meanwhile, if any.
-        sampling: of its outputs, if they are sampled.
+        block: Block whose inputs have been copied into the candidate's heap.
+        script: Script of the lines that are handed over.
+        theirs: The candidate's heap.
+        pulses: Kernels that disturb the GPU meanwhile; None for none.
+        sampling: Sampling of its outputs; None if they are not sampled.
     """
 
     def __init__(
@@ -179,9 +179,9 @@ class ServedBlock:
         """Begins to hand over; nothing else may be staged afterwards.
 
         Args:
-            handovers: of the candidate.
-            processor: see `HandoverLibrary.serve_on_gpu`.
-            others: processors for the sampling; see `OutputSampler.start`.
+            handovers: Handovers of the candidate.
+            processor: Processor that the server spins on, on GPUs.
+            others: Processors for the sampling; see `OutputSampler.start`.
         """
         first = handovers.next_sequence
         if self._sampling is not None:
@@ -192,7 +192,7 @@ class ServedBlock:
             self._pulses.start()
 
     def end(self) -> BlockEnded:
-        """See `CandidateBlock`; withheld lines of immutable arguments are put back, to be compared as all others."""
+        """Ends the handovers; withheld lines of immutable arguments are put back, to be compared as all others."""
         if self._pulses is not None:
             self._pulses.stop()
         assert self._server is not None

@@ -1,7 +1,7 @@
 """Conducts checked calls from a reference rank: hands whole arguments over, keeps whole outputs, delays ranks.
 
 Between two calls the candidate's rank of the same number stands still until it is released. Before a call its
-arguments hold poison, and are put in place when the rank has come to the call. After it its arguments are poisoned
+arguments hold poison, and are put in place when the rank has reached the call. After it its arguments are poisoned
 again, and its outputs are copied. One rank at a time is delayed, so that ranks that do not wait for it go ahead.
 """
 
@@ -39,8 +39,8 @@ class _Departed:
     """The outputs and arguments after a call, by name of the tensor.
 
     Attributes:
-        outputs: copies, as the call had finished on this rank; in-place arguments included.
-        arguments: copies of those that the call may not modify.
+        outputs: Copies, as the call had finished on this rank; in-place arguments included.
+        arguments: Copies of those that the call may not modify.
     """
 
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -51,12 +51,12 @@ class Conductor:
     """One rank's part in conducting a block.
 
     Args:
-        block: whose calls are conducted.
-        calls: how each is.
-        world_size: number of ranks.
-        heap: of the candidate.
-        device: of this rank.
-        fds: the eventfds that the candidate's rank writes to, and reads.
+        block: Block whose calls are conducted.
+        calls: Conduct of each call.
+        world_size: Number of ranks.
+        heap: Heap of the candidate.
+        device: Device of this rank.
+        fds: The eventfds that the candidate's rank writes to, and reads.
     """
 
     def __init__(

@@ -25,10 +25,10 @@ def draw_decoys(
     """Decoys of lines of one tensor: each element is that of any of the lines, and its low bits are drawn.
 
     Args:
-        dtype: of the tensor, by name.
+        dtype: Name of the tensor's dtype.
         lines: [lines, line bytes] in all calls of a block.
         inside: [lines]: how many bytes of each, the first, belong to the tensor; the others stay as they are.
-        rng: draws them.
+        rng: Draws them.
     """
     part = PARTS.get(dtype, dtype)
     words = np.dtype(f"u{ITEMSIZE[part]}")

@@ -17,9 +17,9 @@ def delivery_us(block: BoundBlock, dialect: Dialect, synchronize: Callable[[], N
     """Microseconds that the results of a call take to be copied; the median of a few rounds, on all ranks at once.
 
     Args:
-        block: whose first call gives the results.
-        dialect: of the candidate.
-        synchronize: waits for the device.
+        block: Block whose first call gives the results.
+        dialect: Dialect of the candidate.
+        synchronize: Waits for the device.
     """
     result = block.call(0)
     delivery = block.delivery(0, dialect)

@@ -27,12 +27,12 @@ def dump(
     """Writes what the candidate has and what it should have, where this rank has that tensor.
 
     Args:
-        folder: that holds the files.
-        block: that the call belongs to.
-        heap: of the candidate.
-        expected: the baseline's results of the call.
-        call: number within the block.
-        wanted: the tensor.
+        folder: Folder that holds the files.
+        block: Block that the call belongs to.
+        heap: Heap of the candidate.
+        expected: The baseline's results of the call.
+        call: Number within the block.
+        wanted: The tensor.
 
     Raises:
         OSError: a file cannot be written.

@@ -11,8 +11,8 @@ class Dumped:
     """One tensor of one rank in one call.
 
     Attributes:
-        trial: of the call.
-        name: of an output, or of an argument that should be as it was.
+        trial: Trial of the call.
+        name: Name of an output, or of an argument that should be as it was.
     """
 
     trial: int

@@ -19,8 +19,8 @@ class GpuPulses:
     """Short kernels, one after the other, from a thread of this process.
 
     Args:
-        device: what torch calls the GPU.
-        duration_us: after which they end by themselves.
+        device: Name of the GPU in torch.
+        duration_us: After which they end by themselves.
     """
 
     def __init__(self, device: str, duration_us: int) -> None:

@@ -38,8 +38,8 @@ def capture(call: Callable[[int], object], calls: int) -> tuple[list[torch.cuda.
     """Captures one graph a call, after the first has been run once, as libraries make workspaces for each stream.
 
     Args:
-        call: makes the call of that index, on arguments of its own, which its graph reads and writes in place.
-        calls: how many; all ranks capture the same.
+        call: Makes the call of that index, on arguments of its own, which its graph reads and writes in place.
+        calls: Number of calls, at least 1, the same on all ranks.
 
     Returns:
         The graphs, and None; or none, and why.

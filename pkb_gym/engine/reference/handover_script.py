@@ -40,7 +40,7 @@ class CallLines:
 
     Attributes:
         begin: [calls + 1]; call c's lines are `lines[begin[c] : begin[c + 1]]`.
-        lines: their indices in the segment.
+        lines: Their indices in the segment.
     """
 
     begin: NDArray[np.int32]
@@ -59,12 +59,12 @@ class Script:
     """The handovers of one block of one rank.
 
     Attributes:
-        arrivals: lines of arguments, of each call those first that are withdrawn after it.
+        arrivals: Lines of arguments, of each call those first that are withdrawn after it.
         withdrawals: [calls]: how many that are; the others belong to arguments that the call may overwrite.
         values: [arrivals, LINE_BYTES]: what they hold.
         decoys: [arrivals, LINE_BYTES]: what they hold before; see `decoys`.
-        poisons: lines of outputs that are poisoned before a call.
-        receipts: lines of outputs that are copied after it.
+        poisons: Lines of outputs that are poisoned before a call.
+        receipts: Lines of outputs that are copied after it.
         delays_us: [calls]: how much later than need be the arguments arrive.
     """
 
@@ -101,11 +101,11 @@ def write_script(problem: Problem, plan: BlockPlan, rank: int, heap: AnyHeap, se
     """Draws the script of a block, without delays.
 
     Args:
-        problem: its declaration.
-        plan: where its tensors lie.
-        rank: whose script.
-        heap: holds the inputs as they were made.
-        seed: of the draws.
+        problem: Its declaration.
+        plan: Places of the block's tensors in the heap.
+        rank: Number of the rank that the script is for.
+        heap: Holds the inputs as they were made.
+        seed: Seed of the draws.
     """
     rng = np.random.default_rng(seed)
     arrivals = _Arrivals()
@@ -136,8 +136,8 @@ def null_script(planned: SetPlan, calls: int) -> Script:
     """The script of calls of nothing, with as many lines as any call can have.
 
     Args:
-        planned: the lines are those of its tensors, which a block overwrites later.
-        calls: how many.
+        planned: The lines are those of its tensors, which a block overwrites later.
+        calls: Number of calls in the block, at least 1.
     """
     first, count = planned.offset // LINE_BYTES, max(1, planned.nbytes // LINE_BYTES)
     arrivals, poisons, receipts = (
@@ -195,8 +195,8 @@ class _Arrivals:
     """The withheld lines of all calls.
 
     Attributes:
-        of_calls: lines of each call.
-        withdrawals: how many of them, the first, are withdrawn after it.
+        of_calls: Lines of each call.
+        withdrawals: Number of each call's first lines that are withdrawn after it.
     """
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class _Arrivals:
 
         Args:
             values: [lines, LINE_BYTES] of all calls.
-            rng: draws them.
+            rng: Draws them.
         """
         decoys = values.copy()
         inside, leaves = np.concatenate([*self._inside, np.zeros(0, np.int64)]), np.array(self._leaves)
@@ -237,11 +237,11 @@ def _draw(
     """Lines of some leaves.
 
     Args:
-        leaves: of the first call.
-        offsets: of each call's set, in lines.
-        base: of the first set, in bytes.
-        most: how many at most.
-        rng: draws them.
+        leaves: Leaves of the first call.
+        offsets: Offset of each call's set, in lines.
+        base: Offset of the first set, in bytes.
+        most: Number of lines, at most.
+        rng: Draws them.
     """
     kept = [leaf for leaf in leaves if leaf.leaf.capacity_bytes]
     if len(kept) > most:

@@ -35,7 +35,7 @@ class HandoverLibrary:
     """The compiled server.
 
     Args:
-        path: of the shared library.
+        path: Path of the shared library.
     """
 
     def __init__(self, path: str) -> None:
@@ -52,11 +52,11 @@ class HandoverLibrary:
         """Begins to serve a block on the CPU.
 
         Args:
-            script: of the block.
-            segment: address of the rank's segment.
-            request_fd: an eventfd that the rank writes to.
-            reply_fd: an eventfd that the rank reads.
-            rank: the rank's process, whose main thread makes the calls; by default this one, 0 for an unknown one.
+            script: Script of the block's handovers.
+            segment: Address of the rank's segment.
+            request_fd: An eventfd that the rank writes to.
+            reply_fd: An eventfd that the rank reads.
+            rank: The rank's process, whose main thread makes the calls; by default this one, 0 for an unknown one.
         """
         pid = os.getpid() if rank is None else rank
         for fd in (request_fd, reply_fd):
@@ -68,10 +68,10 @@ class HandoverLibrary:
         """Begins to serve a block on a GPU.
 
         Args:
-            script: of the block.
-            mailbox: address of the rank's mailbox.
-            first_sequence: number of the block's first handover.
-            processor: that the server spins on.
+            script: Script of the block's handovers.
+            mailbox: Address of the rank's mailbox.
+            first_sequence: Number of the block's first handover.
+            processor: Processor that the server spins on.
         """
         start = self._library.pkb_serve_on_gpu
         return HandoverServer(script, lambda raw: start(raw, mailbox, first_sequence, processor), self._finish)
@@ -106,7 +106,7 @@ class HandoverServer:
         """Ends the server.
 
         Returns:
-            The receipts, [lines, LINE_BYTES], in the script's order; None where the block did not come to its end.
+            The receipts, [lines, LINE_BYTES], in the script's order; None where the block did not end.
         """
         assert self._handle is not None
         served = self._finish(self._handle)

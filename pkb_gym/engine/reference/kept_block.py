@@ -46,10 +46,10 @@ def keep_rank(folder: Path, block: BoundBlock, expected: Sequence[Mapping[str, t
     """Writes a rank's files.
 
     Args:
-        folder: that holds them.
-        block: the calls.
-        expected: the baseline's results of each call.
-        calls: how many, from the first.
+        folder: Folder that holds them.
+        block: The calls.
+        expected: The baseline's results of each call.
+        calls: Number of calls, counted from the first.
 
     Raises:
         OSError: they cannot be written.

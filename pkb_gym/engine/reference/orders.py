@@ -63,10 +63,10 @@ class TakeWorkload(WireMessage):
     process of its own.
 
     Attributes:
-        workload: what is evaluated.
-        source: text of the baseline.
-        scratch_bytes: of the symmetric scratch.
-        segment_bytes: of the heaps.
+        workload: Workload that is evaluated.
+        source: Text of the baseline.
+        scratch_bytes: Size of the symmetric scratch in bytes.
+        segment_bytes: Size of one rank's segment of a heap in bytes.
     """
 
     workload: WorkloadSpec
@@ -80,8 +80,8 @@ class MakeInputs(WireMessage):
     """Draw the inputs of a block into the reference heap.
 
     Attributes:
-        trials: one for each call.
-        timed: whether the block serves timing.
+        trials: One for each call.
+        timed: Whether the block serves timing.
     """
 
     trials: tuple[int, ...]
@@ -93,12 +93,12 @@ class CheckedCall:
     """The conduct of one checked call.
 
     Attributes:
-        together: whether all arguments arrive before any rank begins, and no rank departs before all have finished.
-        late_rank: whose arguments arrive late; None for no rank.
-        delay_s: how late at most.
-        is_held: whether this rank stands still after each wait and barrier of `pkb/symm.h`.
-        withheld: arguments that hold poison before the call; None for all of them.
-        withdrawn: arguments that hold poison after it, of those that it may not modify; None for all of them.
+        together: Whether all arguments arrive before any rank begins, and no rank departs before all have finished.
+        late_rank: Number of the rank whose arguments arrive late; None for no rank.
+        delay_s: Delay in seconds, at most.
+        is_held: Whether this rank stands still after each wait and barrier of `pkb/symm.h`.
+        withheld: Arguments that hold poison before the call; None for all of them.
+        withdrawn: Arguments that hold poison after it, of those that it may not modify; None for all of them.
     """
 
     together: bool
@@ -119,8 +119,8 @@ class ServeHandovers(WireMessage):
     """As `StageInputs`, but some lines of the arguments are handed over call by call, while the block runs.
 
     Attributes:
-        delays_us: how late the arguments of each call arrive; empty for not at all.
-        pulses_us: how long this rank's GPU is disturbed meanwhile by short kernels; 0 for not at all.
+        delays_us: Delay of each call's arguments in microseconds; empty for none.
+        pulses_us: Microseconds that short kernels disturb this rank's GPU meanwhile; 0 for none.
     """
 
     delays_us: tuple[int, ...] = ()
@@ -132,7 +132,7 @@ class ServeNullBlock(WireMessage):
     """Serve the handovers of a block of calls of nothing. Answered by `Staged`.
 
     Attributes:
-        calls: how many.
+        calls: Number of calls in the block, at least 1.
     """
 
     calls: int
@@ -143,7 +143,7 @@ class ConductCalls(WireMessage):
     """As `StageInputs`, but whole arguments are handed over call by call, while the block runs.
 
     Attributes:
-        calls: how.
+        calls: Conduct of each call.
     """
 
     calls: tuple[CheckedCall, ...]
@@ -159,8 +159,8 @@ class LateOutput:
     """An output that has changed after its call had finished on this rank.
 
     Attributes:
-        call: number within the block.
-        output: name.
+        call: Number within the block.
+        output: Name.
     """
 
     call: int
@@ -172,11 +172,11 @@ class Overrun:
     """Bytes beside a tensor or the scratch of this rank that were written to, by whatever rank.
 
     Attributes:
-        call: number within the block, of the call whose tensor it is; None for scratch, which all calls share.
-        beside: the tensor or the scratch, in words.
-        nbytes: how many hold other values now.
-        distance_bytes: between that and the nearest of them.
-        is_behind: whether they lie behind it, not in front of it.
+        call: Number within the block, of the call whose tensor it is; None for scratch, which all calls share.
+        beside: The tensor or the scratch, in words.
+        nbytes: Number of bytes that hold other values now.
+        distance_bytes: Between that and the nearest of them.
+        is_behind: Whether they lie behind it, not in front of it.
     """
 
     call: int | None
@@ -196,11 +196,11 @@ class BlockEnded(WireMessage):
     """The report of the handovers of a block.
 
     Attributes:
-        complete: whether all calls have departed.
-        late: outputs that have changed since.
-        calls_us: from the arrival of each call to its departure, where whole arguments were handed over.
-        overruns: writes outside of tensors and scratch, where whole arguments were handed over.
-        early: outputs of sampled calls that were not final when the rank's GPU asked for the handover after the call.
+        complete: Whether all calls have departed.
+        late: Outputs that have changed since.
+        calls_us: Microseconds from each call's arrival to its departure, where whole arguments were handed over.
+        overruns: Writes outside of tensors and scratch, where whole arguments were handed over.
+        early: Outputs of sampled calls that were not final when the rank's GPU asked for the handover after the call.
     """
 
     complete: bool
@@ -215,8 +215,8 @@ class Staged(WireMessage):
     """The inputs are there.
 
     Attributes:
-        idle_us: what the device took to answer just before, in microseconds; None on the CPU.
-        processors: that run at full speed just now; None where all are needed.
+        idle_us: Microseconds that the device took to answer just before; None on the CPU.
+        processors: Processors that run at full speed just now; None where all are needed.
     """
 
     idle_us: float | None
@@ -235,10 +235,10 @@ class RunBaseline(WireMessage):
     """Run the baseline on the first calls of the block.
 
     Attributes:
-        calls: how many.
-        dialect: of the candidate: what it has to deliver into its heap, the baseline delivers too.
-        handovers: whether arguments are handed over as in the candidate's blocks.
-        pad_ns: see `EnqueuedHandover`.
+        calls: Number of calls in the block, at least 1.
+        dialect: Dialect of the candidate: the baseline delivers the same results into its heap.
+        handovers: Whether arguments are handed over as in the candidate's blocks.
+        pad_ns: Nanoseconds that the host waits at each handover beyond its launch, see `EnqueuedHandover`.
     """
 
     calls: int
@@ -252,7 +252,7 @@ class TimeDelivery(WireMessage):
     """Time how long the results of a call take to be copied into the heap. Answered by `DeliveryTimed`.
 
     Attributes:
-        dialect: of the candidate; see `RunBaseline`.
+        dialect: Dialect of the candidate; see `RunBaseline`.
     """
 
     dialect: Dialect
@@ -270,8 +270,8 @@ class CaptureGraphs(WireMessage):
     """Capture the baseline as CUDA graphs, on the block's first calls. Answered by `Captured`.
 
     Attributes:
-        calls: how many.
-        dialect: of the candidate; see `RunBaseline`.
+        calls: Number of calls in the block, at least 1.
+        dialect: Dialect of the candidate; see `RunBaseline`.
     """
 
     calls: int
@@ -283,8 +283,8 @@ class Captured(WireMessage):
     """The result of a capture.
 
     Attributes:
-        captured: whether there are graphs now.
-        sound: whether the device can still be used.
+        captured: Whether there are graphs now.
+        sound: Whether the device can still be used.
     """
 
     captured: bool
@@ -308,8 +308,8 @@ class BlockSettled(WireMessage):
     """The rank is ready for the next order.
 
     Attributes:
-        idle_us: what the device took to answer just before the block; None on the CPU.
-        host_ns: that the host spent on the block before it waited for the device.
+        idle_us: Microseconds that the device took to answer just before the block; None on the CPU.
+        host_ns: Nanoseconds that the host spent on the block before it waited for the device.
     """
 
     idle_us: float | None
@@ -321,8 +321,8 @@ class KeepBlock(WireMessage):
     """Write the block's calls, and what they should return, to files; see `kept_block`. Answered by `Ready`.
 
     Attributes:
-        folder: absolute path.
-        calls: how many, from the first.
+        folder: Absolute path.
+        calls: Number of calls, counted from the first.
     """
 
     folder: str
@@ -334,9 +334,9 @@ class DumpTensors(WireMessage):
     """Write tensors of the block, as the candidate has them and as they should be. Answered by `Ready`.
 
     Attributes:
-        folder: absolute path.
-        calls: numbers within the block, of each tensor that of its call.
-        tensors: which.
+        folder: Absolute path.
+        calls: Numbers within the block, of each tensor that of its call.
+        tensors: Tensors that are written.
     """
 
     folder: str
@@ -349,8 +349,8 @@ class CompareOutputs(WireMessage):
     """Judge the candidate's outputs of the block. Answered by `Compared`.
 
     Attributes:
-        claims: of each call.
-        dialect: of the candidate.
+        claims: Claims of each call.
+        dialect: Dialect of the candidate.
     """
 
     claims: tuple[Claims, ...]
@@ -362,7 +362,7 @@ class Compared(WireMessage):
     """The result of a comparison.
 
     Attributes:
-        check: a `RankCheck` as JSON.
+        check: Result of this rank, a `RankCheck` as JSON.
     """
 
     check: object

@@ -47,10 +47,10 @@ from pkb_gym.engine.support.processors import on_processors
 if TYPE_CHECKING:
     from pkb_gym.engine.rankside.devices import AnyHeap
 
-MOST_CALLS, FEW_CALLS = 256, 3
+MAX_CALLS, FEW_CALLS = 256, 3
 """Calls that are sampled of a disturbed block, and of any other."""
 
-MOST_OUTPUTS = 4
+MAX_OUTPUTS = 4
 """Outputs of one call that a part is copied of."""
 
 CALL_BYTES = 32 << 10
@@ -78,21 +78,21 @@ def draw_parts(problem: Problem, plan: BlockPlan, rank: int, seed: int, *, is_di
     """Draws calls of a block, and parts of their outputs: some of the outputs, of each as much as there is room for.
 
     Args:
-        problem: its declaration.
-        plan: where its tensors lie.
-        rank: whose outputs.
-        seed: of the draws, that no candidate knows.
-        is_disturbed: whether the block decides no time.
+        problem: Its declaration.
+        plan: Places of the block's tensors in the heap.
+        rank: Number of the rank whose outputs are sampled.
+        seed: Seed of the draws, which no candidate knows.
+        is_disturbed: Whether the block decides no time.
     """
     rng = np.random.default_rng([seed, 1])
-    most = min(MOST_CALLS if is_disturbed else FEW_CALLS, len(plan.sets))
+    most = min(MAX_CALLS if is_disturbed else FEW_CALLS, len(plan.sets))
     calls: list[int] = []
     offsets: list[int] = []
     sizes: list[int] = []
     names: list[str] = []
     for call in sorted(rng.choice(len(plan.sets), most, replace=False).tolist()):
         leaves = [leaf for _, leaf in placed_results(problem, plan.sets[call], rank) if leaf.leaf.capacity_bytes]
-        drawn = rng.permutation(len(leaves))[:MOST_OUTPUTS]
+        drawn = rng.permutation(len(leaves))[:MAX_OUTPUTS]
         for leaf in (leaves[index] for index in drawn):
             whole = leaf.leaf.capacity_bytes
             nbytes = min(whole, CALL_BYTES // len(drawn))
@@ -135,8 +135,8 @@ class CopyEngine(Protocol):
     """Copies memory of a device to main memory, from a thread that does nothing else.
 
     Attributes:
-        functions: for the compiled sampler.
-        memory: where copies come to, of `MOST_CALLS * CALL_BYTES` bytes.
+        functions: Addresses of the functions that the compiled sampler calls.
+        memory: Destination of the copies, of `MAX_CALLS * CALL_BYTES` bytes.
     """
 
     functions: EngineFunctions
@@ -158,7 +158,7 @@ class GpuCopyEngine:
         if status or context.value is None:
             raise RuntimeError(f"outputs cannot be sampled: no CUDA context is current (error {status})")
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
-        self._pinned = torch.empty(MOST_CALLS * CALL_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._pinned = torch.empty(MAX_CALLS * CALL_BYTES, dtype=torch.uint8, pin_memory=True)
         self.memory: NDArray[np.uint8] = self._pinned.numpy()
         functions = (driver.cuCtxSetCurrent, driver.cuMemcpyDtoHAsync_v2, driver.cuStreamSynchronize)
         addresses = [ctypes.cast(function, ctypes.c_void_p) for function in functions]
@@ -169,7 +169,7 @@ class OutputSampler:
     """The compiled sampler.
 
     Args:
-        path: of the shared library.
+        path: Path of the shared library.
     """
 
     def __init__(self, path: str) -> None:
@@ -189,11 +189,11 @@ class OutputSampler:
         """Begins to sample a block.
 
         Args:
-            parts: to copy.
-            engine: that copies.
-            heap: of the candidate.
-            first_sequence: number of the block's first handover.
-            processors: that the thread may use; by default those of the calling thread.
+            parts: Parts to copy.
+            engine: Engine that copies.
+            heap: Heap of the candidate.
+            first_sequence: Number of the block's first handover.
+            processors: Processors that the thread may use; by default those of the calling thread.
         """
         return OutputSamples(self._library, parts, engine, heap, first_sequence, processors)
 

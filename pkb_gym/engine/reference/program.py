@@ -105,14 +105,14 @@ class ReferenceRank:
     """One reference rank's state for the evaluation in hand.
 
     Args:
-        wire: to the evaluator.
-        device: of this rank, with its process group.
-        rank: number of this rank.
-        world_size: number of ranks.
-        libraries: paths of the compiled handovers: the server, and on GPUs the rank's side and the sampler of outputs.
+        wire: Connection to the evaluator.
+        device: Device of this rank, with its process group.
+        rank: Number of this rank.
+        world_size: Number of ranks.
+        libraries: Paths of the compiled handovers: the server, and on GPUs the rank's side and the sampler of outputs.
 
     Attributes:
-        orders: kinds of orders that it carries out.
+        orders: Kinds of orders that it carries out.
     """
 
     def __init__(self, wire: Wire, device: Device, rank: int, world_size: int, libraries: Sequence[str]) -> None:

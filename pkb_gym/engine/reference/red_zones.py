@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pkb_gym.engine.rankside.devices import AnyHeap
 
-MOST_BEHIND_BYTES = 4096
+MAX_BEHIND_BYTES = 4096
 """The most bytes watched behind a tensor; the next may lie further away, as on ranks that lack a tensor of others."""
 
 
@@ -34,9 +34,9 @@ class _Zone:
     """Bytes that belong to no tensor.
 
     Attributes:
-        begin, end: relative to the set of a call, or behind the scratch to the segment.
-        before: what ends where it begins, in words: a tensor or the scratch, if any.
-        after: the tensor that begins where it ends, if any.
+        begin, end: Relative to the set of a call, or behind the scratch to the segment.
+        before: Tensor or scratch that ends where the zone begins, in words; empty for none.
+        after: The tensor that begins where it ends, if any.
     """
 
     begin: int
@@ -49,8 +49,8 @@ class RedZones:
     """The zones of one rank's segment in one block.
 
     Args:
-        plan: the calls of the block.
-        rank: whose segment.
+        plan: The calls of the block.
+        rank: Number of the rank whose segment it is.
     """
 
     def __init__(self, plan: BlockPlan, rank: int) -> None:
@@ -115,12 +115,12 @@ def _zones(planned: SetPlan, rank: int) -> Iterator[_Zone]:
 
 def _divided(zone: _Zone) -> Iterator[_Zone]:
     """The zone, or of a large one what lies next to tensors."""
-    if zone.end - zone.begin <= MOST_BEHIND_BYTES + RED_ZONE_BYTES:
+    if zone.end - zone.begin <= MAX_BEHIND_BYTES + RED_ZONE_BYTES:
         if zone.begin < zone.end:
             yield zone
         return
     if zone.before is not None:
-        yield _Zone(zone.begin, zone.begin + MOST_BEHIND_BYTES, zone.before, None)
+        yield _Zone(zone.begin, zone.begin + MAX_BEHIND_BYTES, zone.before, None)
     if zone.after is not None:
         yield _Zone(zone.end - RED_ZONE_BYTES, zone.end, None, zone.after)
 

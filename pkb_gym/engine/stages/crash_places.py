@@ -9,7 +9,7 @@ from pkb_gym.engine.compile.source_lines import SourceLine, source_lines
 from pkb_gym.engine.compile.toolchain import EXPORTED
 from pkb_gym.engine.gangs.crash_trace import places_in, python_lines_in
 
-MOST_CALLS = 6
+MAX_CALLS = 6
 """The most lines of one rank that are reported, innermost first."""
 
 _UNCAUGHT = re.compile(r"terminate called after throwing an instance of '(.{1,200})'\n  what\(\):  (.{1,500})")
@@ -47,7 +47,7 @@ def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
         outputs: what each rank wrote.
     """
     if binary is None:
-        found = [", called from ".join(python_lines_in(output)[:MOST_CALLS]) for output in outputs]
+        found = [", called from ".join(python_lines_in(output)[:MAX_CALLS]) for output in outputs]
     else:
         found = [_stack_text(lines) for lines in source_lines(binary, [places_in(output) for output in outputs])]
     places = list(enumerate(found))
@@ -58,8 +58,8 @@ def _stack_text(lines: Sequence[SourceLine]) -> str:
     """The places as text: `kernel.cpp:11, in pkb::Comm::barrier`; lines of headers where nothing else is known."""
     own = [line for line in lines if line.is_candidates and line.function != EXPORTED]
     if not own:
-        return ", called from ".join(map(str, lines[:MOST_CALLS]))
+        return ", called from ".join(map(str, lines[:MAX_CALLS]))
     operation = next((f", in {line.function}" for line in reversed(lines[: lines.index(own[0])])), "")
     numbers = list(dict.fromkeys(f"{line.file}:{line.line}" for line in own))
-    innermost, *callers = numbers[:MOST_CALLS]
+    innermost, *callers = numbers[:MAX_CALLS]
     return ", called from ".join([innermost + operation, *callers])

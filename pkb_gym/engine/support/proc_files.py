@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """The most that is read, by one call: more than the state of a process or thread takes."""
 
 
@@ -17,7 +17,7 @@ def read_proc(path: str) -> bytes:
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, MOST_BYTES)
+        return os.read(fd, MAX_BYTES)
     finally:
         os.close(fd)
 

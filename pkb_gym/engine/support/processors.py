@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 SPINS, TRIES = 1000, 2
-MOST_TRIED = 16
+MAX_TRIED = 16
 FEWEST = 2
 """A thread that waits by spinning, as CUDA's synchronisation does, must not keep others of its process from running."""
 SLOWEST_RELATIVE = 1.2
@@ -23,7 +23,7 @@ def find_fastest(processors: Sequence[int]) -> list[int]:
     machine does not show on which cores its processors are, nor what its neighbours do there, and both change: what is
     found holds for milliseconds. So each processor is tried, of many some.
     """
-    step = -(-len(processors) // MOST_TRIED)
+    step = -(-len(processors) // MAX_TRIED)
     took_ns = {processor: _spin_ns(processor) for processor in processors[::step]}
     quickest = sorted(took_ns, key=lambda processor: took_ns[processor])
     limit_ns = SLOWEST_RELATIVE * took_ns[quickest[0]]

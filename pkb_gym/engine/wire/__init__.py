@@ -1,5 +1,5 @@
 """What processes say to each other: frames, messages, orders and their replies, the layout of shared memory.
 
-Every process imports it. It answers what may be said and in which form, never what is done about it. Imports the
-standard library alone.
+Every process imports it. It answers which messages there are and in which form, never what is done about them.
+Imports the standard library alone.
 """

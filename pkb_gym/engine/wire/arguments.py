@@ -19,10 +19,10 @@ class TensorSlot:
     """A contiguous tensor in a rank's segment of the heap.
 
     Attributes:
-        offset: bytes into the segment.
-        shape: numbers; None where the size depends on the data.
-        dtype: name.
-        capacity: most elements that it can have.
+        offset: Bytes into the segment.
+        shape: Numbers; None where the size depends on the data.
+        dtype: Name.
+        capacity: Most elements that it can have.
     """
 
     offset: int
@@ -70,9 +70,9 @@ class TensorArgument:
     """Tensors.
 
     Attributes:
-        kind: how they are handed over.
-        slots: where they lie.
-        shape: of the dense tensor that a sparse one stands for; else None.
+        kind: Form in which they are handed over.
+        slots: Places of the tensors.
+        shape: Shape of the dense tensor that a sparse one stands for; else None.
     """
 
     kind: ListKind
@@ -92,10 +92,10 @@ class Result:
     """One result of a solution of the python dialect.
 
     Attributes:
-        name: of the output.
-        key: in the returned dict.
-        is_list: whether it is a list of tensors.
-        slots: where its tensors are copied.
+        name: Name of the output.
+        key: Key in the returned dict.
+        is_list: Whether it is a list of tensors.
+        slots: Places that its tensors are copied to.
     """
 
     name: str
@@ -113,10 +113,10 @@ class CallSpec:
     """One call as one rank makes it.
 
     Attributes:
-        offset, nbytes: the range of the segment that holds its arguments and outputs.
-        arguments: in call order; with the native dialect, preallocated outputs follow.
-        results: what a solution of the python dialect returns; empty with the native one.
-        returned: where the tensors go that a native kernel returns.
+        offset, nbytes: The range of the segment that holds its arguments and outputs.
+        arguments: Arguments in call order; with the native dialect, preallocated outputs follow.
+        results: Results of a solution of the python dialect; empty with the native one.
+        returned: Places for the tensors that a native kernel returns.
     """
 
     offset: int
@@ -141,8 +141,8 @@ class CallRun:
     """Calls that differ in nothing but where their tensors lie.
 
     Attributes:
-        first: one of them.
-        distances: bytes from it to each of them.
+        first: One of them.
+        distances: Bytes from it to each of them.
     """
 
     first: CallSpec

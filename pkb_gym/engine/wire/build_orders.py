@@ -35,10 +35,10 @@ class Built(WireMessage):
     """The result. The libraries follow as raw bytes.
 
     Attributes:
-        ok: whether the module can be used.
-        log: what went wrong, and notes.
-        sizes: of each extension, in bytes.
-        seconds: that it took.
+        ok: Whether the module can be used.
+        log: Errors and notes.
+        sizes: Size of each extension, in bytes.
+        seconds: Duration of the build.
     """
 
     ok: bool

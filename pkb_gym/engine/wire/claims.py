@@ -18,7 +18,7 @@ class BlockClaims:
     """The claims of a rank.
 
     Attributes:
-        calls: of each call.
+        calls: Claims of each call.
     """
 
     calls: tuple[Claims, ...]
@@ -37,7 +37,7 @@ def read_claims(text: str) -> tuple[Claims, ...]:
     """The claims of each call.
 
     Args:
-        text: as `write_claims` made it, or whatever else has arrived.
+        text: Text that `write_claims` made, or whatever else has arrived.
 
     Raises:
         ProtocolError: it is something else.

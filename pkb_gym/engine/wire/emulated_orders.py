@@ -34,8 +34,8 @@ class Schedule:
     """The order of execution of a block.
 
     Attributes:
-        policy: see there.
-        seed: of all that it draws, the rank that it concerns included.
+        policy: Rule by which ranks go on.
+        seed: Seed of its draws, that of the rank that it concerns included.
     """
 
     policy: Policy
@@ -47,9 +47,9 @@ class OpenWorld(WireMessage):
     """Map the heap and start the emulator. Their descriptors come along, then two eventfds of each rank.
 
     Attributes:
-        world_size: number of ranks.
-        segment_bytes: of the heap, for each rank.
-        detect_races: whether each access is checked for what orders it.
+        world_size: Number of ranks.
+        segment_bytes: Size of each rank's segment of the heap in bytes.
+        detect_races: Whether each access is checked for what orders it.
     """
 
     world_size: int
@@ -67,10 +67,10 @@ class LoadCopies(WireMessage):
     """Load a candidate on each rank. Descriptors of as many copies of its library come along, then that of the tracer.
 
     Attributes:
-        scratch_bytes: of the symmetric scratch.
-        memory_bytes: main memory that may be allocated by all ranks together.
-        signature: that it should have, for errors.
-        has_stack_trace: whether there is a tracer, the library that records where host code of a rank crashed.
+        scratch_bytes: Size of the symmetric scratch in bytes.
+        memory_bytes: Main memory that may be allocated by all ranks together.
+        signature: Signature that it should have, for errors.
+        has_stack_trace: Whether there is a tracer, the library that records where host code of a rank crashed.
     """
 
     scratch_bytes: int
@@ -84,11 +84,11 @@ class NamedTensor:
     """A tensor of one rank in one call, for messages and for the detector of races.
 
     Attributes:
-        name: of the argument or output.
-        offset: bytes into the segment.
-        nbytes: of it.
-        element_bytes: of an element.
-        is_output: whether it is unwritten when the call begins.
+        name: Name of the argument or output.
+        offset: Bytes into the segment.
+        nbytes: Size of the tensor in bytes.
+        element_bytes: Size of an element in bytes.
+        is_output: Whether it is unwritten when the call begins.
     """
 
     name: str
@@ -103,8 +103,8 @@ class CallMemory:
     """The memory of one call.
 
     Attributes:
-        offset, nbytes: the range of each segment that holds its arguments and outputs.
-        tensors: of each rank.
+        offset, nbytes: The range of each segment that holds its arguments and outputs.
+        tensors: Tensors of each rank.
     """
 
     offset: int
@@ -117,10 +117,10 @@ class BindRanks(WireMessage):
     """Make the arguments of a block.
 
     Attributes:
-        runs: of each rank, its calls.
-        partitions: that group arguments point into.
-        calls: memory of each call.
-        behind_scratch: first byte of each segment behind the scratch, and of the first call's memory.
+        runs: Calls of each rank.
+        partitions: Partitions that group arguments point into.
+        calls: Memory of each call.
+        behind_scratch: First byte of each segment behind the scratch, and of the first call's memory.
     """
 
     runs: tuple[tuple[CallRun, ...], ...]
@@ -134,10 +134,10 @@ class RunRanks(WireMessage):
     """Call the candidate on every rank, once on each of these bound argument sets.
 
     Attributes:
-        sets: their indices.
-        epoch: of the first call.
-        schedule: see there.
-        max_seconds: wall-clock time after which the block is ended.
+        sets: Their indices.
+        epoch: Epoch of the first call.
+        schedule: Order of execution.
+        max_seconds: Wall-clock time after which the block is ended.
     """
 
     sets: tuple[int, ...]
@@ -148,12 +148,12 @@ class RunRanks(WireMessage):
 
 @dataclass(frozen=True)
 class Fault:
-    """The reason why a block has not come to its end.
+    """The reason why a block has not ended.
 
     Attributes:
-        kind: value of `Failure`.
-        rank: whose fault; None of no single rank.
-        text: for people, a line for each finding.
+        kind: Value of `Failure`.
+        rank: Number of the rank at fault; None for no single rank.
+        text: Message for people, a line for each finding.
     """
 
     kind: str
@@ -166,11 +166,11 @@ class DetectorFinding:
     """A finding of the detector.
 
     Attributes:
-        kind: such as "race" or "out_of_bounds".
-        rank: of the second access.
-        owner: whose memory it is; None where that is unknown.
-        tensor: name of the memory; None where it has none.
-        text: one line with both accesses and their source lines.
+        kind: Such as "race" or "out_of_bounds".
+        rank: Number of the rank that made the second access.
+        owner: Number of the rank that owns the memory; None where that is unknown.
+        tensor: Name of the memory; None where it has none.
+        text: One line with both accesses and their source lines.
     """
 
     kind: str
@@ -195,12 +195,12 @@ class RanksDone(WireMessage):
     """The block has ended.
 
     Attributes:
-        claims: of each rank, of each call; none after a fault.
+        claims: Claims of each rank and call; empty after a fault.
         fault: None where all ranks have finished all calls.
-        instructions: of warps, that were executed so far.
-        findings: of the detector, of this block and those before it.
-        advice: a line each on what is slow, likewise.
-        links: see there.
+        instructions: Number of warp instructions executed so far.
+        findings: Findings of the detector, of this block and those before it.
+        advice: A line each on what is slow, likewise.
+        links: Bytes that each rank has moved from and to each other.
     """
 
     claims: tuple[tuple[Claims, ...], ...]

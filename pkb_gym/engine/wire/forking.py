@@ -30,15 +30,15 @@ class GangRequest(WireMessage):
     """The settings of a gang to be started.
 
     Attributes:
-        entry: module whose `main(wire, rank, world_size)` each rank runs; with a leading dot, one of this folder.
-        world_size: number of ranks.
-        isolate: whether the leader is process 1 of its own namespaces.
-        confined: whether ranks give up processes and privileges (they run candidate code).
-        allow_processes: whether confined ranks may start processes (a build needs compilers).
-        limits: resource limits of each rank.
-        scratch: working folder of the ranks.
-        temporary_bytes: size of /tmp and of /dev/shm where isolated.
-        max_threads: of all ranks together, where isolated on a kernel that can limit them.
+        entry: Module whose `main(wire, rank, world_size)` each rank runs; with a leading dot, one of this folder.
+        world_size: Number of ranks.
+        isolate: Whether the leader is process 1 of its own namespaces.
+        confined: Whether ranks give up processes and privileges (they run candidate code).
+        allow_processes: Whether confined ranks may start processes (a build needs compilers).
+        limits: Resource limits of each rank.
+        scratch: Working folder of the ranks.
+        temporary_bytes: Size of /tmp and of /dev/shm where isolated.
+        max_threads: Number of threads of all ranks together, at most, where isolated on a kernel that can limit them.
     """
 
     entry: str
@@ -62,7 +62,7 @@ class ForkFailed(WireMessage):
     """No gang could be forked.
 
     Attributes:
-        text: why.
+        text: Why.
     """
 
     text: str
@@ -78,8 +78,8 @@ class RankEnded(WireMessage):
     """A rank has ended.
 
     Attributes:
-        rank: which.
-        status: exit status, or minus the signal that ended it.
+        rank: Number of the rank.
+        status: Exit status, or minus the signal that ended it.
     """
 
     rank: int

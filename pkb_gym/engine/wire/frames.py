@@ -55,9 +55,9 @@ class Wire:
         """Sends one frame.
 
         Args:
-            message: its JSON part.
-            raw: bytes that follow it.
-            fds: file descriptors that travel with the frame; the sender keeps its own.
+            message: Its JSON part.
+            raw: Bytes that follow it.
+            fds: File descriptors that travel with the frame; the sender keeps its own.
 
         Raises:
             WireError: the frame is too large, or the other side is gone.

@@ -53,8 +53,8 @@ def read(frame: Mapping[str, object], *kinds: type[Kind]) -> Kind:
     """The message of a frame.
 
     Args:
-        frame: as `WireMessage.to_json` made it, or whatever else has arrived.
-        *kinds: what it may be.
+        frame: JSON that `WireMessage.to_json` made, or whatever else has arrived.
+        *kinds: Kinds of message that it may be.
 
     Raises:
         ProtocolError: it is none of them, or holds something else than it should.
@@ -90,8 +90,8 @@ def decode(kind: type[Value], data: object) -> Value:
     """The value of a type, from its JSON.
 
     Args:
-        kind: a dataclass.
-        data: its JSON, or whatever else has arrived.
+        kind: A dataclass.
+        data: Its JSON, or whatever else has arrived.
 
     Raises:
         ProtocolError: it is something else; the message says where.

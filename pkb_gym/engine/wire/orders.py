@@ -36,9 +36,9 @@ class RankSetting:
     """The device and processors of a rank.
 
     Attributes:
-        device: kind.
-        threads: processor threads that it computes with.
-        ranks_per_gpu: neighbouring ranks that share a GPU.
+        device: Kind.
+        threads: Processor threads that it computes with.
+        ranks_per_gpu: Neighbouring ranks that share a GPU.
     """
 
     device: DeviceName
@@ -51,9 +51,9 @@ class Prepare(WireMessage):
     """Get ready for a candidate of a dialect.
 
     Attributes:
-        setting: see there.
-        dialect: ranks of the python dialect make a process group.
-        one_queue: whether a single hardware queue will do, see `devices.CudaDevice`.
+        setting: Device and processors of the rank.
+        dialect: Ranks of the python dialect make a process group.
+        one_queue: Whether a single hardware queue will do, see `devices.CudaDevice`.
     """
 
     setting: RankSetting
@@ -71,10 +71,10 @@ class MapHeap(WireMessage):
     """Map the heap. Its descriptors come along, then two eventfds (see `WaitingHandover`), on GPUs a library too.
 
     Attributes:
-        setting: see there.
-        dialect: of the candidate.
-        heap_fds: how many descriptors are the heap's.
-        segment_bytes: of the heap, for each rank.
+        setting: Device and processors of the rank.
+        dialect: Dialect of the candidate.
+        heap_fds: Number of descriptors that are the heap's.
+        segment_bytes: Size of each rank's segment of the heap in bytes.
     """
 
     setting: RankSetting
@@ -97,9 +97,9 @@ class RunNullBlock(WireMessage):
     """Run a block of calls of nothing.
 
     Attributes:
-        calls: how many.
-        handovers: between them.
-        pad_ns: see `EnqueuedHandover`.
+        calls: Number of calls in the block, at least 1.
+        handovers: Kind of the handovers between them.
+        pad_ns: Nanoseconds that the host waits at each handover beyond its launch, see `EnqueuedHandover`.
     """
 
     calls: int
@@ -117,14 +117,14 @@ class Load(WireMessage):
     """Load a candidate. The descriptor of its source or library comes along, then those of extensions and stack trace.
 
     Attributes:
-        dialect: of the candidate.
-        processors: of the machine; fewer than ranks must be shared.
-        scratch_bytes: of the symmetric scratch.
-        memory_bytes: main memory that may be allocated.
+        dialect: Dialect of the candidate.
+        processors: Number of the machine's processors; fewer than ranks must be shared.
+        scratch_bytes: Size of the symmetric scratch in bytes.
+        memory_bytes: Main memory that may be allocated.
         returns: "value", "tuple" or "dict": how a solution of the python dialect returns its results.
-        signature: that a native kernel should have, for errors.
+        signature: Signature that a native kernel should have, for errors.
         extensions: C++ extensions that a module built -> place among the descriptors.
-        stack_trace: place of the library that records the call stack of a crashed rank; None for none.
+        stack_trace: Place of the library that records the call stack of a crashed rank; None for none.
     """
 
     dialect: Dialect
@@ -147,8 +147,8 @@ class Bind(WireMessage):
     """Make the arguments of a block.
 
     Attributes:
-        runs: of its calls.
-        partitions: that group arguments point into.
+        runs: Runs of the block's calls.
+        partitions: Partitions that group arguments point into.
     """
 
     runs: tuple[CallRun, ...]
@@ -165,11 +165,11 @@ class RunBlock(WireMessage):
     """Call the candidate once on each of these bound argument sets.
 
     Attributes:
-        sets: their indices.
-        epoch: of the first call.
-        handovers: between the calls, before the first and after the last.
-        pad_ns: see `EnqueuedHandover`.
-        holds_ns: of each call: how long this rank stands still after each wait and barrier of `pkb/symm.h`; empty for
+        sets: Their indices.
+        epoch: Epoch of the first call.
+        handovers: Kind of the handovers between the calls, before the first and after the last.
+        pad_ns: Nanoseconds that the host waits at each handover beyond its launch, see `EnqueuedHandover`.
+        holds_ns: Nanoseconds that this rank stands still after each wait and barrier of each call; empty for
             not at all.
     """
 
@@ -185,8 +185,8 @@ class ProfileBlock(WireMessage):
     """As `RunBlock`, with a profile of its calls.
 
     Attributes:
-        sets, epoch: see `RunBlock`.
-        link_bytes_per_s: the most that can leave or enter a GPU by its links; None where there is no peer.
+        sets, epoch: Bound argument sets and epoch of the first call, see `RunBlock`.
+        link_bytes_per_s: The most that can leave or enter a GPU by its links; None where there is no peer.
     """
 
     sets: tuple[int, ...]
@@ -221,7 +221,7 @@ class BlockDone(WireMessage):
     """All calls are complete.
 
     Attributes:
-        claims: of each call; see `claims.write_claims`.
+        claims: Claims of each call, as text of `claims.write_claims`.
     """
 
     claims: str
@@ -244,10 +244,10 @@ class Transfers:
     """The time and bytes of a rank's communication, over the profiled calls.
 
     Attributes:
-        wait_ns: waiting for signals; on GPUs summed over all threads.
-        copy_ns: in copies, or in the collectives of torch.distributed.
-        put_bytes, got_bytes: copied to and from peers.
-        waits: how often a signal was not there yet.
+        wait_ns: Nanoseconds of waiting for signals; on GPUs summed over all threads.
+        copy_ns: Nanoseconds in copies, or in the collectives of torch.distributed.
+        put_bytes, got_bytes: Bytes copied to and from peers.
+        waits: Number of waits for a signal that was not there yet.
     """
 
     wait_ns: int = 0
@@ -281,12 +281,12 @@ class DeviceEvent:
     """One kernel, copy or fill on a GPU.
 
     Attributes:
-        kind: see there.
-        name: its index in `DeviceReport.names`.
-        start_us: by the monotonic clock of the machine.
-        duration_us: of it.
-        stream: number.
-        nbytes: copied or filled; 0 for kernels.
+        kind: Kind of work.
+        name: Its index in `DeviceReport.names`.
+        start_us: Beginning in microseconds of the machine's monotonic clock.
+        duration_us: Duration in microseconds.
+        stream: Number.
+        nbytes: Copied or filled; 0 for kernels.
     """
 
     kind: Literal["kernel", "copy", "fill"]
@@ -322,12 +322,12 @@ class ProfileDone(WireMessage):
     """Where the time of the profiled calls went, by the rank's report.
 
     Attributes:
-        wall_ns: from the first call to the end of the last.
-        inside_ns: inside the calls, by the host's clock.
-        calls_ns: begin and end of each call, by the machine's monotonic clock.
-        usage: of the process.
+        wall_ns: Nanoseconds from the first call to the end of the last.
+        inside_ns: Inside the calls, by the host's clock.
+        calls_ns: Begin and end of each call, by the machine's monotonic clock.
+        usage: Use of the machine by the process.
         transfers: None where they are not counted, as for modules on GPUs.
-        operators: hottest first; modules on the CPU only.
+        operators: Hottest first; modules on the CPU only.
         device: None on the CPU, and where a GPU could not be watched.
     """
 
@@ -345,8 +345,8 @@ class Failed(WireMessage):
     """The error of a rank.
 
     Attributes:
-        kind: value of `Failure`.
-        text: for people.
+        kind: Value of `Failure`.
+        text: Message for people.
     """
 
     kind: str

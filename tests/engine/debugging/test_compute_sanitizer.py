@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pkb_gym.engine.debugging import sanitize
-from pkb_gym.engine.debugging.sanitizer_reports import MOST_REPORTS, MOST_SUMMARY_CHARS, reports_in
+from pkb_gym.engine.debugging.sanitizer_reports import MAX_REPORTS, MAX_SUMMARY_CHARS, reports_in
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import Device, EvalConfig, Language, ResolvedConfig, Sanitizer, resolve
@@ -129,10 +129,10 @@ def test_reports_are_bounded_and_escaped() -> None:
         for size in range(100)
     )
     reports = reports_in("memcheck", many, 86)
-    assert len(reports) == MOST_REPORTS
-    assert all(report.summary.isprintable() and len(report.summary) < MOST_SUMMARY_CHARS + 100 for report in reports)
+    assert len(reports) == MAX_REPORTS
+    assert all(report.summary.isprintable() and len(report.summary) < MAX_SUMMARY_CHARS + 100 for report in reports)
     assert "\x1b" not in reports[0].report and "characters left out" in reports[0].report
-    assert [bool(report.report) for report in reports] == [True] + [False] * (MOST_REPORTS - 1)
+    assert [bool(report.report) for report in reports] == [True] + [False] * (MAX_REPORTS - 1)
 
 
 TOOL = """#!/bin/sh

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from pkb_gym.engine.debugging.heat_map import MOST_CELLS, cells, distances, heat_map
+from pkb_gym.engine.debugging.heat_map import MAX_CELLS, cells, distances, heat_map
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -32,14 +32,14 @@ def test_every_kind_of_number_has_distances(dtype: type):
 @pytest.mark.parametrize("shape", [(), (1,), (100,), (300, 7), (5, 6, 200), (0, 4), (3, 0)])
 def test_any_shape_fits_into_a_panel(shape: tuple[int, ...]):
     grid = cells(np.ones(shape))
-    assert 1 <= grid.shape[0] <= MOST_CELLS and 1 <= grid.shape[1] <= MOST_CELLS
+    assert 1 <= grid.shape[0] <= MAX_CELLS and 1 <= grid.shape[1] <= MAX_CELLS
 
 
 def test_one_wrong_element_of_many_is_seen():
     apart = np.zeros((1000, 1000))
     apart[999, 0] = 0.5
     grid = cells(apart)
-    assert np.argwhere(grid).tolist() == [[MOST_CELLS - 1, 0]]
+    assert np.argwhere(grid).tolist() == [[MAX_CELLS - 1, 0]]
 
 
 def test_a_panel_for_each_rank_with_its_wrong_cells_alone():

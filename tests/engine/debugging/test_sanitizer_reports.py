@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pkb_gym.engine.debugging.sanitizer_reports import MOST_REPORTS, reports_in
+from pkb_gym.engine.debugging.sanitizer_reports import MAX_REPORTS, reports_in
 
 ADDRESS = """==7==ERROR: AddressSanitizer: use-after-poison on address 0x7f
 WRITE of size 2 at 0x7f thread T0
@@ -50,7 +50,7 @@ def test_lines_that_name_the_candidate_are_left_as_they_are():
 def test_races_are_found_and_limited():
     text = "".join(f"SUMMARY: ThreadSanitizer: data race /tmp/kernel.cpp:{line} in f\n" for line in range(20))
     reports = reports_in("thread", text, 86)
-    assert len(reports) == MOST_REPORTS and reports[3].summary == "data race kernel.cpp:3 in f"
+    assert len(reports) == MAX_REPORTS and reports[3].summary == "data race kernel.cpp:3 in f"
     assert reports[0].report and not reports[1].report
 
 

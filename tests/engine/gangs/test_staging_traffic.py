@@ -52,7 +52,7 @@ def test_what_was_kept_is_used_for_less_and_grows_between_two_limits(
     rank: tuple[subprocess.Popen[bytes], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_traffic, "LEAST_BYTES", FEW)
-    monkeypatch.setattr(staging_traffic, "MOST_BYTES", 3 * FEW)
+    monkeypatch.setattr(staging_traffic, "MAX_BYTES", 3 * FEW)
     traffic = StagingTraffic()
     lengths = []
     for nbytes in (1, 0, 2 * FEW, FEW, 100 * FEW):

@@ -82,7 +82,7 @@ def test_running_ranks_are_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatc
     watch._next = 0
     watch.look()
     watch.look()
-    assert looks == [2 * tcp_memory.MOST_RUNNING]
+    assert looks == [2 * tcp_memory.MAX_RUNNING]
 
 
 @pytest.mark.skipif(not bubblewrap_works(), reason="ranks share the network of the machine")

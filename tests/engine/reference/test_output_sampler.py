@@ -30,8 +30,8 @@ from pkb_gym.engine.reference.orders import LateOutput
 from pkb_gym.engine.reference.output_sampler import (
     CALL_BYTES,
     FEW_CALLS,
-    MOST_CALLS,
-    MOST_OUTPUTS,
+    MAX_CALLS,
+    MAX_OUTPUTS,
     EngineFunctions,
     GpuCopyEngine,
     OutputParts,
@@ -84,7 +84,7 @@ class MemoryEngine:
     """
 
     def __init__(self, base: int = 0, *, fails: bool = False) -> None:
-        self.memory = np.zeros(MOST_CALLS * CALL_BYTES, np.uint8)
+        self.memory = np.zeros(MAX_CALLS * CALL_BYTES, np.uint8)
         self.copied: list[int] = []
         self.began, self.may_copy = threading.Event(), threading.Event()
         self.may_copy.set()
@@ -258,7 +258,7 @@ def test_parts_lie_in_outputs_of_their_call(problem: str, size: str) -> None:
         assert leaf.offset <= offset and offset + nbytes <= leaf.offset + leaf.leaf.capacity_bytes
     for call in range(4):
         of_call = parts.calls == call
-        assert of_call.sum() <= MOST_OUTPUTS and parts.nbytes[of_call].sum() <= CALL_BYTES
+        assert of_call.sum() <= MAX_OUTPUTS and parts.nbytes[of_call].sum() <= CALL_BYTES
 
 
 def test_blocks_that_count_have_few_samples_which_the_seed_draws() -> None:

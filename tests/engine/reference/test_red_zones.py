@@ -9,7 +9,7 @@ import torch
 
 from pkb_gym.engine.compare.layout import RED_ZONE_BYTES, BlockPlan, PlacedLeaf
 from pkb_gym.engine.reference.orders import Overrun
-from pkb_gym.engine.reference.red_zones import MOST_BEHIND_BYTES, RedZones
+from pkb_gym.engine.reference.red_zones import MAX_BEHIND_BYTES, RedZones
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.compare.plans import SCRATCH_BYTES, plan
 
@@ -129,4 +129,4 @@ def test_of_wide_room_only_what_lies_next_to_tensors_is_watched():
     zones.fill(segment)  # type: ignore[arg-type]
     watched = int((segment.held != 7).sum())
     places = sum(len(planned.leaves[RANK]) + 1 for planned in block.sets)
-    assert 0 < watched <= places * (MOST_BEHIND_BYTES + 2 * RED_ZONE_BYTES)
+    assert 0 < watched <= places * (MAX_BEHIND_BYTES + 2 * RED_ZONE_BYTES)

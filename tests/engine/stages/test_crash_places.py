@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.engine.compile.source_lines import SourceLine
 from pkb_gym.engine.stages import crash_places as module
-from pkb_gym.engine.stages.crash_places import MOST_CALLS, crash_places, note_on, uncaught_exception
+from pkb_gym.engine.stages.crash_places import MAX_CALLS, crash_places, note_on, uncaught_exception
 
 WAIT = (
     SourceLine("pkb/symm_cpu.h", 109, "pkb::Comm::wait_slowly"),
@@ -44,7 +44,7 @@ def test_ranks_without_a_trace_are_left_out(monkeypatch: pytest.MonkeyPatch):
     outputs = ["nothing", "pkb-trace 11 7:at", "pkb-trace 3 " + " ".join(f"{n:x}:at" for n in range(1, 20))]
     reported = crash_places(b"library", outputs).splitlines()
     assert reported[0] == "rank 1 stood at kernel.cpp:7"
-    assert reported[1].count("kernel.cpp") == MOST_CALLS and len(reported) == 2
+    assert reported[1].count("kernel.cpp") == MAX_CALLS and len(reported) == 2
     assert crash_places(None, outputs) == "", "a Python source"
 
 

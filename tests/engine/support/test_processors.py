@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from pkb_gym.engine.support import processors
-from pkb_gym.engine.support.processors import MOST_TRIED, find_fastest, move_to
+from pkb_gym.engine.support.processors import MAX_TRIED, find_fastest, move_to
 from tests.engine.forked import in_child
 
 
@@ -24,7 +24,7 @@ def test_processors_that_are_slow_just_now_are_left_alone(monkeypatch: pytest.Mo
 def test_only_some_of_many_are_tried(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(processors, "_spin_ns", lambda processor: 100)
     tried = find_fastest(range(1, count + 1))
-    assert min(count, MOST_TRIED // 2) <= len(tried) <= MOST_TRIED
+    assert min(count, MAX_TRIED // 2) <= len(tried) <= MAX_TRIED
     assert set(tried) <= set(range(1, count + 1)) and len(set(tried)) == len(tried)
 
 
