@@ -10,9 +10,9 @@ def judged_attempt(attempt: Attempt, turn: Turn, duration_s: float | None) -> At
     """The attempt with what was submitted and found.
 
     Args:
-        attempt: who made it, under which configuration, and the reply.
-        turn: of its episode, the submission that was read in the reply.
-        duration_s: wall time of the evaluation in seconds, waiting included; None where it was known before.
+        attempt: Attempt with its agent, configuration and reply.
+        turn: Submission of its episode that was read in the reply.
+        duration_s: Wall time of the evaluation in seconds, waiting included; None where it was known before.
     """
     found = turn.feedback
     return attempt.model_copy(

@@ -239,15 +239,15 @@ class PKBEnv(gym.Env[Observation, str]):
         """Begins an episode; see the class.
 
         Args:
-            seed: fixes the inputs of this episode and, through the generator, of those that follow.
-            options: none are known here.
+            seed: Seed of the inputs of this episode and, through the generator, of those that follow.
+            options: Options of the reset; none are known here.
 
         Returns:
             The observation with the task text, and `problem` and `input_seed`.
 
         Raises:
-            ConfigError: an option is not known, or names no problem.
-            gymnasium.error.Error: the seed is no whole number >= 0.
+            ConfigError: An option is not known, or names no problem.
+            gymnasium.error.Error: The seed is no whole number >= 0.
         """
         super().reset(seed=seed)
         if not isinstance(options, Mapping | None):
@@ -265,12 +265,12 @@ class PKBEnv(gym.Env[Observation, str]):
         """Judges a source; see the class.
 
         Args:
-            action: its text.
+            action: Text of the source.
 
         Raises:
-            InvalidAction: it is not a string.
-            InfrastructureError: the evaluator could not be started or reached.
-            ConfigError: an evaluation service has no such device, or not as many ranks.
+            InvalidAction: The action is not a string.
+            InfrastructureError: The evaluator could not be started or reached.
+            ConfigError: An evaluation service has no such device, or not as many ranks.
         """
         source = checked_action(action)
         feedback = self._episode.earlier_feedback(source) or self.evaluate(source)

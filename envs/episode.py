@@ -18,9 +18,9 @@ class Turn(TurnScore):
     """One submission and its score.
 
     Attributes:
-        number: of the submission, from 1.
-        source: its text.
-        feedback: what its evaluation found; None where the evaluator raised an error or was late.
+        number: Number of the submission, from 1.
+        source: Text of the submission.
+        feedback: Record of its evaluation; None where the evaluator raised an error or was late.
     """
 
     number: int
@@ -42,15 +42,15 @@ class Episode:
     """The submissions of one episode, for the environment, `EpisodeLoop` and the corpus.
 
     Args:
-        reward: values each submission and rewards each turn, see `EpisodeScore`.
-        max_turns: submissions that are judged; None for no limit.
-        empty_value: value of an episode without any submission.
+        reward: Reward of each submission; `EpisodeScore` makes the rewards of turns of it.
+        max_turns: Number of submissions that are judged, at least 1; None for no limit.
+        empty_value: Value of an episode without any submission.
 
     Attributes:
-        empty_value: see above.
-        turns: all submissions, in order.
-        best: the best valid submission, the first of equal ones; None before the first.
-        best_value: its value.
+        empty_value: Value of an episode without any submission.
+        turns: Submissions, in order.
+        best: Best valid submission, the first of equal ones; None before the first.
+        best_value: Value of the best submission; None before the first.
 
     Raises:
         ValueError: `max_turns` is less than 1.
@@ -117,8 +117,8 @@ class Episode:
         """Adds a submission.
 
         Args:
-            source: its text.
-            feedback: what its evaluation found; None where the evaluator raised an error or was late.
+            source: Text of the submission.
+            feedback: Record of its evaluation; None where the evaluator raised an error or was late.
         """
         score = TurnScore(reward=0.0, value=None, parts={}) if feedback is None else self._score.add(feedback)
         turn = Turn(score.reward, score.value, score.parts, len(self.turns) + 1, source, feedback)
@@ -131,7 +131,7 @@ class Episode:
         """The message to the model that follows the last submission.
 
         Raises:
-            IndexError: there is none.
+            IndexError: The episode has no submission.
         """
         turn = self.turns[-1]
         if turn.feedback is None:

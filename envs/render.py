@@ -44,7 +44,7 @@ class Card(Panel):
     """A panel that knows how many columns its tables need.
 
     Attributes:
-        least_width: on a narrower console, numbers would be cut off.
+        least_width: Width of the console, in characters, below which numbers would be cut off.
     """
 
     least_width = 0
@@ -68,10 +68,10 @@ def card(problem: Problem, config: ResolvedConfig, feedback: Feedback | None, re
     """One submission at a glance: stages, compiler, correctness, time, roofline, profile, reward.
 
     Args:
-        problem: what was to be solved.
-        config: how it was judged, where there is no feedback yet.
-        feedback: what was found; None before the first submission.
-        reward: what it was paid; None where it was not.
+        problem: Problem of the submission.
+        config: Configuration of evaluations, shown where there is no feedback yet.
+        feedback: Feedback on the submission; None before the first.
+        reward: Reward of the submission; None where it has none.
     """
     used = config if feedback is None else feedback.config
     size = used.size if isinstance(used.size, str) else "custom size"
@@ -267,15 +267,15 @@ def roofline_picture(problem: Problem, config: ResolvedConfig, feedback: Feedbac
     """Time of each resource at its peak, the ceiling, baseline and candidate, on a log scale.
 
     Args:
-        problem: what was to be solved.
-        config: how it is judged.
-        feedback: what was found; None before the first submission.
+        problem: Problem of the submission.
+        config: Configuration of evaluations.
+        feedback: Feedback on the submission; None before the first.
 
     Returns:
         (height, width, 3) uint8.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: Matplotlib is not installed.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

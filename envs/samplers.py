@@ -22,22 +22,22 @@ class Sampler(Protocol):
         """One of the names; the same generator and the same updates before give the same one.
 
         Args:
-            names: of the problems to draw from, at least one.
-            rng: the only source of chance.
+            names: Names of the problems to draw from, at least one.
+            rng: Generator of all randomness.
         """
 
     def update(self, name: str, reward: float) -> None:
         """Learns from an episode that ended.
 
         Args:
-            name: its problem, which need not be one of those to draw from.
-            reward: value of its best submission, a finite number.
+            name: Name of the problem, which need not be one of those to draw from.
+            reward: Value of its best submission, a finite number.
         """
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Every problem equally often, whatever came of it.
+    """Every problem equally often, whatever its rewards.
 
     Example:
         >>> Uniform().choose(["AllReduce", "HyenaCP"], np.random.default_rng(1))
@@ -45,11 +45,11 @@ class Uniform:
     """
 
     def choose(self, names: Sequence[str], rng: np.random.Generator) -> str:
-        """See `Sampler`."""
+        """One of the names, each equally likely."""
         return names[int(rng.integers(len(names)))]
 
     def update(self, name: str, reward: float) -> None:
-        """See `Sampler`; changes nothing."""
+        """Ignores the reward."""
 
 
 @dataclass
@@ -71,10 +71,10 @@ class LearningProgress:
     complex, visual, hard-exploration domain: Minecraft, 2021.
 
     Attributes:
-        fast_rate: weight of a new reward in the fast average, in (slow_rate, 1].
-        slow_rate: weight in the slow average, in (0, fast_rate).
-        floor: share of draws that are uniform, in [0, 1].
-        averages: problem -> (fast, slow), of problems that were updated.
+        fast_rate: Weight of a new reward in the fast average, in (slow_rate, 1].
+        slow_rate: Weight in the slow average, in (0, fast_rate).
+        floor: Share of draws that are uniform, in [0, 1].
+        averages: Fast and slow average by problem, of problems that were updated.
 
     Example:
         >>> sampler = LearningProgress(floor=0.2)
@@ -111,15 +111,15 @@ class LearningProgress:
         return shares
 
     def choose(self, names: Sequence[str], rng: np.random.Generator) -> str:
-        """See `Sampler`; takes one number from the generator, whatever was learnt."""
+        """One of the names, by `probabilities`; takes one number from the generator, whatever was learnt."""
         bounds = np.cumsum(self.probabilities(names))
         return names[min(int(np.searchsorted(bounds, rng.random(), side="right")), len(names) - 1)]
 
     def update(self, name: str, reward: float) -> None:
-        """See `Sampler`.
+        """Updates both averages of a problem.
 
         Raises:
-            ValueError: the reward is not finite.
+            ValueError: The reward is not finite.
         """
         if not isfinite(reward):
             raise ValueError(f"{name}: a reward must be finite, got {reward}")
@@ -130,17 +130,17 @@ class LearningProgress:
 SamplerLike: TypeAlias = "str | Mapping[str, object] | Sampler"
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {"uniform": Uniform, "learning_progress": LearningProgress}
-"""Name -> sampler."""
+"""Sampler by name."""
 
 
 def find_sampler(sampler: SamplerLike) -> Sampler:
     """A new sampler of that name; an object is handed back as it is.
 
     Args:
-        sampler: a name, a mapping of "name" and the sampler's parameters (which JSON can hold), or an object.
+        sampler: Name, mapping of "name" and the sampler's parameters (which JSON can hold), or object.
 
     Raises:
-        ConfigError: there is none, or it does not take those parameters.
+        ConfigError: There is no such sampler, or it does not take those parameters.
 
     Example:
         >>> find_sampler({"name": "learning_progress", "floor": 0.5}).floor

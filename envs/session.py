@@ -46,12 +46,12 @@ class SubmissionSession:
     """The submissions of one episode at a time, and the messages between them.
 
     Args:
-        split: problems to draw from where `reset` names none, see `split_names`.
-        max_turns: submissions that are judged; later ones are answered and count for nothing.
-        **kwargs: arguments of `PKBEnv`, without `problem`.
+        split: Problems to draw from where `reset` names none, as `split_names` takes them.
+        max_turns: Number of submissions that are judged, at least 1; later ones are answered and not judged.
+        **kwargs: Arguments of `PKBEnv`, without `problem`.
 
     Raises:
-        ConfigError: an argument is not understood, or does not fit every problem of the split.
+        ConfigError: An argument is unknown, or does not fit every problem of the split.
 
     Example:
         >>> session = SubmissionSession(["AllReduce"], world_size=2)
@@ -83,14 +83,14 @@ class SubmissionSession:
         """Begins an episode.
 
         Args:
-            problem: its name; drawn from the split where it is missing.
-            seed: fixes the inputs, so that episodes of one group can share them.
+            problem: Name of the problem; by default one drawn from the split.
+            seed: Seed of the inputs, so that episodes of one group can share them.
 
         Returns:
             The task text.
 
         Raises:
-            ProblemNotFound: there is no such problem.
+            ProblemNotFound: There is no such problem.
         """
         options = {} if problem is None else {"problem": problem}
         observation, _info = self._env.reset(seed=seed, options=options)
@@ -102,7 +102,7 @@ class SubmissionSession:
         """Records submissions that were judged before, for servers that keep an episode as data between calls.
 
         Args:
-            attempts: source and feedback of each, in order; None where the evaluator raised an error.
+            attempts: Source and feedback of each, in order; no feedback where the evaluator raised an error.
         """
         for source, feedback in attempts:
             self.episode.record(source, feedback)

@@ -21,9 +21,9 @@ class SourceText(spaces.Text):
     Samples are short and printable.
 
     Args:
-        max_length: most characters.
-        min_length: fewest characters.
-        seed: of the samples.
+        max_length: Greatest number of characters.
+        min_length: Least number of characters.
+        seed: Seed of the samples.
 
     Example:
         >>> space = SourceText(100, seed=0)

@@ -71,8 +71,8 @@ def observe(task: str, episode: Episode) -> Observation:
     """One observation, always inside `observation_space`.
 
     Args:
-        task: the task text.
-        episode: its submissions so far.
+        task: Task text.
+        episode: Episode with the submissions so far.
 
     Returns:
         Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is

@@ -26,8 +26,8 @@ def split_names(split: str | Sequence[str]) -> tuple[str, ...]:
             are listed in `problems/splits.json`, with the rule that they follow.
 
     Raises:
-        ConfigError: there is no such split, or nothing in it.
-        ProblemNotFound: a listed problem does not exist.
+        ConfigError: There is no such split, or it is empty.
+        ProblemNotFound: A listed problem does not exist.
     """
     problems = catalogue()
     if not isinstance(split, str):

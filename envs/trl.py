@@ -25,9 +25,9 @@ class SubmissionTool:
     with one, whatever its class, counts as not judged, and its rollout has no value.
 
     Args:
-        split: problems to draw from where the row names none, see `split_names`.
-        max_turns: submissions that are judged; later ones are answered and count for nothing.
-        **kwargs: arguments of `PKBEnv`, without `problem`.
+        split: Problems to draw from where the row names none, as `split_names` takes them.
+        max_turns: Number of submissions that are judged, at least 1; later ones are answered and not judged.
+        **kwargs: Arguments of `PKBEnv`, without `problem`.
 
     Example:
         >>> from functools import partial
@@ -55,9 +55,9 @@ class SubmissionTool:
         """Begins a rollout.
 
         Args:
-            problem: column of the dataset's row; drawn from the split where it is missing.
-            seed: column of the dataset's row; fixes the inputs, so that rollouts of one group can share them.
-            **_: the row's other columns.
+            problem: Name of the problem, a column of the dataset's row; by default one drawn from the split.
+            seed: Seed of the inputs, a column of the dataset's row, so that rollouts of one group can share them.
+            **_: Other columns of the row.
 
         Returns:
             The task text.

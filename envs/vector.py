@@ -33,9 +33,9 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
     An episode that ended is reset by the next step, whose action for it is ignored (`AutoresetMode.NEXT_STEP`).
 
     Args:
-        num_envs: number of sub-environments.
-        max_episode_steps: turns of an episode; None for no limit.
-        **kwargs: arguments of the sub-environments, the same for all.
+        num_envs: Number of sub-environments.
+        max_episode_steps: Number of turns of an episode, at least 1; None for no limit.
+        **kwargs: Arguments of the sub-environments, the same for all.
     """
 
     env_class: ClassVar[Callable[..., PKBEnv]] = PKBEnv
@@ -70,12 +70,12 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         """Begins an episode in every sub-environment.
 
         Args:
-            seed: of the first; the others get the numbers that follow. Or one for each.
-            options: for all of them.
+            seed: Seed of the first sub-environment, with the numbers that follow for the others; or one seed for each.
+            options: Options of the reset, the same for all.
 
         Raises:
-            ConfigError: the number of seeds is not the number of sub-environments, or an option is not known.
-            ClosedEnvironmentError: the environment was closed.
+            ConfigError: The number of seeds is not the number of sub-environments, or an option is not known.
+            ClosedEnvironmentError: The environment was closed.
         """
         self._check_open("reset")
         super().reset(seed=seed if isinstance(seed, int) else None)
@@ -94,13 +94,13 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         """Judges one source per sub-environment, all at the same time.
 
         Args:
-            actions: sources, in the order of the sub-environments.
+            actions: Sources, in the order of the sub-environments.
 
         Raises:
-            ConfigError: the number of actions is not the number of sub-environments.
-            InvalidAction: an action is no text.
-            ResetNeeded: no episode has begun.
-            ClosedEnvironmentError: the environment was closed.
+            ConfigError: The number of actions is not the number of sub-environments.
+            InvalidAction: An action is not a string.
+            ResetNeeded: No episode has begun.
+            ClosedEnvironmentError: The environment was closed.
         """
         self._check_open("step")
         if self._ended is None:

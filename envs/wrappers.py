@@ -33,7 +33,7 @@ class ChatObservation(gym.ObservationWrapper[str, str, Observation], gym.utils.R
         self.observation_space = SourceText(MAX_TEXT_CHARS)
 
     def observation(self, observation: Observation) -> str:
-        """See the class."""
+        """The next message to a chat model."""
         return chat_message(observation)
 
 
@@ -64,10 +64,10 @@ class ChatAction(gym.Wrapper[Any, str, Any, str], gym.utils.RecordConstructorArg
         """Submits what the reply holds.
 
         Args:
-            action: all that the model wrote.
+            action: Whole reply of the model.
 
         Raises:
-            InvalidAction: it is not a string.
+            InvalidAction: The action is not a string.
         """
         if not isinstance(action, str):
             raise gym.error.InvalidAction(f"an action is a model's reply (str), got {type(action).__name__}")

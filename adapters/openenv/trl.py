@@ -11,8 +11,8 @@ class RemoteKernelTool:
     """One rollout at a time on an OpenEnv server. `submit` is the one tool; TRL calls `reset` and `get_reward`.
 
     Args:
-        base_url: of the server.
-        timeout_s: of one message, evaluation included.
+        base_url: Url of the server.
+        timeout_s: Deadline of one message in seconds, evaluation included.
 
     Example:
         >>> factory = functools.partial(RemoteKernelTool, "http://node:8000")  # doctest: +SKIP
@@ -28,9 +28,9 @@ class RemoteKernelTool:
         """Begins a rollout on a row of the dataset.
 
         Args:
-            problem: column of the row; drawn by the server where it is missing.
-            seed: column of the row; fixes the inputs.
-            **_: the row's other columns.
+            problem: Name of the problem, a column of the row; by default one drawn by the server.
+            seed: Seed of the inputs, a column of the row.
+            **_: Other columns of the row.
 
         Returns:
             The task text.

@@ -25,8 +25,8 @@ def brief_task(problem: Problem, config: ResolvedConfig) -> str:
     """A task in at most 1000 characters: what, in which language, with which arguments, how large, where.
 
     Args:
-        problem: what is to be solved.
-        config: at which size, on how many ranks, in which dtype and language.
+        problem: Problem to solve.
+        config: Configuration with size, world size, dtype and language.
     """
     lines = [
         f"{problem.name}: {_cut(problem.summary, MAX_SUMMARY_CHARS)}",
@@ -43,8 +43,8 @@ def brief_feedback(feedback: Feedback, value: float | None) -> str:
     """The feedback in at most `MAX_FEEDBACK_CHARS` characters: the stage reached, the first mistake, the speedup.
 
     Args:
-        feedback: on one submission.
-        value: of the submission; None where the evaluator failed.
+        feedback: Feedback on one submission.
+        value: Value of the submission; None where the evaluator failed.
     """
     value_line = "" if value is None else f"\nvalue {value:.2f}"
     if feedback.failure is None:

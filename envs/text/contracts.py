@@ -175,7 +175,7 @@ def native_contract(language: str, signature: str) -> str:
 
     Args:
         language: "cpp" or "cuda".
-        signature: see `cpp_signature`.
+        signature: Signature, as `cpp_signature` writes it.
     """
     if language == "cuda":
         compiled = COMPILED.format(architecture=default_architecture())
@@ -187,8 +187,8 @@ def python_contract(signature: str, device: Device) -> str:
     """The function that a Python source has to define, and the means that it may use.
 
     Args:
-        signature: the `def` of `solution`, as the reference writes it.
-        device: where its tensors lie.
+        signature: Line `def solution(...)`, as the reference writes it.
+        device: Device of its tensors.
     """
     folders = _include_paths() if device == "cuda" else ""
     return PYTHON.format(signature=signature) + folders + PYTHON_ON[device]

@@ -45,8 +45,8 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
     Lines that a candidate or a compiler wrote stand behind a bar each, so that none of them reads as one of these.
 
     Args:
-        feedback: what was found.
-        max_chars: longest text; what is longer is cut in the middle.
+        feedback: Record of the evaluation.
+        max_chars: Greatest length of the text, in characters; a longer one is cut in the middle.
     """
     paragraphs = [
         verdict_text(feedback),

@@ -47,8 +47,8 @@ class ExtractedSource:
     """The source found in a reply.
 
     Attributes:
-        source: None where there was nothing to take.
-        taken: what it was, or why there was nothing, in a few words.
+        source: Text of the source; None where the reply holds none.
+        taken: Place of the source in the reply, or the reason why there is none, in a few words.
     """
 
     source: str | None
@@ -60,8 +60,8 @@ class SplitReply:
     """A reply in two parts.
 
     Attributes:
-        thoughts: between tags, without these; None where there are none.
-        answer: all else.
+        thoughts: Text between tags, without these; None where there are none.
+        answer: Rest of the reply.
     """
 
     thoughts: str | None
@@ -131,7 +131,7 @@ def take_source(reply: str) -> ExtractedSource:
     r"""The source that a reply submits; see the module.
 
     Args:
-        reply: all that the model wrote, its thoughts included.
+        reply: Whole text that the model wrote, its thoughts included.
 
     Example:
         >>> take_source("<think>```c\nint x;\n```</think>Here:\n```cpp\nint a;\n```")

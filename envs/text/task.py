@@ -23,7 +23,7 @@ LANGUAGES: dict[Device, tuple[Language, ...]] = {
     "cuda": ("cuda", "triton", "python"),
     "emulated": ("cuda",),
 }
-"""Device -> dialects that are accepted where `language` is "auto"."""
+"""Dialects that a device accepts where `language` is "auto"."""
 
 MAX_LISTED = 6
 """Elements of a list, or ranks, that are listed one by one."""
@@ -40,13 +40,13 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
     """The prompt of one task.
 
     Args:
-        problem: what is to be solved.
-        config: at which size, on how many ranks, in which dtype, by which rules.
-        languages: dialects that are accepted: "cpp" or "cuda", "python", "triton".
-        hardware: of each rank; None where its peaks are not known.
+        problem: Problem to solve.
+        config: Configuration with size, world size, dtype and rules.
+        languages: Accepted dialects: "cpp" or "cuda", "python", "triton".
+        hardware: Hardware of each rank; None where its peaks are unknown.
 
     Raises:
-        SizeError: size, dtype and world size do not fit the problem.
+        SizeError: Size, dtype and world size do not fit the problem.
     """
     ranks = [
         problem.axes(

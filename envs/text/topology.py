@@ -22,15 +22,15 @@ def topology_text(
     """A few lines: who runs where, how ranks reach each other, and one rank's peaks.
 
     Args:
-        hardware: the device of each rank.
-        world_size: number of ranks.
-        dtype: whose arithmetic peaks are shown.
-        ranks_per_gpu: neighbouring ranks that share a GPU.
-        multicast_disabled: whether NVLink multicast is switched off (see `environment.multicast_disabled`).
-        connections: of the GPUs; None takes NVLink between all of them for granted.
+        hardware: Device of each rank.
+        world_size: Number of ranks, at least 1.
+        dtype: Dtype whose arithmetic peaks are shown.
+        ranks_per_gpu: Number of neighbouring ranks that share a GPU.
+        multicast_disabled: Whether NVLink multicast is switched off, as `environment.multicast_disabled` finds it.
+        connections: Connections of the GPUs; None for NVLink between all of them.
 
     Raises:
-        ConfigError: the world size is not positive.
+        ConfigError: The world size is not positive.
     """
     peaks = hardware.rank_peaks(world_size)
     if hardware.device == "cpu":
@@ -47,7 +47,7 @@ def emulated_text(world_size: int) -> str:
     """The same of emulated GPUs, which have no peaks.
 
     Args:
-        world_size: number of ranks.
+        world_size: Number of ranks, at least 1.
     """
     return (
         f"{_count(world_size, 'rank')}, each on an emulated GPU of its own: the kernels' PTX (sm_90a) is executed "

@@ -12,11 +12,11 @@ def turn_text(turn: int, feedback: str, best_turn: int, best_value: float, best_
     """Feedback on a submission, headed by its turn and closed by the best submission so far.
 
     Args:
-        turn: number of the submission, from 1.
-        feedback: on it, as text.
-        best_turn: number of the best submission so far; 0 where none is valid yet.
-        best_value: its value.
-        best_speedup: its speedup, 0 if it was not timed.
+        turn: Number of the submission, from 1.
+        feedback: Feedback on it, as text.
+        best_turn: Number of the best submission so far; 0 where none is valid yet.
+        best_value: Value of the best submission.
+        best_speedup: Speedup of the best submission; 0 if it was not timed.
     """
     standing = "No submission counts yet."
     if best_turn:

@@ -17,10 +17,10 @@ class AsyncSession:
     """Has the submissions of one episode judged one after another, while others of the event loop go on.
 
     Args:
-        session: of the episode.
+        session: Session of the episode.
 
     Attributes:
-        session: see above.
+        session: Session of the episode.
     """
 
     def __init__(self, session: SubmissionSession) -> None:
@@ -28,7 +28,7 @@ class AsyncSession:
         self._one_at_a_time = asyncio.Lock()
 
     async def submit(self, source: str) -> TurnResult:
-        """See `SubmissionSession.submit`."""
+        """Has a source judged, after those submitted before it; see `SubmissionSession.submit`."""
         async with self._one_at_a_time:
             return await asyncio.get_running_loop().run_in_executor(_threads(), self.session.submit, source)
 

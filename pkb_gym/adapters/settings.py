@@ -54,7 +54,7 @@ class EpisodeSettings(Record):
         """The settings of these fields.
 
         Raises:
-            ConfigError: one is not known, or takes no such value.
+            ConfigError: A setting is unknown, or takes no such value.
         """
         try:
             return cls.model_validate(dict(fields))
@@ -67,7 +67,7 @@ class EpisodeSettings(Record):
         """The settings in the environment variable PKB_EPISODE; the defaults where it is not set.
 
         Raises:
-            ConfigError: it is no JSON object of settings.
+            ConfigError: The variable holds no JSON object of settings.
         """
         try:
             fields = json.loads(env_vars.episode_settings())
@@ -81,7 +81,7 @@ class EpisodeSettings(Record):
         """A session, for one problem or for those of the split.
 
         Raises:
-            ConfigError, ProblemNotFound: the settings do not fit the problem, or there is no such problem.
+            ConfigError, ProblemNotFound: The settings do not fit the problem, or there is no such problem.
         """
         arguments = self.model_dump(exclude={"split", "max_turns"}, exclude_none=True)
         return SubmissionSession(self.split if problem is None else [problem], self.max_turns, **arguments)

@@ -21,11 +21,11 @@ def environment_factories(
     Factories are picklable, as `AsyncGRPOTrainer` sends them to a process of its own.
 
     Args:
-        settings: value of the column -> how episodes of these rows are judged.
-        tool: `KernelTool`, or `SubmissionTool` beside reward functions of yours.
+        settings: Settings of the episodes of rows, by value of the column.
+        tool: Class `KernelTool`, or `SubmissionTool` beside reward functions of yours.
 
     Raises:
-        ConfigError: there is none, or some do not fit every problem of their split.
+        ConfigError: There are no settings, or some do not fit every problem of their split.
 
     Example:
         >>> settings = EpisodeSettings(split=["AllReduce"], device="cpu", world_size=2)

@@ -12,8 +12,8 @@ def chat_messages(messages: Sequence[Message], *, with_tools: bool) -> list[dict
     """The conversation as endpoints and templates take it.
 
     Args:
-        messages: so far.
-        with_tools: whether submissions are calls of the tool; else they are fenced code, and answers the user's words.
+        messages: Conversation so far.
+        with_tools: Whether submissions are calls of the tool; else they are fenced code, and answers are user messages.
     """
     found: list[dict[str, object]] = []
     for number, message in enumerate(messages):

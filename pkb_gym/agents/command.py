@@ -41,8 +41,8 @@ from pkb_gym.engine.records.base import Record, Text
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.printable import printable
 
-MOST_OUTPUT_BYTES = 16 << 20
-MOST_ERROR_CHARS = 500
+MAX_OUTPUT_BYTES = 16 << 20
+MAX_ERROR_CHARS = 500
 
 
 class CommandOptions(Record):
@@ -70,10 +70,10 @@ class CommandReply(Record):
 
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`.
+    """The provider of agents by a program, for `registry.open_agent`.
 
     Raises:
-        ConfigError: there is no such program.
+        ConfigError: There is no such program.
     """
     chosen = parse_options("command", CommandOptions, options)
     try:
@@ -91,9 +91,9 @@ class CommandProvider:
     """Agents that are one program.
 
     Attributes:
-        program: its path, then its arguments.
-        command: as it was given.
-        options: see `CommandOptions`.
+        program: Path of the program, then its arguments.
+        command: Command line as it was given.
+        options: Options of the agent.
     """
 
     program: tuple[str, ...]
@@ -104,11 +104,11 @@ class CommandProvider:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """See `AgentProvider`."""
+        """The command, and whether it reads standard input."""
         return {"command": self.command, "stdin": self.options.stdin}
 
     def begin(self, task: AgentTask) -> Agent:
-        """See `AgentProvider`."""
+        """The agent of one episode."""
         return CommandAgent(self, task)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class CommandProvider:
         """The output of the program.
 
         Raises:
-            AgentError: it failed, printed too much, or was late.
+            AgentError: The program failed, printed too much, or was late.
         """
         try:
             process = subprocess.Popen(
@@ -146,10 +146,10 @@ class CommandProvider:
                 del self._running[process.pid]
             _end(process)
         if process.returncode != 0:
-            reason = printable(" ".join(err[-4 * MOST_ERROR_CHARS :].decode(errors="replace").split()[-60:]))
-            raise AgentError(f"{self.program[0]} ended with status {process.returncode}: {reason[-MOST_ERROR_CHARS:]}")
-        if len(out) > MOST_OUTPUT_BYTES:
-            raise AgentError(f"{self.program[0]} printed {len(out)} bytes; at most {MOST_OUTPUT_BYTES} are read")
+            reason = printable(" ".join(err[-4 * MAX_ERROR_CHARS :].decode(errors="replace").split()[-60:]))
+            raise AgentError(f"{self.program[0]} ended with status {process.returncode}: {reason[-MAX_ERROR_CHARS:]}")
+        if len(out) > MAX_OUTPUT_BYTES:
+            raise AgentError(f"{self.program[0]} printed {len(out)} bytes; at most {MAX_OUTPUT_BYTES} are read")
         return out
 
 
@@ -157,8 +157,8 @@ class CommandAgent:
     """One episode of a program.
 
     Args:
-        provider: starts it.
-        task: the episode.
+        provider: Provider that starts the program.
+        task: Description of the episode.
     """
 
     def __init__(self, provider: CommandProvider, task: AgentTask) -> None:
@@ -209,7 +209,7 @@ def read_reply(text: str) -> Reply:
     """The output of a program: an object of JSON, or the reply itself.
 
     Raises:
-        AgentError: it is an object with entries that are not understood.
+        AgentError: The output is an object with unknown entries.
     """
     if not text.lstrip().startswith("{"):
         return Reply(text)

@@ -27,7 +27,7 @@ from pkb_gym.kernels import FAMILIES
 from pkb_gym.kernels.family import Family, Knob, Knobs, Variant
 
 LANGUAGE = {"cpu": "cpp", "cuda": "cuda", "emulated": "cuda"}
-"""Device -> language of the kernels."""
+"""Language of the kernels by device."""
 
 FAR = 0.5
 """Share of the changes of numbers that lead to any other value."""

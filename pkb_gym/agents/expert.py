@@ -10,11 +10,11 @@ from pkb_gym.agents.protocol import AgentProvider, AgentTask, NotCovered, Reply
 from pkb_gym.problems.catalogue import expert_source
 
 SUFFIXES = {"cpu": "cpp", "cuda": "cu", "emulated": "cu"}
-"""Device -> suffix of its native kernels."""
+"""Suffix of native kernels by device."""
 
 
 def open_provider(_argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`."""
+    """The provider of the expert kernels, for `registry.open_agent`."""
     parse_options("expert", NoOptions, options)
     return FixedProvider({}, _replies)
 

@@ -13,13 +13,13 @@ class FixedAgent:
     """Submits these sources, one a turn.
 
     Attributes:
-        replies: in order.
+        replies: Replies, in order.
     """
 
     replies: tuple[Reply, ...]
 
     def act(self, messages: Sequence[Message]) -> Reply | None:
-        """See `Agent`."""
+        """The next of the replies; None after the last."""
         number = sum(message.role == "assistant" for message in messages)
         return self.replies[number] if number < len(self.replies) else None
 
@@ -29,15 +29,15 @@ class FixedProvider:
     """Agents whose replies are known before.
 
     Attributes:
-        settings: see `AgentProvider`.
-        replies: of one episode; raises `NotCovered` where there are none.
+        settings: Settings of the agent, for the record.
+        replies: Function from an episode's task to its replies; it raises `NotCovered` where there are none.
     """
 
     settings: Mapping[str, Setting]
     replies: Callable[[AgentTask], tuple[Reply, ...]]
 
     def begin(self, task: AgentTask) -> Agent:
-        """See `AgentProvider`."""
+        """The agent of one episode."""
         return FixedAgent(self.replies(task))
 
     def close(self) -> None:

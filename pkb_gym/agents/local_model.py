@@ -53,10 +53,10 @@ class _PendingPrompt:
 
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`.
+    """The provider of agents by a model of transformers, for `registry.open_agent`.
 
     Raises:
-        ConfigError: the package is missing, or there is no such model.
+        ConfigError: The package is missing, or there is no such model.
     """
     chosen = parse_options("transformers", LocalOptions, options)
     try:
@@ -87,10 +87,10 @@ class LocalProvider:
     """Agents of one model; a thread generates for all of them.
 
     Args:
-        name: of the model, as it was given.
-        options: see `LocalOptions`.
-        tokenizer: of the model.
-        model: of transformers, on the CPU.
+        name: Name of the model, as it was given.
+        options: Options of the agent.
+        tokenizer: Tokenizer of the model.
+        model: Model of transformers, on the CPU.
     """
 
     def __init__(self, name: str, options: LocalOptions, tokenizer: Any, model: Any) -> None:  # noqa: ANN401  # of many classes
@@ -107,11 +107,11 @@ class LocalProvider:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """See `AgentProvider`."""
+        """Name of the model and options of its replies."""
         return {"model": Path(self._name).name, **self._options.model_dump(exclude={"device", "batch_size"})}
 
     def begin(self, task: AgentTask) -> Agent:
-        """See `AgentProvider`."""
+        """The agent of one episode."""
         return LocalAgent(self, task.seed)
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class LocalProvider:
         """The model's reply; None where the conversation is too long for it.
 
         Raises:
-            AgentError: the model failed.
+            AgentError: The model failed.
         """
         text = self._tokenizer.apply_chat_template(
             chat_messages(messages, with_tools=False), tokenize=False, add_generation_prompt=True
@@ -201,15 +201,15 @@ class LocalAgent:
     """One conversation with the model.
 
     Attributes:
-        provider: generates.
-        seed: of the episode.
+        provider: Provider that generates the replies.
+        seed: Seed of the episode.
     """
 
     provider: LocalProvider
     seed: int
 
     def act(self, messages: Sequence[Message]) -> Reply | None:
-        """See `Agent`."""
+        """The model's reply to a conversation."""
         return self.provider.reply(messages, self.seed + len(messages))
 
 
@@ -217,11 +217,11 @@ def end_tokens(config: Any, tokenizer: Any) -> list[int]:  # noqa: ANN401  # of 
     """Tokens that end a reply: a model may have several.
 
     Args:
-        config: how the model generates; None where it does not say.
-        tokenizer: of the model.
+        config: Generation config of the model; None where it has none.
+        tokenizer: Tokenizer of the model.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: The model has no token that ends a reply.
     """
     ends = getattr(config, "eos_token_id", None)
     listed = ends if isinstance(ends, list) else [] if ends is None else [ends]

@@ -58,7 +58,7 @@ TOOL = {
 TOO_LONG = ("context_length_exceeded", "maximum context length", "context length exceeded")
 """Parts of the errors of servers for a conversation that has become too long for the model."""
 
-MOST_ERROR_CHARS = 500
+MAX_ERROR_CHARS = 500
 
 BROKEN_OFF = "the endpoint broke off each of its replies; --set stream=false asks for them in one piece"
 
@@ -93,10 +93,10 @@ class ChatOptions(Record):
 
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`.
+    """The provider of agents by a chat endpoint, for `registry.open_agent`.
 
     Raises:
-        ConfigError: the package is missing, or neither an endpoint nor a key is named.
+        ConfigError: The package is missing, or neither an endpoint nor a key is named.
     """
     chosen = parse_options("openai", ChatOptions, options)
     try:
@@ -117,9 +117,9 @@ class ChatProvider:
     """Agents of one model.
 
     Attributes:
-        model: its name at the endpoint.
-        options: of the requests.
-        client: of the endpoint.
+        model: Name of the model at the endpoint.
+        options: Options of the requests.
+        client: Client of the endpoint.
     """
 
     model: str
@@ -128,7 +128,7 @@ class ChatProvider:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """See `AgentProvider`; of the endpoint, host and path without credentials."""
+        """Model, options, and host and path of the endpoint, without credentials."""
         url = urlsplit(str(self.client.base_url))
         port = "" if url.port is None else f":{url.port}"
         waits = {"retries", "timeout_s", "stream"}
@@ -139,7 +139,7 @@ class ChatProvider:
         }
 
     def begin(self, task: AgentTask) -> Agent:
-        """See `AgentProvider`."""
+        """The agent of one episode."""
         return ChatAgent(self, task.seed)
 
     def close(self) -> None:
@@ -152,8 +152,8 @@ class ChatAgent:
     """One conversation with the model.
 
     Attributes:
-        provider: model, options and client.
-        seed: of the episode.
+        provider: Provider with model, options and client.
+        seed: Seed of the episode.
     """
 
     provider: ChatProvider
@@ -278,7 +278,7 @@ class _Answer:
             gathered.arguments += getattr(call.function, "arguments", None) or ""
 
     def reply(self, options: ChatOptions) -> Reply:
-        """The reply that it comes to; of several submissions the last counts, as models correct themselves."""
+        """The complete reply; of several submissions the last counts, as models correct themselves."""
         split = split_thoughts("".join(self.content))
         reasoning = "".join(self.reasoning) or split.thoughts
         content, submission = split.answer, None
@@ -320,4 +320,4 @@ def _listed(calls: object) -> Iterable[Any]:
 
 def _error_text(error: Exception) -> str:
     """The endpoint's error message, in one line and without effect on a terminal."""
-    return printable(" ".join(str(error).split()), MOST_ERROR_CHARS)
+    return printable(" ".join(str(error).split()), MAX_ERROR_CHARS)

@@ -22,12 +22,12 @@ def parse_options(agent: str, kind: type[Options], given: Mapping[str, str]) -> 
     """The options of an agent.
 
     Args:
-        agent: its name, for errors.
-        kind: the record of its options.
-        given: name -> value, as text.
+        agent: Name of the agent, for errors.
+        kind: Class of the record of its options.
+        given: Value by name, as text.
 
     Raises:
-        ConfigError: there is no such option, it takes no such value, or one that is needed is missing.
+        ConfigError: An option is unknown, takes no such value, or is missing.
 
     Example:
         >>> parse_options("reference", NoOptions, {})

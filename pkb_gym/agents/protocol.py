@@ -38,10 +38,10 @@ class Message:
     """One message of the conversation.
 
     Attributes:
-        role: "tool" for what answers a call of the tool `submit`.
-        content: its text.
-        submission: of an assistant, the source that it handed to the tool `submit`; None where the text holds it.
-        turn: what was found of the submission that the message answers; None where it answers none.
+        role: Role of the author; "tool" for the answer to a call of the tool `submit`.
+        content: Text of the message.
+        submission: Source that an assistant handed to the tool `submit`; None where the text holds it.
+        turn: Submission that the message answers, with its feedback; None where it answers none.
     """
 
     role: Role
@@ -55,11 +55,11 @@ class Reply:
     """The reply of an agent.
 
     Attributes:
-        content: its text, without reasoning.
-        reasoning: that came apart from it.
-        submission: source that it hands to the tool `submit`; where it is None, the source is taken out of `content`.
-        tokens: read and written for this reply; None where they are not counted.
-        cost_usd: price of the reply; None where no prices are known.
+        content: Text of the reply, without reasoning.
+        reasoning: Reasoning that came apart from the text.
+        submission: Source for the tool `submit`; None for a source that stands in `content`.
+        tokens: Numbers of tokens read and written for this reply; None where they are not counted.
+        cost_usd: Price of the reply in US dollars; None where no prices are known.
     """
 
     content: str
@@ -74,10 +74,10 @@ class AgentTask:
     """The description of one episode that its agent receives.
 
     Attributes:
-        problem: to be solved.
-        config: how submissions are judged, where the source does not decide it.
-        sample: number of the episode among those on the same problem.
-        seed: of whatever the agent draws.
+        problem: Problem to solve.
+        config: Configuration of evaluations, where the source does not decide it.
+        sample: Number of the episode among those on the same problem, from 0.
+        seed: Seed of the agent's random choices.
     """
 
     problem: Problem
@@ -93,14 +93,14 @@ class Agent(Protocol):
         """Replies to a conversation.
 
         Args:
-            messages: all of it, the system's first; the last one asks for this reply.
+            messages: Whole conversation, the system's message first; the last one asks for this reply.
 
         Returns:
             The reply; None where the agent ends the episode.
 
         Raises:
-            AgentError: it could not reply; the episode is taken up again when the run is resumed.
-            ConfigError: no episode of it can succeed: a wrong key, a model that does not exist.
+            AgentError: The agent could not reply; the episode is taken up again when the run is resumed.
+            ConfigError: No episode of the agent can succeed: a wrong key, a model that does not exist.
         """
 
 
@@ -115,7 +115,7 @@ class AgentProvider(Protocol):
         """The agent of one episode.
 
         Raises:
-            NotCovered: it has nothing to offer for the problem.
+            NotCovered: The agent has nothing to offer for the problem.
         """
 
     def close(self) -> None:

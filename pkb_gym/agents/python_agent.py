@@ -17,8 +17,8 @@ class PythonProvider:
     """Agents that a function makes.
 
     Attributes:
-        reference: of the function, as module:function.
-        make: the function, or a class.
+        reference: Place of the function, as module:function.
+        make: Function or class that makes an agent.
     """
 
     reference: str
@@ -26,14 +26,14 @@ class PythonProvider:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """See `AgentProvider`."""
+        """Place of the function."""
         return {"function": self.reference}
 
     def begin(self, task: AgentTask) -> Agent:
-        """See `AgentProvider`.
+        """The agent of one episode.
 
         Raises:
-            ConfigError: the function returns no agent.
+            ConfigError: The function returns no agent.
         """
         agent = self.make(task)
         if not callable(getattr(agent, "act", None)):
@@ -45,10 +45,10 @@ class PythonProvider:
 
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`.
+    """The provider of agents by a Python function, for `registry.open_agent`.
 
     Raises:
-        ConfigError: there is no such function.
+        ConfigError: There is no such function.
     """
     parse_options("python", NoOptions, options)
     found = load_object(argument, "agent")

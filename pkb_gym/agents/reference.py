@@ -11,7 +11,7 @@ from pkb_gym.problems.catalogue import reference_source
 
 
 def open_provider(_argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`."""
+    """The provider of the reference solutions, for `registry.open_agent`."""
     parse_options("reference", NoOptions, options)
     return FixedProvider({}, _replies)
 

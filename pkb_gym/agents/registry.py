@@ -21,10 +21,10 @@ class AgentKind:
     """A kind of agent.
 
     Attributes:
-        module: in this folder; its `open_provider(argument, options)` makes the provider.
-        argument: what follows the name and a colon; None where nothing does.
-        about: in one line.
-        jobs: default number of episodes at a time, for agents that mostly wait; None for one on each core.
+        module: Name of a module in this folder, whose `open_provider(argument, options)` makes the provider.
+        argument: Placeholder of the text after the name and a colon; None for an agent without one.
+        about: Description in one line.
+        jobs: Default number of episodes at a time, for agents that mostly wait; None for one on each core.
     """
 
     module: str
@@ -43,7 +43,7 @@ AGENTS = {
     "python": AgentKind("python_agent", "MODULE:FUNCTION", "an agent of your own: a function of the episode's task"),
     "evolve": AgentKind("evolve", None, "searches the kernel families of the corpus, without a model"),
 }
-"""Name -> kind."""
+"""Kind of agent by name."""
 
 SYNONYMS = {"baseline": "reference", "hf": "transformers", "gpt": "openai", "cmd": "command", "search": "evolve"}
 """Other names for some of them."""
@@ -54,10 +54,10 @@ def open_agent(text: str, options: Mapping[str, str] | None = None) -> AgentProv
 
     Args:
         text: "reference", or a name and its argument: "openai:gpt-5", "replay:runs/first".
-        options: name -> value, as text; see the agent's module.
+        options: Value by name, as text; the agent's module describes them.
 
     Raises:
-        ConfigError: there is none, its argument is missing or of no use, or a package that it needs is.
+        ConfigError: There is no such agent, its argument is missing or wrong, or a package that it needs is missing.
     """
     kind, argument = split_name(text)
     module = importlib.import_module(f".{kind.module}", __package__)
@@ -69,7 +69,7 @@ def split_name(text: str) -> tuple[AgentKind, str]:
     """The kind of an agent and its argument, which is empty where it takes none; imports nothing.
 
     Raises:
-        ConfigError: there is no such agent, or its argument is missing or too much.
+        ConfigError: There is no such agent, its argument is missing, or it takes none.
 
     Example:
         >>> split_name("openai:gpt-5")[1]

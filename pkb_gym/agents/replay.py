@@ -25,10 +25,10 @@ Episodes = Mapping[tuple[str, int], tuple[Reply, ...]]
 
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
-    """See `registry.open_agent`.
+    """The provider of recorded replies, for `registry.open_agent`.
 
     Raises:
-        ConfigError: the path holds neither sources nor results.
+        ConfigError: The path holds neither sources nor results.
     """
     parse_options("replay", NoOptions, options)
     path = Path(argument).expanduser()

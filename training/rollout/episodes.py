@@ -1,4 +1,4 @@
-"""One rollout of a policy on one row of the prompts: its submissions, and what came of them."""
+"""One rollout of a policy on one row of the prompts: its submissions and their results."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class RolloutTask:
     """The task of a row of the prompts.
 
     Attributes:
-        problem: to be solved.
-        config: of the evaluations; the same for all rollouts and turns, so that equal sources are evaluated once.
-        style: of feedback texts.
+        problem: Problem to solve.
+        config: Configuration of evaluations; one for all rollouts and turns, for equal sources to be judged once.
+        style: Length of feedback texts.
     """
 
     problem: Problem
@@ -44,12 +44,12 @@ class RolloutTask:
         """Reads a row of `pkb export prompts`.
 
         Args:
-            row: its columns; `problem` must be there, the others have the defaults of `EvalConfig`.
-            base: the settings that rows leave open: last stage, deadlines, time for timing.
+            row: Columns of the row; `problem` is required, the others have the defaults of `EvalConfig`.
+            base: Settings that rows leave open: last stage, deadlines, time for timing.
 
         Raises:
-            ConfigError: the row has no problem, or a column holds what `EvalConfig` does not take.
-            ProblemNotFound: there is no such problem.
+            ConfigError: The row has no problem, or a column holds what `EvalConfig` does not take.
+            ProblemNotFound: There is no such problem.
         """
         if not isinstance(row.get("problem"), str):
             raise ConfigError(f"a row needs a column 'problem' with a name; it has {', '.join(sorted(row))}")
@@ -75,9 +75,9 @@ class PolicyReply:
     """One message of the policy, whether or not a submission could be read in it.
 
     Attributes:
-        text: as it was decoded, without special tokens.
-        prompt_tokens: that the policy read.
-        tokens: that it wrote.
+        text: Decoded text, without special tokens.
+        prompt_tokens: Number of tokens that the policy read.
+        tokens: Number of tokens that the policy wrote.
     """
 
     text: str
@@ -90,11 +90,11 @@ class Submission:
     """One evaluated source of a rollout.
 
     Attributes:
-        reply: number of the reply that it was read from; None where no replies are recorded.
-        message: number of the policy's message that submitted it, from 0.
-        turn: the source and its score.
-        verdict: what came of its evaluation.
-        answer: the tool message to the policy.
+        reply: Number of the reply that it was read from, from 0; None where no replies are recorded.
+        message: Number of the policy's message that submitted it, from 0.
+        turn: Source and score.
+        verdict: Result of its evaluation.
+        answer: Tool message to the policy.
     """
 
     reply: int | None
@@ -108,15 +108,15 @@ class RolloutEpisode(Episode):
     """The episode of one rollout. A message of the policy may submit one source, several, or, in error, none.
 
     Args:
-        task: what is asked.
-        evaluator: of the submissions.
-        reward, max_turns, empty_value: see `Episode`; a message without submissions has the empty value too.
-        feedback: how much of it the policy reads.
+        task: Task of the rollout.
+        evaluator: Evaluator of the submissions.
+        reward, max_turns, empty_value: Arguments of `Episode`; a message without submissions has the empty value too.
+        feedback: Part of the feedback that the policy reads.
 
     Attributes:
-        task: what is asked.
-        submissions: those evaluated, in order.
-        replies: the recorded messages of the policy, in order.
+        task: Task of the rollout.
+        submissions: Evaluated submissions, in order.
+        replies: Recorded messages of the policy, in order.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class RolloutEpisode(Episode):
         """Takes the episode out, as a tool raised an exception of its own: its message, and no value for any turn.
 
         Args:
-            source: that the tool was called with, as far as it is known.
+            source: Source that the tool was called with, as far as it is known.
         """
         return self._add(source, Verdict(None, "crashed", 0.0, is_duplicate=False))
 

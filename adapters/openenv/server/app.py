@@ -23,8 +23,8 @@ def make_app(settings: EpisodeSettings, max_sessions: int = MAX_SESSIONS) -> Fas
     """The application; the web page is part of it where ENABLE_WEB_INTERFACE=true, as in OpenEnv.
 
     Args:
-        settings: how episodes are judged.
-        max_sessions: that are open at a time.
+        settings: Settings of the episodes.
+        max_sessions: Number of sessions that may be open at a time.
     """
     return create_app(
         partial(KernelEnvironment, settings),

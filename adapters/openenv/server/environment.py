@@ -24,7 +24,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
     """Episodes of one session, one after another; an instance starts nothing before `reset`.
 
     Args:
-        settings: how episodes are judged.
+        settings: Settings of the episodes.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -47,7 +47,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
         """Begins an episode on the problem named, on that of a split and index, or on one that is drawn.
 
         Raises:
-            ConfigError, ProblemNotFound: an argument is not known, or there is no such problem.
+            ConfigError, ProblemNotFound: An argument is unknown, or there is no such problem.
         """
         if kwargs:
             known = "seed, episode_id, problem, split, index"
@@ -67,7 +67,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
         """Has a source judged; the service's own deadlines count, not `timeout_s`.
 
         Raises:
-            ConfigError: there was no `reset`.
+            ConfigError: There was no `reset`.
         """
         if self._session is None:
             raise ConfigError("step: no episode has begun in this session; call reset first, over the WebSocket")
@@ -125,22 +125,22 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
         return f"<pre style='white-space: pre-wrap'>{html.escape(str(observation.get('text', '')))}</pre>"
 
     def list_splits(self) -> list[str]:
-        """See `TaskProvider`."""
+        """Names of the splits."""
         return list(SPLITS)
 
     def list_tasks(self, split: str) -> list[dict[str, Any]]:
-        """See `TaskProvider`."""
+        """Tasks of a split, in order."""
         return [_task(name, index) for index, name in enumerate(_names(split))]
 
     def num_tasks(self, split: str) -> int:
-        """See `TaskProvider`."""
+        """Number of tasks of a split."""
         return len(_names(split))
 
     def get_task(self, split: str, index: int) -> dict[str, Any]:
-        """See `TaskProvider`.
+        """The task of a split at an index.
 
         Raises:
-            IndexError: the split has no such index.
+            IndexError: The split has no such index.
         """
         names = _names(split)
         if not 0 <= index < len(names):
@@ -148,7 +148,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
         return _task(names[index], index)
 
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:
-        """See `TaskProvider`."""
+        """Tasks of a split from `start` to before `stop`."""
         return self.list_tasks(split)[start:stop]
 
 

@@ -40,7 +40,7 @@ class KernelTaskConfig(vf.TaskConfig):
         """The settings of an episode on one problem.
 
         Raises:
-            ConfigError: they make no sense.
+            ConfigError: A setting is unknown, or takes no such value.
         """
         own = set(EpisodeSettings.model_fields) & set(type(self).model_fields)
         return EpisodeSettings.of({**self.model_dump(include=own, exclude_none=True), "split": [problem]})

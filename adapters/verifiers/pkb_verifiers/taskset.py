@@ -58,7 +58,7 @@ class KernelTask(vf.Task[KernelData, KernelState, KernelTaskConfig]):
         """The value of the best submission.
 
         Raises:
-            InfrastructureError: a submission was not judged: the rollout has an error and no reward.
+            InfrastructureError: A submission was not judged: the rollout has an error and no reward.
         """
         value = episode_of(trace, self.config).episode_value
         if value is None:

@@ -21,7 +21,7 @@ from typing import Any
 REPLY_S, PAUSE_S = 60.0, 2.0
 WAIT_S = 30
 BUSY = (429, 502, 503, 504)
-MOST_CHARS = (1 << 20) + 1
+MAX_CHARS = (1 << 20) + 1
 """Of an artefact: one more than a source may have. The service refuses a source that is too long, which has a reward,
 and does not read a request that is far longer, which would have none."""
 
@@ -34,7 +34,7 @@ def service() -> tuple[str, str]:
     """Url and token of the service.
 
     Raises:
-        Unjudged: an environment variable is missing.
+        Unjudged: An environment variable is missing.
     """
     names = ("PKB_SERVICE_URL", "PKB_TOKEN")
     if missing := [name for name in names if not os.environ.get(name)]:
@@ -46,14 +46,14 @@ def judge(request: dict[str, Any], source: str) -> dict[str, Any]:
     """The finished `EvaluationState` of a source.
 
     Args:
-        request: `problem`, `config`, `reward` and `deadline_s`.
-        source: of the kernel.
+        request: Fields `problem`, `config`, `reward` and `deadline_s`.
+        source: Source of the kernel.
 
     Raises:
-        Unjudged: the service refused, was not reached in time, or failed.
+        Unjudged: The service refused, was not reached in time, or failed.
     """
     deadline = time.monotonic() + request["deadline_s"]
-    sent = {"problem": request["problem"], "config": request["config"], "source": source[:MOST_CHARS]}
+    sent = {"problem": request["problem"], "config": request["config"], "source": source[:MAX_CHARS]}
     body = json.dumps(sent).encode()
     state: dict[str, Any] | None = None
     while time.monotonic() < deadline:
@@ -100,7 +100,7 @@ def main(request_file: Path, artefact: Path, folder: Path) -> int:
     request = json.loads(request_file.read_text(encoding="utf-8"))
     try:
         with artefact.open("rb") as file:
-            source = file.read(4 * MOST_CHARS).decode(errors="surrogateescape")
+            source = file.read(4 * MAX_CHARS).decode(errors="surrogateescape")
         state = judge(request, source)
     except Unjudged as error:
         print(error, file=sys.stderr)

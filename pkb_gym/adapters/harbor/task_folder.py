@@ -112,10 +112,10 @@ class HarborTask:
     """The contents of a folder.
 
     Attributes:
-        problem: to be solved.
-        config: how submissions are judged.
-        language: of the kernel, "cpp" or "cuda".
-        reward: a preset.
+        problem: Problem to solve.
+        config: Configuration of evaluations.
+        language: Language of the kernel, "cpp" or "cuda".
+        reward: Name of a preset.
     """
 
     problem: Problem
@@ -143,11 +143,11 @@ def write_task(out: Path, task: HarborTask) -> Path:
     """Writes the folder of a task, in place of one that an earlier export wrote; it is whole or not there.
 
     Args:
-        out: folder of all tasks; made where there is none.
-        task: see above.
+        out: Folder of all tasks, made where it is missing.
+        task: Task to write.
 
     Raises:
-        ConfigError, SizeError: the configuration cannot be met here; or the folder is somebody's own.
+        ConfigError, SizeError: The configuration cannot be met here, or the folder holds something else.
     """
     place = out / task.folder
     if place.exists() and MARK not in _text_of(place / "task.toml"):
@@ -168,7 +168,7 @@ def write_task(out: Path, task: HarborTask) -> Path:
 
 
 def _files(task: HarborTask) -> Mapping[str, str]:
-    """Path in the folder -> text."""
+    """Text by path in the folder."""
     problem, artefact = task.problem, task.artefact
     resolved = resolve_here(task.config, problem)
     text = task_text(problem, resolved, (task.language,), known_hardware(resolved.device))

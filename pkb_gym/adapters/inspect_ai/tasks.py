@@ -36,12 +36,12 @@ def pkb_kernels(folder: str, max_turns: int = 4) -> Task:
     """One sample for each task folder.
 
     Args:
-        folder: that `pkb export harbor` wrote.
-        max_turns: submissions of a sample.
+        folder: Folder that `pkb export harbor` wrote.
+        max_turns: Number of submissions of a sample, at least 1.
 
     Raises:
-        ValueError: there is no task in the folder.
-        Unjudged: url or token of the service are not set.
+        ValueError: The folder holds no task.
+        Unjudged: Url or token of the service are not set.
     """
     folders = [each for each in sorted(Path(folder).iterdir()) if (each / "task.toml").exists()]
     if not folders:

@@ -24,10 +24,10 @@ def judged_grpo(
     """GRPO's advantages among the trajectories that were judged; 0 for the others.
 
     Args:
-        token_level_rewards: shape (batch, response length); a row with NaN was not judged.
-        response_mask: likewise; 1 for tokens of the policy.
-        index: group of each trajectory, shape (batch,).
-        config: verl's `AlgoConfig`; `norm_adv_by_std_in_grpo` is read.
+        token_level_rewards: Rewards of shape (batch, response length); a row with NaN was not judged.
+        response_mask: Mask of shape (batch, response length); 1 for tokens of the policy.
+        index: Group of each trajectory, of shape (batch,).
+        config: Configuration `AlgoConfig` of verl; `norm_adv_by_std_in_grpo` is read.
 
     Returns:
         Advantages and returns, shape (batch, response length).

@@ -33,13 +33,13 @@ class KernelAgentLoop(ToolAgentLoop):
     has the score NaN and a response mask of zeros: take the advantage estimator `pkb_grpo` (reward.py).
 
     Args:
-        *args: see `ToolAgentLoop`.
-        settings: of `EpisodeSettings`.
-        tools: verl's; the one tool here is `submit`.
-        **kwargs: see `ToolAgentLoop`.
+        *args: Arguments of `ToolAgentLoop`.
+        settings: Fields of `EpisodeSettings`.
+        tools: Tools of verl's configuration, which are not used: the one tool here is `submit`.
+        **kwargs: Keyword arguments of `ToolAgentLoop`.
 
     Raises:
-        ConfigError: the settings make no sense.
+        ConfigError: A setting is unknown, or takes no such value.
     """
 
     def __init__(

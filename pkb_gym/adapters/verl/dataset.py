@@ -21,14 +21,14 @@ def prompt_rows(settings: EpisodeSettings, seeds: int = 1) -> list[dict[str, Any
     """One row for each problem of the split and each seed.
 
     Args:
-        settings: how episodes will be judged.
-        seeds: rows for each problem, with other inputs each: 0, 1, ...
+        settings: Settings of the episodes.
+        seeds: Number of rows for each problem, with the seeds 0, 1, ...
 
     Returns:
         Columns of verl's `RLHFDataset`; `extra_info` names problem and seed for the agent loop and for `SubmitTool`.
 
     Raises:
-        ConfigError: the settings do not fit a problem.
+        ConfigError: The settings do not fit a problem.
     """
     rows: list[dict[str, Any]] = []
     for name in split_names(settings.split):

@@ -36,11 +36,11 @@ class SubmitTool(BaseTool):
     """Judges the submissions of many trajectories; each has an episode, which ends when verl drops the trajectory.
 
     Args:
-        config: `settings` are those of `EpisodeSettings`.
-        tool_schema: verl's; by default that of `submit`.
+        config: Mapping whose entry `settings` holds fields of `EpisodeSettings`.
+        tool_schema: Schema of the tool; by default that of `submit`.
 
     Raises:
-        ConfigError: the settings make no sense.
+        ConfigError: A setting is unknown, or takes no such value.
     """
 
     def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:

@@ -16,9 +16,9 @@ class RunLimits:
     """The limits of a run; None for no limit.
 
     Attributes:
-        evaluations: submissions, those of earlier calls included.
-        tokens: read and written, those of earlier calls included.
-        hours: of this call.
+        evaluations: Number of submissions, those of earlier calls included.
+        tokens: Number of tokens read and written, those of earlier calls included.
+        hours: Duration of this call in hours.
     """
 
     evaluations: int | None = None
@@ -31,9 +31,9 @@ class Usage:
     """The amounts that attempts have used.
 
     Attributes:
-        evaluations: submissions.
-        tokens: read and written, as far as they are counted.
-        cost_usd: of the replies whose price is known.
+        evaluations: Number of submissions.
+        tokens: Number of tokens read and written, as far as they are counted.
+        cost_usd: Price in US dollars of the replies whose price is known.
     """
 
     evaluations: int = 0
@@ -62,13 +62,13 @@ class Budget:
     A turn that has begun is finished, so that as many more may be used as episodes are played at a time.
 
     Args:
-        limits: of the run.
-        attempts: of earlier calls.
+        limits: Limits of the run.
+        attempts: Attempts of earlier calls.
 
     Attributes:
-        evaluations: submissions so far.
-        tokens: so far.
-        cost_usd: of all replies whose price is known, so far.
+        evaluations: Number of submissions so far.
+        tokens: Number of tokens so far.
+        cost_usd: Price in US dollars of all replies so far whose price is known.
     """
 
     def __init__(self, limits: RunLimits, attempts: Iterable[Attempt]) -> None:

@@ -41,8 +41,8 @@ class EpisodePlan:
     """One episode that a run is made of.
 
     Attributes:
-        problem: to be solved.
-        sample: number of the episode among those on the same problem.
+        problem: Problem to solve.
+        sample: Number of the episode among those on the same problem, from 0.
     """
 
     problem: Problem
@@ -59,11 +59,11 @@ class EpisodePlayer:
     """Plays the episodes of a run.
 
     Attributes:
-        run: all that the results depend on.
-        provider: of the agents.
-        evaluator: that all episodes share.
-        may_go_on: asked before each turn that costs something.
-        record: called with each attempt, as it comes.
+        run: Identity of the run: all that its results depend on.
+        provider: Provider of the agents.
+        evaluator: Evaluator that all episodes share.
+        may_go_on: Function that is asked before each turn that costs something.
+        record: Function that is called with each attempt.
     """
 
     run: RunIdentity
@@ -76,13 +76,13 @@ class EpisodePlayer:
         """Plays an episode from where its records end.
 
         Args:
-            plan: the episode.
-            earlier: turns of earlier calls; what was judged is neither asked nor judged again.
+            plan: Plan of the episode.
+            earlier: Turns of earlier calls, by number; those that were judged are neither asked for nor judged again.
 
         Raises:
-            NotCovered: the agent has nothing to offer for the problem.
-            AgentError: the agent failed.
-            ConfigError: the agent or the evaluator cannot do it at all.
+            NotCovered: The agent has nothing to offer for the problem.
+            AgentError: The agent failed.
+            ConfigError: The agent or the evaluator can play no such episode.
         """
         return _Conversation(self, plan, earlier).play()
 

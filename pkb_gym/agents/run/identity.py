@@ -16,7 +16,7 @@ from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.envs.text.turn import Style
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 """Differences that an error names."""
 
 
@@ -45,22 +45,22 @@ class RunIdentity(Record):
     requested: EvalConfig
     """How submissions are judged, as requested."""
     resolved: dict[str, ResolvedConfig]
-    """Problem -> what that comes to, where the source does not decide it."""
+    """Configuration of evaluations by problem, where the source does not decide it."""
 
 
 def write_or_compare(path: Path, identity: RunIdentity, option: str) -> RunIdentity:
     """Writes a run's identity, or sees to it that a run which is resumed has the same.
 
     Args:
-        path: of the file.
-        identity: of the run that begins.
-        option: names another place, for errors.
+        path: Path of the file.
+        identity: Identity of the run that begins.
+        option: Option that names another place, for errors.
 
     Returns:
         The identity with the problems of both.
 
     Raises:
-        ConfigError: the run was begun with another one, or the file is of no use.
+        ConfigError: The run was begun with another identity, or the file holds none.
     """
     if path.exists():
         try:
@@ -83,19 +83,19 @@ def refuse_differences(folder: Path, before: Mapping[str, object], now: Mapping[
     """Sees to it that a run is resumed under the configuration that it was begun under.
 
     Args:
-        folder: of the run, for errors.
-        before: the configuration as it was written down.
-        now: as it is asked for.
-        option: names another folder, for errors.
+        folder: Folder of the run, for errors.
+        before: Configuration as it was recorded.
+        now: Configuration as it is requested.
+        option: Option that names another folder, for errors.
 
     Raises:
-        ConfigError: they differ; it names the first differences.
+        ConfigError: The configurations differ; the message names the first differences.
     """
     found = differences(before, now)
     if found:
-        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
         raise ConfigError(
-            f"{folder} holds a run under another configuration: {'; '.join(found[:MOST_NAMED])}{more}. "
+            f"{folder} holds a run under another configuration: {'; '.join(found[:MAX_NAMED])}{more}. "
             f"Give the same options to resume, or another {option}"
         )
 

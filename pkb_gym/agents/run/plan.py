@@ -20,9 +20,9 @@ class RunWorkload:
     """The problems of a run.
 
     Attributes:
-        problems: that fit the configuration, in order.
-        resolved: problem -> its configuration, where a source does not decide it.
-        skipped: problem -> why it does not fit.
+        problems: Problems that fit the configuration, in order.
+        resolved: Configuration by problem, where a source does not decide it.
+        skipped: Reason why a problem does not fit, by problem.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -34,10 +34,10 @@ def choose_problems(choices: Sequence[str]) -> list[Problem]:
     """The problems of names, splits and categories, each once, in the order in which they are named.
 
     Args:
-        choices: names such as "AllReduce", "all", "train", "test", or categories; several in one text, with commas.
+        choices: Names such as "AllReduce", "all", "train", "test", or categories; several in one text, with commas.
 
     Raises:
-        ProblemNotFound: a choice is none of these.
+        ProblemNotFound: A choice is none of these.
     """
     names: dict[str, None] = {}
     for word in (part.strip() for each in choices for part in each.split(",")):
@@ -49,12 +49,12 @@ def resolve_all(problems: Sequence[Problem], requested: EvalConfig, *, judged_he
     """Resolves a configuration for each problem; problems that it does not fit are left out, with the reason.
 
     Args:
-        problems: in order.
-        requested: the configuration as requested.
-        judged_here: whether this machine's memory has to suffice.
+        problems: Problems, in order.
+        requested: Configuration as requested.
+        judged_here: Whether this machine's memory has to suffice.
 
     Raises:
-        ConfigError: it cannot be met on this machine, or fits none of the problems.
+        ConfigError: The configuration cannot be met on this machine, or fits none of the problems.
     """
     found = RunWorkload()
     for problem in problems:

@@ -21,8 +21,8 @@ def system_text(style: Style, turns: int) -> str:
     """The system's message.
 
     Args:
-        style: of task and feedback.
-        turns: replies of the episode.
+        style: Length of task and feedback.
+        turns: Number of replies of the episode.
     """
     return SYSTEM[style] + (FURTHER.format(turns=turns) if turns > 1 else "")
 

@@ -20,7 +20,7 @@ RESULTS, IDENTITY = "results.jsonl", "run.json"
 OPTION = "--output"
 
 Turns = Mapping[int, Attempt]
-"""Number of a turn -> its attempt."""
+"""Attempt by number of the turn."""
 
 
 def was_judged(attempt: Attempt) -> bool:
@@ -34,11 +34,11 @@ class RunResults:
     """The attempts of a run, and where more are appended; safe to use from several threads.
 
     Args:
-        folder: made where there is none.
-        identity: of the run.
+        folder: Folder of the run, made where it is missing.
+        identity: Identity of the run.
 
     Raises:
-        ConfigError: the folder holds another run or something else, cannot be written, or another process writes it.
+        ConfigError: The folder holds another run or something else, cannot be written, or another process writes it.
     """
 
     def __init__(self, folder: Path, identity: RunIdentity) -> None:
@@ -95,7 +95,7 @@ class RunResults:
         """Writes one attempt through to the disk.
 
         Raises:
-            StoreError: the disk would not take it, or the run has ended; nothing of it stays behind.
+            StoreError: Writing failed, or the run has ended; nothing of the attempt is kept.
         """
         with self._lock:
             if self._closed:

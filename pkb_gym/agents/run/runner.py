@@ -18,7 +18,7 @@ from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.support.printable import printable
 from pkb_gym.engine.support.side_by_side import side_by_side
 
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 """Episodes in a row that fail by the agent, or by the evaluator, before the run stops: the next would fail as well."""
 
 MAX_DETAIL_CHARS = 400
@@ -39,11 +39,11 @@ class RunStatus:
     """The result of a run.
 
     Attributes:
-        complete: episodes that are, those of earlier calls included.
-        open: episodes that are not, and that nothing was wrong with.
-        skipped: problem -> why its episodes were not played.
-        failed: (problem, sample, why) of episodes that could not be completed.
-        stopped: why the run stopped before its end; None where it did not.
+        complete: Number of complete episodes, those of earlier calls included.
+        open: Number of episodes that were stopped without a failure.
+        skipped: Reason why episodes were not played, by problem.
+        failed: Problem, sample and reason of episodes that could not be completed.
+        stopped: Reason why the run stopped before its end; None where it did not.
     """
 
     complete: int = 0
@@ -57,15 +57,15 @@ class Runner:
     """Plays the episodes of a run.
 
     Args:
-        results: of earlier calls, and where turns are recorded.
-        provider: of the agents.
-        evaluator: that judges for all episodes.
-        limits: of the run.
-        progress: is notified of every turn and episode.
+        results: Results of earlier calls, to which turns are added.
+        provider: Provider of the agents.
+        evaluator: Evaluator that all episodes share.
+        limits: Limits of the run.
+        progress: Observer of every turn and episode.
 
     Attributes:
-        budget: what was used.
-        tally: how the run stands.
+        budget: Budget of the run, with what was used.
+        tally: Counts of episodes and problems so far.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Runner:
         """Plays the episodes that are not complete yet, in order.
 
         Args:
-            plans: of the run.
-            jobs: episodes at a time.
+            plans: Episodes of the run.
+            jobs: Number of episodes at a time, at least 1.
 
         Raises:
-            ConfigError: the agent or the evaluator can play none at all.
-            StoreError: the turns cannot be recorded.
+            ConfigError: The agent or the evaluator can play no episode.
+            StoreError: The turns cannot be recorded.
         """
         outcome = RunStatus()
         waiting = [plan for plan in plans if not self._results.is_complete(plan.problem.name, plan.sample)]
@@ -126,7 +126,7 @@ class Runner:
         """Here, not where statuses are read: the thread would have begun further episodes by then."""
         with self._lock:
             self._failures += 1
-            if self._failures >= MOST_FAILURES and self._stopped is None:
+            if self._failures >= MAX_FAILURES and self._stopped is None:
                 self._stopped = f"{self._failures} episodes in a row failed, the last one so: {_in_one_line(detail)}"
 
     def _account(self, plan: EpisodePlan, status: EpisodeStatus | BaseException, outcome: RunStatus) -> str:
@@ -170,7 +170,7 @@ class Runner:
         self._progress.attempted(attempt)
 
     def _give_up(self) -> None:
-        """Ends what is under way; what it comes to is not recorded."""
+        """Ends what is under way; its results are not recorded."""
         self._stopped = "interrupted"
         self._results.close()
         self._evaluator.close()

@@ -23,7 +23,7 @@ class Tally:
     """Episodes and problems with a right, and with a faster, submission; safe to use from several threads.
 
     Attributes:
-        compiled_only: submissions that were compiled and not run.
+        compiled_only: Number of submissions that were compiled and not run.
     """
 
     def __init__(self) -> None:

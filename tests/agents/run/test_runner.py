@@ -9,7 +9,7 @@ import pytest
 
 from pkb_gym.agents.protocol import AgentError, NotCovered, Reply
 from pkb_gym.agents.run.budget import RunLimits
-from pkb_gym.agents.run.runner import MOST_FAILURES
+from pkb_gym.agents.run.runner import MAX_FAILURES
 from pkb_gym.engine.errors import ConfigError, StoreError
 from pkb_gym.engine.records.attempt import TokenCounts
 from tests.agents.conversations import Scripted, turn_of
@@ -124,7 +124,7 @@ def test_a_run_whose_agent_fails_again_and_again_stops(tmp_path):
     """An endpoint that is down would be asked for every one of hundreds of episodes."""
     agent = failing(AgentError("down"), "AllReduce")
     run = Run(tmp_path, agent, FakeEvaluator(), samples=20)
-    assert len(run.outcome.failed) == MOST_FAILURES and run.outcome.open == 20 - MOST_FAILURES
+    assert len(run.outcome.failed) == MAX_FAILURES and run.outcome.open == 20 - MAX_FAILURES
     assert "5 episodes in a row failed, the last one so: down" in run.outcome.stopped
 
 
