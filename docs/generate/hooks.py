@@ -16,15 +16,18 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.generate import commands, problems
+from docs.generate import commands, environments, problems
 from docs.generate.markdown import CODE
 from rank_emulator import coverage
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES: dict[str, Callable[[], str]] = {
+    "arguments": environments.arguments,
     "commands": commands.reference,
     "cuda_functions": coverage.cuda_functions_table,
+    "observation": environments.observation,
     "problems": problems.listing,
+    "samplers": environments.samplers,
     "split": problems.split_rule,
 }
 PICTURES: dict[str, Callable[[], str]] = {"problems/coverage.svg": problems.coverage}

@@ -11,20 +11,29 @@ class Mismatch(Record):
     """One wrong output of one rank in one call."""
 
     trial: int
+    """Number of the input set."""
     rank: int
+    """Number of the rank whose output is wrong."""
     output: str
     """Leaf: `out`, or `grads[2]` for a list's element."""
     reason: Literal["values", "shape_or_dtype", "input_modified"]
+    """Kind of the mismatch."""
     shape: tuple[int, ...]
+    """Shape of the expected output, or of the modified input."""
     dtype: str
+    """Dtype of the expected output, or of the modified input."""
     wrong_elements: int
+    """Number of elements that the rule marks."""
     elements: int
+    """Number of elements of the output."""
     bounding_box: tuple[tuple[int, int], ...] | None = None
     """Per dimension the first and the last index with a wrong element."""
     worst_index: tuple[int, ...] | None = None
+    """Index of the element that is farthest off."""
     got: str | None = None
     """The worst element as the candidate has it."""
     expected: str | None = None
+    """The worst element as the baseline has it; shape and dtype where those differ."""
     rule: str
     """The rule it was held to."""
     unwritten_elements: int = 0
@@ -109,8 +118,11 @@ class CheckReport(Record):
     outputs_compared: int
     """Leaves times ranks times trials."""
     outputs_right: int
+    """Outputs without a mismatch."""
     elements_compared: int
+    """Elements of all compared outputs."""
     elements_right: int
+    """Elements that no rule marks."""
     mismatches: tuple[Mismatch, ...]
     """The first few, worst first."""
 

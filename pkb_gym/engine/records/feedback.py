@@ -86,6 +86,7 @@ class Environment(Record):
     sandbox: str
     """"bubblewrap" or "limits" (resource limits and system call filter alone)."""
     python: str
+    """Version of Python."""
     torch: str
     """Version of the baseline's torch."""
     toolchain: str | None
@@ -93,7 +94,9 @@ class Environment(Record):
     header_libraries: tuple[str, ...] = ()
     """Name and version of the header libraries that CUDA sources can include there, such as "CUTLASS 4.2.0"."""
     driver: str | None = None
+    """Version of the GPU's driver; None on the CPU."""
     nccl: str | None = None
+    """Version of NCCL; None on the CPU."""
     multicast: bool | None = None
     """Whether NVLink multicast may be used; None on the CPU."""
 
@@ -102,6 +105,7 @@ class CompileReport(Record):
     """Result and messages of the compiler, or of the first import."""
 
     duration_s: float
+    """Wall time of the compiler; of the original run where the result was cached."""
     cached: bool
     """Whether the result was taken from the cache."""
     log: str
@@ -135,7 +139,9 @@ class RankProfile(Record):
     """
 
     rank: int
+    """Number of the rank."""
     calls: int
+    """Number of profiled calls."""
     wall_us: float
     """Per call; the profiler itself slows launches."""
     compute_us: float
@@ -174,8 +180,11 @@ class RankProfile(Record):
     system_us: float
     """Processor time per call, in the kernel."""
     minor_page_faults: int
+    """Minor page faults over all profiled calls."""
     major_page_faults: int
+    """Major page faults over all profiled calls."""
     voluntary_switches: int
+    """Voluntary context switches over all profiled calls."""
     involuntary_switches: int
     """Over all profiled calls."""
 
@@ -184,8 +193,11 @@ class HotSpot(Record):
     """One operator of the baseline library or kernel, from the profiler."""
 
     name: str
+    """Name of the operator, as the profiler has it."""
     calls: int
+    """Number of calls of the operator over all profiled calls."""
     self_us: float
+    """Time over all profiled calls, without operators that it called."""
 
 
 class KernelTime(Record):
@@ -205,14 +217,17 @@ class TraceEvent(Record):
     """One slice of a timeline."""
 
     rank: int
+    """Number of the rank."""
     kind: Literal["call", "kernel", "copy", "fill"]
     """A call of `solution` on the host, or what ran on the GPU."""
     name: str
+    """Name of the kernel or copy, as the profiler has it, or the number of the call."""
     stream: int | None
     """Number of its CUDA stream; None for calls."""
     start_us: float
     """Since the first event of all ranks."""
     duration_us: float
+    """Length of the slice."""
     nbytes: int | None = None
     """Copied or filled; None for kernels and calls."""
 
@@ -221,7 +236,9 @@ class Profile(Record):
     """Per rank, and rank 0's hottest operators (python dialect on the CPU) or kernels (GPUs)."""
 
     ranks: tuple[RankProfile, ...]
+    """One record for each rank, in order."""
     hot_spots: tuple[HotSpot, ...] = ()
+    """Rank 0's operators, hottest first; python dialect on the CPU only."""
     kernels: tuple[KernelTime, ...] = ()
     """Rank 0's, longest total time first, at most 12; GPUs only."""
     mechanisms: tuple[Mechanism, ...] = ()
@@ -241,7 +258,13 @@ class Finding(Record):
         "interference",
         "harness_tampering",
     ]
+    """Kind of behaviour. "beats_roofline": faster than the lower bound of every legal kernel. "wrong_while_timed": the
+    same inputs came out wrong while timed and right in another call, or right when checked and wrong later.
+    "late_output": outputs were missing when the last rank had finished or asked for its next call, and came later.
+    "interference": a frozen candidate used a processor or a GPU. "harness_tampering": a rank sent the evaluator a
+    message that the rank program never sends."""
     detail: str
+    """The evidence, with numbers."""
 
 
 LAST_OUTPUT = "\nlast output:\n"
@@ -252,15 +275,21 @@ class Feedback(Record):
     """The result of one evaluation."""
 
     schema_version: Literal[2] = 2
+    """Version of the record; it rises when a field changes its meaning."""
     problem: str
+    """Name of the problem."""
     problem_sha256: str
     """Of the problem's declaration and reference."""
     source_sha256: str
+    """Digest of the submitted text."""
     config: ResolvedConfig
+    """Resolved configuration of the evaluation."""
     environment: Environment
+    """Machine of the evaluation."""
     stage: Stage | None
     """Furthest stage completed."""
     failure: Failure | None = None
+    """Reason for the early end; None if every requested stage completed and the candidate is right."""
     message: str = ""
     """One paragraph for the agent: the failure and its remedy, or empty."""
     failed_rank: int | None = None
@@ -272,6 +301,7 @@ class Feedback(Record):
     custom communication kernel: by its text, by traffic of its ranks' network while it ran (whatever its dialect), or
     by NCCL's kernels in its profile, which are an untrusted rank report. None without evidence."""
     compile: CompileReport | None = None
+    """Present when stage `compile` was reached and the text accepted."""
     sanitizers: tuple[SanitizerReport, ...] = ()
     """In the order of `config.sanitize`."""
     race: Race | None = None
@@ -283,9 +313,11 @@ class Feedback(Record):
     timing: Timing | None = None
     """Present exactly when stage `time` completed."""
     profile: Profile | None = None
+    """Present when stage `profile` completed and the ranks' reports are consistent."""
     roofline: Roofline | None = None
     """Present exactly when something was timed."""
     integrity: tuple[Finding, ...] = ()
+    """Behaviour that no honest kernel shows; any finding fails the evaluation."""
     durations_s: dict[str, float] = Field(default_factory=dict)
     """Wall time of each stage and of what lies between: waiting for its turn, preparing and ending ranks, and other
     work. Their sum is the wall time of the evaluation."""
