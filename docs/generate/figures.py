@@ -28,7 +28,7 @@ COLUMNS = 3
 MAX_LEVEL_CHARS = 4
 """Length of the longest name of a column that stands level."""
 COLOURS = ("#0969da", "#d1571a", "#1a7f37", "#8250df")
-SPEEDUP_TICKS = {0.125: "1/8", 1.0: "1", 4.0: "4", 16.0: "16"}
+TICKS = {0.125: "1/8", 1.0: "1", 4.0: "4", 16.0: "16"}
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,14 @@ class Curve:
     Attributes:
         title: Title above the picture.
         x_label: Label of the horizontal axis.
-        x: Values of the horizontal axis, or names in place of a scale.
+        x: Values of the horizontal axis, which is logarithmic.
         lines: Label -> values of a line, one for each of `x`.
-        log: Whether the horizontal axis is logarithmic.
     """
 
     title: str
     x_label: str
-    x: Sequence[float] | Sequence[str]
+    x: Sequence[float]
     lines: Mapping[str, Sequence[float]]
-    log: bool = False
 
 
 def curves(found: Sequence[Curve]) -> str:
@@ -103,16 +101,11 @@ def bars(names: Sequence[str], panels: Mapping[str, Sequence[float]]) -> str:
 
 
 def _curve(axes: Axes, curve: Curve) -> None:
-    named = isinstance(curve.x[0], str)
-    places = range(len(curve.x)) if named else curve.x
     for colour, (label, values) in zip(COLOURS, curve.lines.items(), strict=False):
-        axes.plot(places, values, "o" if named else "-", color=colour, label=label, markersize=4)
-    if named:
-        axes.set_xticks(places, [str(name) for name in curve.x], rotation=30, ha="right")
-    if curve.log:
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(*zip(*SPEEDUP_TICKS.items(), strict=True))
-        axes.minorticks_off()
+        axes.plot(curve.x, values, color=colour, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(*zip(*TICKS.items(), strict=True))
+    axes.minorticks_off()
     axes.set(title=curve.title, xlabel=curve.x_label)
     axes.margins(y=0.1)
     axes.locator_params(axis="y", nbins=4)

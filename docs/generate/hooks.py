@@ -16,7 +16,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.generate import commands, environments, problems
+from docs.generate import commands, environments, problems, rewards
 from docs.generate.markdown import CODE
 from rank_emulator import coverage
 
@@ -26,11 +26,19 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands.reference,
     "cuda_functions": coverage.cuda_functions_table,
     "observation": environments.observation,
+    "reward_components": rewards.component_table,
+    "reward_credits": rewards.credit_table,
+    "reward_presets": rewards.preset_table,
     "problems": problems.listing,
     "samplers": environments.samplers,
     "split": problems.split_rule,
 }
-PICTURES: dict[str, Callable[[], str]] = {"problems/coverage.svg": problems.coverage}
+PICTURES: dict[str, Callable[[], str]] = {
+    "problems/coverage.svg": problems.coverage,
+    "rewards/default.svg": rewards.default_picture,
+    "rewards/episode.svg": rewards.episode_picture,
+    "rewards/speed.svg": rewards.speed_picture,
+}
 LINK = re.compile(r"(!?)\[((?:[^]\[]|\[[^]]*\])*)\]\(([^)\s:#]+)(#[^)\s]*)?\)")
 TEST_MARK = re.compile(r"^( *```\w+) (?!title=)\w+=.*$", re.MULTILINE)
 """A fence whose block a test looks for."""
