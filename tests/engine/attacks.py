@@ -1,6 +1,6 @@
 """Every attack that is tried, by family: the files of tests/candidates, and the tests of what no single file can show.
 
-docs/security.md shows this list; `docs/generate_security.py` writes it.
+docs/security.md shows the families.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ FAMILIES = (
         "sizes before contents; texts are escaped in the record, markers of chat templates among them",
         (
             *("engine/records/test_source.py", "engine/stages/test_static.py", "engine/support/test_printable.py"),
-            *("engine/compile/test_toolchain.py", "rewards/test_action_cost.py", "engine/reference/test_conductor.py"),
+            *("engine/compile/test_toolchain.py", "engine/reference/test_conductor.py"),
             *("problems/test_source_files.py", "cli/test_evaluate_folder.py", "report/test_leaderboard.py"),
         ),
     ),
