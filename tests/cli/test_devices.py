@@ -53,7 +53,7 @@ def test_without_peaks_the_work_is_shown_alone(pkb, monkeypatch, names, why):
     assert shown(pkb, "--device", "cuda")["roofline"] is None
     ran = pkb("show", "AllReduce", "--device", "cuda")
     assert (ran.status, ran.err) == (0, "")
-    assert f"{why}" in ran.out and "link_in_bytes" in ran.out
+    assert why in ran.out and "link_in_bytes" in ran.out
     assert "peak of a rank" not in ran.out and "comm.device()" in ran.out
 
 
