@@ -95,5 +95,5 @@ def refusal(error: PkbError) -> StepReply:
     return StepReply(
         is_final=True,
         is_infrastructure=isinstance(error, InfrastructureError),
-        error=ErrorReport(error=type(error).__name__, message=str(error)),
+        error=ErrorReport.of(error),
     )

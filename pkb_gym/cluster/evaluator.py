@@ -19,7 +19,6 @@ from pkb_gym.cluster.records import Hello, PoolReply, PoolRequest, PoolStatus, f
 from pkb_gym.cluster.settings import PoolSettings
 from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError
 from pkb_gym.engine.evaluators.polling import Polling, growing_pauses, while_busy
-from pkb_gym.engine.evaluators.remote import RAISED_BY_NAME
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
@@ -211,7 +210,7 @@ class RayEvaluator:
         """
         reply = from_text(PoolReply, self._retried(method, *arguments, deadline=deadline))
         if reply.error is not None:
-            raise RAISED_BY_NAME.get(reply.error.error, InfrastructureError)(reply.error.message)
+            raise reply.error.exception()
         return reply
 
     def _retried(self, method: str, *arguments: object, deadline: float) -> str:
@@ -291,7 +290,7 @@ class RayEvaluator:
         if reply.error is not None:
             if reply.error.error == InfrastructureError.__name__:  # it is about to end
                 raise _PoolLost(reply.error.message)
-            raise RAISED_BY_NAME.get(reply.error.error, InfrastructureError)(reply.error.message)
+            raise reply.error.exception()
         return pool
 
     def _lose(self, pool: ActorHandle[Any], generation: int) -> None:

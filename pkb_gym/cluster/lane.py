@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from pkb_gym.cluster.connection import in_one_line
+from pkb_gym.cluster.evaluation import PoolEvaluation
 from pkb_gym.cluster.placement import PlacedGang
 from pkb_gym.cluster.records import GangSpec, LaneStatus
 from pkb_gym.cluster.settings import PoolSettings
-from pkb_gym.cluster.waiting import PriorityWaiters
+from pkb_gym.cluster.waiting import Waiters
 from pkb_gym.engine.errors import InfrastructureError
 
 logger = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Lane:
         self.spec, self._settings, self._least, self._most = spec, settings, least, most
         self._place, self._make_room, self._counts = place, make_room, counts
         self._gangs: list[ReadyGang] = []
-        self._waiters: PriorityWaiters[ReadyGang] = PriorityWaiters()
+        self._waiters: Waiters[ReadyGang] = Waiters()
         self._starting: set[asyncio.Task[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._placing: dict[asyncio.Task[None] | None, PlacedGang] = {}
@@ -89,21 +90,16 @@ class Lane:
         self._grow()
 
     @asynccontextmanager
-    async def slot(self, priority: int) -> AsyncIterator[ReadyGang]:
-        """Holds a slot of a gang while the block runs.
+    async def slot(self, evaluation: PoolEvaluation) -> AsyncIterator[ReadyGang]:
+        """Holds a slot of a gang for a step of an evaluation while the block runs.
 
         Raises:
-            InfrastructureError: the cluster finds no room for a gang, or gangs do not start.
+            InfrastructureError: The cluster finds no room for a gang, or gangs do not start.
         """
-        future = self._waiters.add(priority)
+        future = self._waiters.add(evaluation)
         self._serve()
         self._grow()
-        try:
-            gang = await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._release(future.result())  # the slot came together with the cancellation
-            raise
+        gang = await self._waiters.place(future, self._release)
         try:
             yield gang
         finally:

@@ -1,9 +1,6 @@
 """The pool of a cluster: one detached actor that takes the requests of all clients and answers each once.
 
-    submit ─> equal to one that is known? ─ yes ─> join it
-                          │ no
-                          v
-              bounded number of evaluations ─> steps (steps.py) ─> answer, kept for equal requests
+    submit ─> EvaluationQueue, bounded ─> steps (steps.py) ─> answer, kept for equal requests
 
 The actor runs on the head, and Ray restarts it when it dies. It has then forgotten everything, and clients submit
 again: a request is known by its key. Methods return JSON text of records; the actor runs one event loop.
@@ -16,13 +13,14 @@ import contextlib
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 import pkb_gym
 from pkb_gym.cluster import placement
 from pkb_gym.cluster.evaluation import PoolEvaluation
+from pkb_gym.cluster.evaluation_step import refusal
 from pkb_gym.cluster.lane import GangCounts, Lane
 from pkb_gym.cluster.metrics import PoolMetrics
 from pkb_gym.cluster.records import (
@@ -33,20 +31,21 @@ from pkb_gym.cluster.records import (
     PoolRequest,
     PoolStatus,
     Purpose,
-    StepReply,
     from_text,
     to_text,
 )
 from pkb_gym.cluster.requests import resolved_request
 from pkb_gym.cluster.settings import PoolSettings, differing
 from pkb_gym.cluster.steps import Steps
-from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, PkbError, ServiceBusy
-from pkb_gym.engine.records.service import FINISHED, ErrorReport
+from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, PkbError
+from pkb_gym.engine.evaluators.queue.evaluation_queue import EvaluationQueue
+from pkb_gym.engine.evaluators.queue.quotas import Quotas
+from pkb_gym.engine.records.service import ErrorReport
 from pkb_gym.problems.own_problems import register_folder
 
 logger = logging.getLogger(__name__)
 
-MOST_ANSWERS = 1024
+MAX_ANSWERS = 1024
 TICK_S = 1.0
 NODES_S = 5.0
 """How often the nodes of the cluster are counted."""
@@ -66,12 +65,13 @@ class Pool:
         self._key = secrets.token_hex(16)
         self._lanes: dict[tuple[str, int, Purpose], Lane] = {}
         self._counts = GangCounts()
-        self._unfinished: dict[str, PoolEvaluation] = {}
-        self._answered: OrderedDict[str, PoolEvaluation] = OrderedDict()
+        self._queue: EvaluationQueue[PoolEvaluation, str] = EvaluationQueue(
+            self._begin, Quotas(max_unfinished=self._settings.most_waiting), max_answers=MAX_ANSWERS
+        )
         self._clients: dict[str, float] = {}
         self._nodes: list[placement.Resources] = []
-        self._submitted = self._joined = self._refused = self._finished = self._cancelled = self._faults = 0
-        self._began_s = self._active_s = time.monotonic()
+        self._faults = 0
+        self._began_s = time.monotonic()
         self._metrics = PoolMetrics(self._settings.pool)
         self._steps: Steps | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -110,15 +110,15 @@ class Pool:
 
     async def give_up(self, key: str, client: str) -> None:
         """Takes back one submission. If nobody else waits for the evaluation, it ends before its next stage."""
-        evaluation = self._unfinished.get(key)
-        if evaluation is not None and evaluation.leave(client):
-            self._cancel(evaluation, "it was given up")
+        with contextlib.suppress(EvaluationNotFound):
+            self._give_up(self._queue.find(key), client, "it was given up")
 
     async def note(self, key: str, attempt: str, state: str) -> None:
         """Receives from a gang the stage that begins."""
-        evaluation = self._unfinished.get(key)
-        if evaluation is not None and evaluation.attempt == attempt:
-            evaluation.enter(state)
+        with contextlib.suppress(EvaluationNotFound):
+            evaluation = self._queue.find(key)
+            if evaluation.attempt == attempt:
+                self._queue.enter(evaluation, state)
 
     async def status(self) -> str:
         """JSON text of a `PoolStatus`."""
@@ -128,9 +128,8 @@ class Pool:
     async def leave(self, client: str) -> bool:
         """Takes back all that a client submitted; whether it was the last client, and the pool has ended its gangs."""
         self._clients.pop(client, None)
-        for evaluation in list(self._unfinished.values()):
-            if client in evaluation.clients and evaluation.leave(client, entirely=True):
-                self._cancel(evaluation, "its client left")
+        for evaluation in self._queue.begun():
+            self._give_up(evaluation, client, "its client left", entirely=True)
         self._forget_silent_clients()
         if self._clients:
             return False
@@ -142,7 +141,7 @@ class Pool:
         try:
             return to_text(await answer())
         except PkbError as error:
-            return to_text(PoolReply(error=ErrorReport(error=type(error).__name__, message=str(error))))
+            return to_text(PoolReply(error=ErrorReport.of(error)))
 
     async def _start(self) -> Steps:
         """Makes the parts that need the event loop, once."""
@@ -185,73 +184,48 @@ class Pool:
         return PoolReply()
 
     async def _submit(self, text: str, wait_s: float) -> PoolReply:
-        steps = await self._start()
+        await self._start()
         submission = from_text(PoolRequest, text)
         self._see(submission.client)
-        key = submission.request.key
-        earlier = self._unfinished.get(key) or self._answered.get(key)
-        if earlier is not None and earlier.kept:
-            self._joined += 1
-            earlier.join(submission.client, submission.priority, submission.timeout_s)
-            return await earlier.reply(None, wait_s)
-        if len(self._unfinished) >= self._settings.most_waiting:
-            self._refused += 1
-            raise ServiceBusy(f"{len(self._unfinished)} evaluations wait or run already; submit again later")
-        request, device, world_size = resolved_request(submission.request, self._gpus())
-        self._answered.pop(key, None)
-        evaluation = PoolEvaluation(
-            key=key,
-            request=request,
-            device=device,
-            world_size=world_size,
-            priority=submission.priority,
-            expires_s=0.0,
-            reports=submission.reports,
-        )
-        evaluation.join(submission.client, submission.priority, submission.timeout_s)
-        self._unfinished[key] = evaluation
-        self._submitted += 1
-        evaluation.task = asyncio.create_task(self._judge(steps, evaluation))
+        key, urgency = submission.request.key, (submission.priority, submission.timeout_s)
+        evaluation = self._queue.join(key, submission.client, *urgency)
+        if evaluation is None:
+            request, device, world_size = resolved_request(submission.request, self._gpus())
+            evaluation = PoolEvaluation(
+                key=key, id=key, request=request, device=device, world_size=world_size, reports=submission.reports
+            )
+            self._queue.submit(evaluation, submission.client, *urgency)
         return await evaluation.reply(None, wait_s)
 
     async def _wait(self, key: str, client: str, seen: str | None, wait_s: float) -> PoolReply:
         self._see(client)
-        evaluation = self._unfinished.get(key) or self._answered.get(key)
-        if evaluation is None:
-            raise EvaluationNotFound(f"no evaluation {key} is known; submit the request again")
-        reply = await evaluation.reply(seen, wait_s)
+        reply = await self._queue.find(key).reply(seen, wait_s)
         self._see(client)
         return reply
 
-    async def _judge(self, steps: Steps, evaluation: PoolEvaluation) -> None:
+    def _begin(self, evaluation: PoolEvaluation) -> None:
+        evaluation.task = asyncio.create_task(self._judge(evaluation))
+
+    async def _judge(self, evaluation: PoolEvaluation) -> None:
+        assert self._steps is not None, "requests are taken once the pool has started"
         try:
-            reply = await steps.take_all(evaluation)
+            reply = await self._steps.take_all(evaluation)
         except asyncio.CancelledError:
             return
         except Exception as error:  # whatever it is, clients get an answer
             logger.exception("an evaluation came to nothing")
-            report = ErrorReport(error="InfrastructureError", message=f"{type(error).__name__}: {error}")
-            reply = StepReply(is_final=True, is_infrastructure=True, error=report)
-        answer = PoolReply(key=evaluation.key, state=FINISHED, feedback=reply.feedback, error=reply.error)
+            reply = refusal(InfrastructureError(f"{type(error).__name__}: {error}"))
         self._faults += reply.is_infrastructure
-        self._finish(evaluation, answer, kept=not reply.is_infrastructure)
+        answer = reply.feedback if reply.error is None else reply.error.exception()
+        assert answer is not None
+        self._queue.finish(evaluation, answer, keep=not reply.is_infrastructure)
 
-    def _finish(self, evaluation: PoolEvaluation, answer: PoolReply, *, kept: bool) -> None:
-        if not evaluation.finish(answer, kept=kept):
-            return
-        self._finished += 1
-        self._active_s = time.monotonic()
-        if self._unfinished.get(evaluation.key) is evaluation:
-            del self._unfinished[evaluation.key]
-            self._answered[evaluation.key] = evaluation
-        while len(self._answered) > MOST_ANSWERS:
-            self._answered.popitem(last=False)
+    def _give_up(self, evaluation: PoolEvaluation, client: str, why: str, *, entirely: bool = False) -> None:
+        if self._queue.give_up(evaluation, client, entirely=entirely):
+            self._cancel(evaluation, why)
 
     def _cancel(self, evaluation: PoolEvaluation, why: str) -> None:
-        self._unfinished.pop(evaluation.key, None)
-        report = ErrorReport(error=EvaluationNotFound.__name__, message=f"the evaluation has ended: {why}")
-        if evaluation.finish(PoolReply(key=evaluation.key, state=FINISHED, error=report), kept=False):
-            self._cancelled += 1
+        self._queue.cancel(evaluation, EvaluationNotFound(f"the evaluation has ended: {why}"))
         if evaluation.task is not None:
             evaluation.task.cancel()
 
@@ -310,14 +284,14 @@ class Pool:
                 if now - counted_s > NODES_S:
                     await self._count_nodes()
                     counted_s = now
-                for evaluation in [each for each in self._unfinished.values() if each.expires_s < now]:
+                for evaluation in [each for each in self._queue.begun() if each.expires_s < now]:
                     self._cancel(evaluation, "its time has passed")
                 for lane in list(self._lanes.values()):
                     await lane.tick()
                 self._metrics.set(self._status())
             except Exception:
                 logger.exception("the pool goes on")
-            if not self._unfinished and now - self._active_s > self._settings.idle_s:
+            if self._queue.idle_s() > self._settings.idle_s:
                 await self._close()
                 _end_this_actor()
                 return
@@ -332,7 +306,8 @@ class Pool:
             self._steps.compilers.resize(self._settings.compilers_most or max(1, cpus))
 
     def _see(self, client: str) -> None:
-        self._active_s = self._clients[client] = time.monotonic()
+        self._queue.touch()
+        self._clients[client] = time.monotonic()
         self._forget_silent_clients()
 
     def _forget_silent_clients(self) -> None:
@@ -343,19 +318,15 @@ class Pool:
                 del self._clients[client]
 
     def _status(self) -> PoolStatus:
-        steps = self._steps
+        steps, counts = self._steps, self._queue.counts
         assert steps is not None
         return PoolStatus(
             pool=self._settings.pool,
-            unfinished=len(self._unfinished),
+            unfinished=len(self._queue.begun()),
             compiling=steps.compilers.busy,
-            waiting_to_compile=steps.compilers.waiting,
+            waiting_to_compile=len(steps.compilers.waiting),
             lanes=tuple(lane.status() for lane in self._lanes.values()),
-            submitted=self._submitted,
-            joined=self._joined,
-            refused=self._refused,
-            finished=self._finished,
-            cancelled=self._cancelled,
+            **asdict(counts),
             infrastructure_faults=self._faults,
             retries=steps.retries,
             gangs_started=self._counts.started,
@@ -372,7 +343,7 @@ class Pool:
         self._closed = True
         if self._ticking is not None and self._ticking is not asyncio.current_task():
             self._ticking.cancel()
-        for evaluation in list(self._unfinished.values()):
+        for evaluation in self._queue.begun():
             self._cancel(evaluation, "the pool was closed")
         with contextlib.suppress(Exception):  # Ray removes the rest together with this actor
             await asyncio.gather(*(lane.close() for lane in self._lanes.values()))

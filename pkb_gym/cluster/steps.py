@@ -25,7 +25,7 @@ from pkb_gym.cluster.evaluation import PoolEvaluation
 from pkb_gym.cluster.lane import Lane, ReadyGang
 from pkb_gym.cluster.records import CompileSpec, Order, Purpose, StepReply, from_text, to_text
 from pkb_gym.cluster.settings import PoolSettings
-from pkb_gym.cluster.waiting import PrioritySlots
+from pkb_gym.cluster.waiting import Slots
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.service import ErrorReport
 from pkb_gym.engine.stages.progress import PREPARING, WAITING
@@ -80,7 +80,7 @@ class Steps:
         self._artifacts: OrderedDict[str, Any] = OrderedDict()
         self._compiling: dict[str, asyncio.Event] = {}
         self._compile_task: Any = None
-        self.compilers = PrioritySlots(1)
+        self.compilers = Slots(1)
         self.retries = self.compiles = self.exclusive_steps = 0
         self.queue_s = 0.0
         self.durations_s: Counter[str] = Counter()
@@ -126,7 +126,7 @@ class Steps:
         order = self._order(evaluation, None if ends else "compile")
         evaluation.enter(WAITING)
         waited_since_s = time.monotonic()
-        async with self.compilers.slot(evaluation.priority):
+        async with self.compilers.slot(evaluation):
             self.queue_s += time.monotonic() - waited_since_s
             evaluation.enter("compile")
             self.compiles += 1
@@ -168,7 +168,7 @@ class Steps:
     ) -> StepReply:
         evaluation.enter(WAITING)
         waited_since_s = time.monotonic()
-        async with lane.slot(evaluation.priority) as gang:
+        async with lane.slot(evaluation) as gang:
             self.queue_s += time.monotonic() - waited_since_s
             order = self._order(evaluation, until)
             evaluation.enter(PREPARING)

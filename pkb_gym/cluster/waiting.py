@@ -1,70 +1,74 @@
-"""Queues by priority: higher ones first, equal ones in order of arrival."""
+"""Places for the steps of evaluations, in the order of `Turns`; for one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from pkb_gym.engine.evaluators.queue.entry import Entry
+from pkb_gym.engine.evaluators.queue.turns import Turns
 
 Place = TypeVar("Place")
 
 
-class PriorityWaiters(Generic[Place]):
-    """Futures of waiting tasks; for one event loop."""
+class Waiters(Generic[Place]):
+    """Steps that wait for a place."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, asyncio.Future[Place]]] = []
-        self._numbers = itertools.count()
+        self._turns: Turns[asyncio.Future[Place]] = Turns()
 
     def __len__(self) -> int:
-        self._drop_cancelled()
-        return sum(not future.done() for _, _, future in self._heap)
+        return sum(not future.done() for future in self._turns)
 
-    def add(self, priority: int) -> asyncio.Future[Place]:
-        """Begins to wait; cancelling the future ends it."""
+    def add(self, entry: Entry[Any]) -> asyncio.Future[Place]:
+        """Has a step of an evaluation wait, in the turns of the clients that want it."""
         future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._heap, (-priority, next(self._numbers), future))
+        self._turns.push(future, +entry.interest, entry.priority)
         return future
 
+    async def place(self, future: asyncio.Future[Place], hand_back: Callable[[Place], None]) -> Place:
+        """The place of a step that waits; a place that comes together with a cancellation is handed back."""
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._turns.remove(future)
+            if future.done() and not future.cancelled() and future.exception() is None:
+                hand_back(future.result())
+            raise
+
     def serve(self, place: Place) -> bool:
-        """Gives a place to the first one; False where nobody waits."""
-        self._drop_cancelled()
-        if not self._heap:
-            return False
-        heapq.heappop(self._heap)[2].set_result(place)
-        return True
+        """Gives a place to the first step; False where none waits."""
+        while (following := self._turns.pop()) is not None:
+            if not following[0].done():
+                following[0].set_result(place)
+                return True
+        return False
 
     def fail(self, error: Exception) -> None:
         """Ends the waiting of all."""
-        waiting, self._heap = self._heap, []
-        for _, _, future in waiting:
+        for future in self._turns:
+            self._turns.remove(future)
             if not future.done():
                 future.set_exception(error)
 
-    def _drop_cancelled(self) -> None:
-        while self._heap and self._heap[0][2].done():
-            heapq.heappop(self._heap)
 
-
-class PrioritySlots:
-    """A semaphore that serves by priority, and whose size may change.
+class Slots:
+    """A semaphore whose size may change.
 
     Args:
-        size: holders at the same time.
+        size: Number of holders at the same time, at least 1.
+
+    Attributes:
+        busy: Number of holders.
+        waiting: Steps that wait for a slot.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self.busy = 0
-        self._waiters: PriorityWaiters[None] = PriorityWaiters()
-
-    @property
-    def waiting(self) -> int:
-        """The number of waiters for a slot."""
-        return len(self._waiters)
+        self.waiting: Waiters[None] = Waiters()
 
     def resize(self, size: int) -> None:
         """Changes the number of slots; holders keep theirs."""
@@ -72,25 +76,20 @@ class PrioritySlots:
         self._serve()
 
     @asynccontextmanager
-    async def slot(self, priority: int) -> AsyncIterator[None]:
-        """Holds a slot while the block runs."""
-        future = self._waiters.add(priority)
+    async def slot(self, entry: Entry[Any]) -> AsyncIterator[None]:
+        """Holds a slot for a step of an evaluation while the block runs."""
+        future = self.waiting.add(entry)
         self._serve()
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self._release()  # the slot came together with the cancellation
-            raise
+        await self.waiting.place(future, self._release)
         try:
             yield
         finally:
             self._release()
 
     def _serve(self) -> None:
-        while self.busy < self._size and self._waiters.serve(None):
+        while self.busy < self._size and self.waiting.serve(None):
             self.busy += 1
 
-    def _release(self) -> None:
+    def _release(self, _: None = None) -> None:
         self.busy -= 1
         self._serve()

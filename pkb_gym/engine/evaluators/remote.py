@@ -14,13 +14,8 @@ from pydantic import ValidationError
 
 from pkb_gym.engine.errors import (
     ConfigError,
-    EvaluationNotFound,
     InfrastructureError,
-    PermissionRefused,
     PkbError,
-    ProblemNotFound,
-    ServiceBusy,
-    SizeError,
 )
 from pkb_gym.engine.evaluators.connections import CONNECT_S, SOCKET, Connections
 from pkb_gym.engine.evaluators.polling import Polling, growing_pauses, while_busy
@@ -50,20 +45,6 @@ GRACE_S = 10.0
 
 LONGEST_PAUSE_S = 2.0
 """Between attempts."""
-
-RAISED_BY_NAME: dict[str, type[PkbError]] = {
-    kind.__name__: kind
-    for kind in (
-        ProblemNotFound,
-        PermissionRefused,
-        ConfigError,
-        SizeError,
-        ServiceBusy,
-        EvaluationNotFound,
-        InfrastructureError,
-    )
-}
-"""Errors of the service that are raised here as the same class."""
 
 
 class _Unreachable(Exception):
@@ -304,7 +285,7 @@ class RemoteEvaluator:
             return ConfigError(f"{self.url}: {report.message}; set PKB_TOKEN to what its token file holds")
         if status_code in (502, 503, 504):  # it is being started or ended
             return _Unreachable(report.message)
-        return RAISED_BY_NAME.get(report.error, InfrastructureError)(report.message)
+        return report.exception()
 
     def _connections(self) -> Connections:
         """The connections of this process: a forked child must not use its parent's."""

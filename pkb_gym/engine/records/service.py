@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Self
 
 from pydantic import Field
 
+from pkb_gym.engine.errors import (
+    ConfigError,
+    EvaluationNotFound,
+    InfrastructureError,
+    PermissionRefused,
+    PkbError,
+    ProblemNotFound,
+    ServiceBusy,
+    SizeError,
+)
 from pkb_gym.engine.records.base import Record, Text
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.source_digest import source_sha256
+
+_REPORTED: dict[str, type[PkbError]] = {
+    kind.__name__: kind
+    for kind in (ProblemNotFound, PermissionRefused, ConfigError, SizeError, ServiceBusy, EvaluationNotFound)
+}
 
 QUEUED, FINISHED = "queued", "finished"
 
@@ -63,6 +79,15 @@ class ErrorReport(Record):
     """Class of the error."""
     message: str
     """The problem, the expected value, the value that came, and the remedy."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """The report of an error."""
+        return cls(error=type(error).__name__, message=str(error))
+
+    def exception(self) -> PkbError:
+        """The error again, as the same class; `InfrastructureError` for a class that no service reports."""
+        return _REPORTED.get(self.error, InfrastructureError)(self.message)
 
 
 class ServiceStatus(Record):

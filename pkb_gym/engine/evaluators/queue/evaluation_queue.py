@@ -101,7 +101,7 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
         self._active_s = time.monotonic()
         self._closed = False
 
-    def join(self, key: str, client: str, *, priority: int = 0, timeout_s: float = math.inf) -> EntryT | None:
+    def join(self, key: str, client: str, priority: int = 0, timeout_s: float = math.inf) -> EntryT | None:
         """Has a client wait for the evaluation of an equal request.
 
         Args:
@@ -125,7 +125,7 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
             promise.result()
         return found
 
-    def submit(self, entry: EntryT, client: str, *, priority: int = 0, timeout_s: float = math.inf) -> EntryT:
+    def submit(self, entry: EntryT, client: str, priority: int = 0, timeout_s: float = math.inf) -> EntryT:
         """Has an evaluation wait for its turn, unless that of an equal request is known.
 
         Args:
