@@ -129,6 +129,21 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
         yield evaluator
 
 
+@pytest.fixture(scope="session")
+def emulator_is_built(compiled_before: Path) -> None:
+    """The compiled emulator for tests that evaluate on emulated GPUs; those of emulator/ find it in the same folder."""
+    from pkb_gym.engine.compile.cache import CompileCache
+    from pkb_gym.engine.compile.emulator import build_key
+    from pkb_gym.engine.compile.nvcc import nvcc_available
+    from pkb_gym.engine.records.artifact import Artifact
+    from rank_emulator import build
+
+    if nvcc_available():
+        binary = build(compiled_before).read_bytes()
+        cache = CompileCache.in_folder(compiled_before)
+        cache.put(build_key(), Artifact(ok=True, log="", duration_s=0.0, binary=binary))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def reference_ranks(lasting: Lasting) -> Iterator[None]:
     """Ranks that call references, started when they are first needed; tests of problems and of pages share them."""

@@ -81,6 +81,7 @@ def test_long_filters_act_on_the_future(loop: str, local_evaluator):
     assert feedback.is_correct, feedback.message
 
 
+@pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
 def test_long_filters_act_on_the_future_on_gpus(local_evaluator):
     knobs = {"share": "channels", "threads": 32, "outputs": 1, "order": "nearest first"}

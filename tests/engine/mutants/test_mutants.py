@@ -192,6 +192,7 @@ def test_every_wrong_mutant_of_an_expert_is_refused(problem: Problem, device: De
     assert not {name: outcome for name, (each, outcome) in found.items() if outcome not in expected(each)}
 
 
+@pytest.mark.usefixtures("emulator_is_built")
 @BY_MAKE_MUTANTS
 @NEEDS_NVCC
 @pytest.mark.timeout(7200)
@@ -257,6 +258,7 @@ OTHER_PATHS = {
 """Problem and further size -> an operation that no named size reaches."""
 
 
+@pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.slow
 @NEEDS_NVCC
 @pytest.mark.parametrize(("place", "operation"), OTHER_PATHS.items(), ids=str)

@@ -130,6 +130,7 @@ def test_where_policy_and_ranks_take_turns_the_judge_is_paused_and_compilers_are
     assert done == [f"{judge} paused", f"{judge} resumed", "judged", f"{judge} paused"]
 
 
+@pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
 def test_a_policy_that_writes_cuda_learns_on_emulated_gpus(policy, monkeypatch, tmp_path):
