@@ -106,7 +106,7 @@ def main() -> None:
     os.environ |= ENVIRONMENT
     import ray  # reads its environment
 
-    ray.init(num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, namespace="pkb")
+    ray.init("local", num_cpus=LOGICAL_CPUS, include_dashboard=False, log_to_driver=False, namespace="pkb")
     try:
         of_one = overhead(args.evaluations, args.side_by_side)
         rows = [
