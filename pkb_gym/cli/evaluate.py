@@ -13,7 +13,6 @@ from pkb_gym.cli.chrome_trace import chrome_trace
 from pkb_gym.engine.errors import ConfigError, PkbError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.feedback import Failure, Feedback
-from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
@@ -22,7 +21,7 @@ from .evaluator_choice import add_evaluator_options, open_chosen
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
 from .progress import StageProgress
-from .sources import language_of, read_source
+from .sources import language_of, read_source, write_file
 from .verdict import print_card
 from .watch import changes, saved_texts
 
@@ -151,10 +150,7 @@ def write_trace(path: Path, feedback: Feedback) -> None:
         stderr().print(f"no trace was written: nothing was profiled (stage {feedback.stage})", soft_wrap=True)
         return
     title = f"{feedback.problem}, {feedback.config.world_size} ranks, {feedback.config.device}"
-    try:
-        write_atomically(path, chrome_trace(events, title))
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, chrome_trace(events, title))
     stderr().print(f"{len(events)} slices in {path}", soft_wrap=True)
 
 

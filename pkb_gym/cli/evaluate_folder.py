@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,7 +23,7 @@ from pkb_gym.problems.catalogue import all_problems
 from pkb_gym.problems.source_files import Found, find_sources
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, print_table, stderr, stdout
-from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_int
+from .options import add_evaluation_options, add_reward_option, default_jobs, evaluation_config, positive_int
 from .problem_options import add_problem_option, register_problems
 from .results_file import ResultsFile
 from .sources import language_of, read_source
@@ -33,7 +32,6 @@ from .verdict import cells, first_line, print_reasons, result_table, reward_of
 EXAMPLE = """pkb eval-dir solutions/ --size published --world-size 2 --output results.jsonl
 where solutions/ holds files such as hyena_cp.cpp, AllReduce.cpp and 72_hyena_forward_cp_cuda.py"""
 DEFAULT_OUTPUT = "results.jsonl"
-MAX_JOBS = 8
 
 
 @dataclass
@@ -114,7 +112,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         tasks = _open_tasks(found, results, outcome)
         _print_start(tasks, outcome, output)
         if tasks:
-            jobs = min(args.jobs or _default_jobs(), len(tasks))
+            jobs = min(args.jobs or default_jobs(), len(tasks))
             with closing(session.open_evaluator(None)) as evaluator:
                 _judge(evaluator, tasks, config, args.reward, jobs, results, outcome)
         in_order = [(path.name, problem) for path, problem in found.candidates if path.name in outcome.judged]
@@ -223,7 +221,3 @@ def _list_others(outcome: FolderOutcome) -> None:
     for title, others in (("passed over", outcome.skipped), ("could not be judged here", outcome.unjudged)):
         for name, why in others:
             console.print(f"{title}: {on_one_line(name)}: {why}", soft_wrap=True)
-
-
-def _default_jobs() -> int:
-    return min(MAX_JOBS, len(os.sched_getaffinity(0)))

@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.support.atomic_write import write_atomically
 
 from .command import Session, Status, add_parser
 from .results_options import add_results_argument
+from .sources import write_file
 
 EXAMPLE = """pkb leaderboard add expert=results.jsonl --name expert-cpu --kind expert --title "Expert kernels" \\
     --description "The kernels of this package." --command "pkb eval-dir experts/" --folder leaderboard
@@ -54,7 +54,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     table = kinds.add_parser("table", help="make the table of entries", description="Make the table of entries.")
     table.set_defaults(run=run_table)
-    table.add_argument("entries", nargs="+", type=Path, metavar="ENTRIES", help="files of entries, or folders of them")
     table.add_argument("--output", type=Path, metavar="FILE", help="Markdown file (default: print it)")
     pictures = kinds.add_parser(
         "pictures",
@@ -62,9 +61,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Draw the figures of entries as SVG, for light and dark pages.",
     )
     pictures.set_defaults(run=run_pictures)
-    pictures.add_argument(
-        "entries", nargs="+", type=Path, metavar="ENTRIES", help="files of entries, or folders of them"
-    )
+    for each in (table, pictures):
+        each.add_argument(
+            "entries", nargs="+", type=Path, metavar="ENTRIES", help="files of entries, or folders of them"
+        )
     pictures.add_argument(
         "--output",
         type=Path,
@@ -95,7 +95,7 @@ def run_add(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001 
     )
     entry = make_entry(args.results, text, args.target)
     path = args.folder / "entries" / f"{entry.name}.json"
-    _write(path, entry.to_json())
+    write_file(path, entry.to_json())
     print(path)
     return Status.PASSED
 
@@ -113,7 +113,7 @@ def run_table(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG00
     if args.output is None:
         print(text, end="")
     else:
-        _write(args.output, text)
+        write_file(args.output, text)
         print(args.output)
     return Status.PASSED
 
@@ -159,13 +159,6 @@ def _commit(given: str | None) -> str:
         hint = "commit the changes, or give --commit" if commit.endswith("-dirty") else "give its first 12 digits"
         raise ConfigError(f"a commit has 12 hexadecimal digits, got {commit!r}; {hint}")
     return commit
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _date(text: str) -> dt.date:

@@ -13,13 +13,12 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Device, Language
 from pkb_gym.engine.stages.execution_environment import choose_device
-from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.catalogue import choose_problem
 from pkb_gym.starters import SUFFIXES, TITLES, Starter, make_starter
 
 from .command import Session, Status, add_parser, stderr, stdout
 from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
-from .sources import LANGUAGE_OF
+from .sources import LANGUAGE_OF, write_file
 
 EXAMPLE = """pkb new AllReduce
 pkb new AllReduce --language cuda kernel.cu
@@ -129,10 +128,7 @@ def write(path: Path, source: str, *, force: bool) -> None:
     """
     if path.exists() and not force:
         raise ConfigError(f"{path} exists; give another FILE, or --force to overwrite it")
-    try:
-        write_atomically(path, source)
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    write_file(path, source)
 
 
 def eval_command(args: argparse.Namespace, path: Path, requested: Language) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -13,7 +14,14 @@ from pkb_gym.engine.records.config_request import checked_config
 
 Number = TypeVar("Number", int, float)
 
+MAX_JOBS = 8
+
 LITERALS: dict[str, AxisValue] = {"true": True, "false": False, "none": None}
+
+
+def default_jobs() -> int:
+    """Evaluations side by side: one for each core of this process, at most `MAX_JOBS`."""
+    return min(MAX_JOBS, len(os.sched_getaffinity(0)))
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,7 +15,14 @@ from pkb_gym.engine.records.base import Record
 
 from .command import Session, Status, add_json_option, add_parser, stderr, stdout
 from .evaluator_choice import add_elsewhere_options, judged_here, open_chosen
-from .options import add_evaluation_options, add_reward_option, evaluation_config, positive_float, positive_int
+from .options import (
+    add_evaluation_options,
+    add_reward_option,
+    default_jobs,
+    evaluation_config,
+    positive_float,
+    positive_int,
+)
 from .problem_options import add_problem_option, register_problems
 
 if TYPE_CHECKING:
@@ -35,7 +41,6 @@ EXIT_STATUSES = (
     "evaluator failed: the same command continues; or sources for GPUs were compiled and not run"
 )
 
-MAX_JOBS = 8
 OUTPUT = Path("runs")
 
 
@@ -236,7 +241,7 @@ def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunS
 
 
 def _default_jobs(agent: str) -> int:
-    return split_name(agent)[0].jobs or min(MAX_JOBS, len(os.sched_getaffinity(0)))
+    return split_name(agent)[0].jobs or default_jobs()
 
 
 def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWorkload) -> RunIdentity:

@@ -1,4 +1,4 @@
-"""Reads the source given to a command, and finds its language from the file's name."""
+"""Files of a command: the source that is read, with the language of its name, and what is written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig, Language
+from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.problems.source_files import MAX_BYTES, decode_source, read_source_file
 
 
@@ -33,3 +34,15 @@ def language_of(name: str, config: EvalConfig) -> EvalConfig:
     if config.language != "auto" or suffix not in LANGUAGE_OF:
         return config
     return config.model_copy(update={"language": LANGUAGE_OF[suffix]})
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes a whole file or none.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None

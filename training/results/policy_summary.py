@@ -117,31 +117,23 @@ def reward_of(episode: EpisodeResult) -> float | None:
     return episode.reward
 
 
-def correct_of(episode: EpisodeResult) -> float | None:
-    """1 for an episode with a right submission, else 0; None where it was not judged."""
-    return None if episode.reward is None else float(episode.is_correct)
-
-
 def fast_captured_of(episode: EpisodeResult) -> float | None:
     """1 for an episode with a right submission faster than the captured baseline, else 0; None where not judged."""
     return None if episode.reward is None else float((episode.captured_speedup or 0.0) > BASELINE)
 
 
 def gain(
-    before: Mapping[str, Sequence[EpisodeResult]],
-    after: Mapping[str, Sequence[EpisodeResult]],
-    figure: Callable[[EpisodeResult], float | None] = reward_of,
+    before: Mapping[str, Sequence[EpisodeResult]], after: Mapping[str, Sequence[EpisodeResult]]
 ) -> Estimate | None:
-    """Difference of the means over the prompts that both answered: prompts that are hard for both cancel.
+    """Difference of the mean rewards over the prompts that both answered: prompts that are hard for both cancel.
 
     Args:
-        before: prompt key -> episodes.
-        after: likewise.
-        figure: of an episode, whose mean is compared: its reward, or whether it is correct.
+        before: Prompt key -> episodes before training.
+        after: Prompt key -> episodes after training.
     """
     differences: dict[str, list[float]] = {}
     for key in sorted(before.keys() & after.keys()):  # a set has no order, and sums of floats depend on it
-        old, new = _mean(before[key], figure), _mean(after[key], figure)
+        old, new = _mean(before[key], reward_of), _mean(after[key], reward_of)
         if old is not None and new is not None:
             differences.setdefault(problem_of(key), []).append(new - old)
     return estimate(differences.values())
