@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
+from pathlib import Path
 
 from docs.generate.figures import grid
 from docs.generate.markdown import count, table
@@ -36,6 +38,8 @@ from pkb_gym.envs.suite import SPLITS
 from pkb_gym.envs.text.task import python_signature
 from pkb_gym.problems.catalogue import catalogue, reference_source
 
+ROOT = Path(__file__).resolve().parents[2]
+COUNTERFEITS = ROOT / "tests" / "counterfeits"
 WORLD_SIZE = 4
 GIB = 1 << 30
 MAX_VALUE_CHARS = 60
@@ -243,8 +247,30 @@ def _work_table(title: str, costs: Sequence[Cost], words: Mapping[str, str]) -> 
 
 
 def _weaknesses(problem: Problem) -> str:
-    listed = "".join(f"- {weakness}\n" for weakness in problem.weaknesses) or "None known.\n"
-    return f"## Weaknesses of the published check\n\n{listed}"
+    """Each weakness of the published check with its counterfeits, or the reason why no wrong solution shows it."""
+    if not problem.weaknesses:
+        return "## Weaknesses of the published check\n\nNone known.\n"
+    shown = _counterfeits(problem)
+    rows = [(weakness, "; ".join(shown[number]) or "not shown") for number, weakness in enumerate(problem.weaknesses)]
+    where = f"[wrong solutions](../../{COUNTERFEITS.relative_to(ROOT)}/{problem.folder}.py)"
+    intro = f"The published check accepts these {where}, the robust check refuses them ([how](../robustness.md)).\n"
+    return f"## Weaknesses of the published check\n\n{intro}\n{table(('weakness', 'wrong solutions'), rows)}"
+
+
+def _counterfeits(problem: Problem) -> defaultdict[int, list[str]]:
+    """Number of a weakness -> names and reasons of the wrong solutions that show it, from the text of their file."""
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    tree = ast.parse((COUNTERFEITS / f"{problem.folder}.py").read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Counterfeit":
+            number, name, _, *why = [*node.args, *(keyword.value for keyword in node.keywords)]
+            found[ast.literal_eval(number)].append(": ".join(map(ast.literal_eval, (name, *why))))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NOT_SHOWN":
+            assert isinstance(node.value, ast.Dict)
+            for key, reason in zip(node.value.keys, node.value.values, strict=True):
+                if key is not None and isinstance(reason, ast.Constant):
+                    found[ast.literal_eval(key)].append(f"not shown: {reason.value}")
+    return found
 
 
 def _kind(arg: Argument) -> str:
