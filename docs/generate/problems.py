@@ -268,8 +268,8 @@ def _counterfeits(problem: Problem) -> defaultdict[int, list[str]]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NOT_SHOWN":
             assert isinstance(node.value, ast.Dict)
             for key, reason in zip(node.value.keys, node.value.values, strict=True):
-                if key is not None and isinstance(reason, ast.Constant):
-                    found[ast.literal_eval(key)].append(f"not shown: {reason.value}")
+                if key is not None and isinstance(reason, ast.Constant):  # a name stands for a reason that files share
+                    found[ast.literal_eval(key)].append(f"not shown: {ast.literal_eval(reason)}")
     return found
 
 
