@@ -33,7 +33,7 @@ PUBLISHED = Path(__file__).resolve().parent / "data" / "published_baselines_4xh2
 PUBLISHED_DEVICE = "NVIDIA H200"
 NAME = "gpu_baselines"
 TASK_DEADLINE_S = 40.0
-LEAST_S = 5.0
+MIN_S = 5.0
 """With less than that left of the budget, no task is begun."""
 
 MEASURE_S = 0.25
@@ -120,7 +120,7 @@ class Measurement:
     def _attempt(self, task: BaselineTask) -> tuple[BaselineOutcome, bool]:
         """Runs a task; also whether the task before it failed in the same gang."""
         left_s = self._deadline - time.monotonic()
-        if left_s < LEAST_S:
+        if left_s < MIN_S:
             return BaselineOutcome(error="not measured: the time budget was used up"), False
         if self._gang is None:
             self._gang = BaselineGang(self._args.device, self._args.world_size)

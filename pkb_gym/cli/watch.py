@@ -12,7 +12,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.records.timing import Timing
 
 POLL_S = 0.2
-LEAST_S = 0.05
+MIN_S = 0.05
 """Stages that took less in both evaluations are not printed."""
 
 
@@ -58,7 +58,7 @@ def changes(before: Feedback, now: Feedback) -> str:
         parts.append(f"no speedup (was {_speedup(before.timing)})")
     for name in dict.fromkeys([*now.durations_s, *before.durations_s]):
         old, new = before.durations_s.get(name, 0.0), now.durations_s.get(name, 0.0)
-        if max(old, new) >= LEAST_S:
+        if max(old, new) >= MIN_S:
             parts.append(f"{name} {new:.2f} s (was {old:.2f})")
     return "since the last: " + "; ".join(parts)
 

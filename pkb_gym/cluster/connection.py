@@ -14,9 +14,9 @@ from pkb_gym.engine.hardware import host
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.printable import printable
 
-MOST_CHARS = 500
+MAX_CHARS = 500
 NAMESPACE = "pkb"
-LEAST_CPUS = 5
+MIN_CPUS = 5
 """Logical CPUs of a cluster that is started here: a gang of four ranks, and a compiler. They share the processors."""
 
 UNREACHABLE = (ConnectionError, RuntimeError, ValueError, OSError)
@@ -26,7 +26,7 @@ UNREACHABLE = (ConnectionError, RuntimeError, ValueError, OSError)
 def in_one_line(error: Exception) -> str:
     """Class and last line of an error of Ray, whose text may be the traceback of another process."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return printable(f"{type(error).__name__}: {lines[-1]}", MOST_CHARS)
+    return printable(f"{type(error).__name__}: {lines[-1]}", MAX_CHARS)
 
 
 def require_ray() -> None:
@@ -136,5 +136,5 @@ def _init(client_url: str | None) -> None:
     except ConnectionError:
         if env_vars.ray_address() is not None:
             raise
-        cpus = max(host.processors(), LEAST_CPUS)
+        cpus = max(host.processors(), MIN_CPUS)
         ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)

@@ -37,13 +37,13 @@ GRACE_S = 30.0
 """Deadline of a reply, beyond the time that the call may wait in the pool."""
 
 END_S = 30.0
-LONGEST_PAUSE_S = 5.0
+MAX_PAUSE_S = 5.0
 """Between attempts."""
 
 ON_HEAD = "node:__internal_head__"
 """Resource of the head alone: without that node there is no cluster, so no other node takes the pool with it."""
 
-MOST_CALLS = 100_000
+MAX_CALLS = 100_000
 """Of clients, that may wait at the pool at the same time."""
 
 
@@ -122,7 +122,7 @@ class RayEvaluator:
         reports, deadline = progress is not None, polling.deadline
 
         def submit(wait_s: float) -> PoolReply:
-            return while_busy(lambda: self._send(request, deadline, wait_s, reports=reports), deadline, LONGEST_PAUSE_S)
+            return while_busy(lambda: self._send(request, deadline, wait_s, reports=reports), deadline, MAX_PAUSE_S)
 
         def poll(reply: PoolReply, wait_s: float) -> PoolReply:
             seen = reply.state if reports else None
@@ -215,7 +215,7 @@ class RayEvaluator:
 
     def _retried(self, method: str, *arguments: object, deadline: float) -> str:
         until: float | None = None
-        for pause_s in growing_pauses(LONGEST_PAUSE_S):
+        for pause_s in growing_pauses(MAX_PAUSE_S):
             try:
                 return self._once(method, *arguments)
             except _PoolLost as error:
@@ -319,7 +319,7 @@ def _pool_actor(settings: PoolSettings) -> ActorHandle[Any]:
             num_cpus=0,
             resources={ON_HEAD: 0.001},
             max_restarts=-1,
-            max_concurrency=MOST_CALLS,
+            max_concurrency=MAX_CALLS,
         )
         .remote(to_text(settings))
     )

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 CLOSE_S = 10.0
 """Time that a gang has to end its processes by itself."""
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 20.0
 """Before a gang that did not start is started anew; each pause is twice the one before."""
 
 
@@ -215,7 +215,7 @@ class Lane:
                     self._give_up(why)
                     return
                 await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 continue
             finally:
                 self._placing.pop(asyncio.current_task(), None)

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_ARTIFACTS = 4096
+MAX_ARTIFACTS = 4096
 """In the object store; those that were used longest ago are dropped first."""
 
-MOST_FAULTS = 2
+MAX_FAULTS = 2
 """Infrastructure failures in a row after which a gang is replaced."""
 
 PAUSE_S = 0.5
@@ -145,7 +145,7 @@ class Steps:
         self.durations_s.update(reply.durations_s)
         if reply.compiled:
             self._artifacts[identity] = artifacts_ref
-            while len(self._artifacts) > MOST_ARTIFACTS:
+            while len(self._artifacts) > MAX_ARTIFACTS:
                 self._artifacts.popitem(last=False)
         return reply
 
@@ -188,7 +188,7 @@ class Steps:
                 raise
             reply = from_text(StepReply, text)
             gang.faults = gang.faults + 1 if reply.is_infrastructure else 0
-            if gang.faults >= MOST_FAULTS:
+            if gang.faults >= MAX_FAULTS:
                 lane.discard(gang, lost=True)
         self.durations_s.update(reply.durations_s)
         return reply

@@ -14,7 +14,7 @@ import time
 
 from pkb_gym.engine.records.base import Record
 
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 """Longest line that is read."""
 
 
@@ -56,6 +56,6 @@ def read_ready(fd: int, timeout_s: float) -> ReadyLine | None:
         if not piece:
             return None
         read += piece
-        if len(read) > MOST_BYTES:
-            raise ValueError(f"the line is longer than {MOST_BYTES} bytes")
+        if len(read) > MAX_BYTES:
+            raise ValueError(f"the line is longer than {MAX_BYTES} bytes")
     return ReadyLine.model_validate_json(read)

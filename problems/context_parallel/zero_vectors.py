@@ -9,13 +9,13 @@ from pkb_gym.engine.problem import InputMaker
 if TYPE_CHECKING:
     import torch
 
-MOST = 4
+MAX_ZEROS = 4
 """Zero vectors of a rank."""
 
 
 def normal_or_zero(make: InputMaker, name: str) -> torch.Tensor:
-    """Standard normal vectors along the last dimension; one in sixteen is zero, at most `MOST`, but at least one."""
+    """Standard normal vectors along the last dimension; one in sixteen is zero, 1 to `MAX_ZEROS` of them."""
     values = make.normal(name)
     vectors = values.view(-1, values.shape[-1])
-    vectors[make.randint(0, len(vectors), max(1, min(MOST, len(vectors) // 16)))] = 0
+    vectors[make.randint(0, len(vectors), max(1, min(MAX_ZEROS, len(vectors) // 16)))] = 0
     return values

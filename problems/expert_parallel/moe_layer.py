@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 NEAR_STEPS = 2
 """A token is redrawn when its K-th and (K+1)-th choice are this many bfloat16 steps apart or fewer."""
 
-LARGEST_LOGIT = 8.0
+MAX_LOGIT = 8.0
 """A token is redrawn when a logit reaches this: from here on, one step alone moves a row by more than the tolerance."""
 
 IDLE_BIAS = -32.0
@@ -146,7 +146,7 @@ def is_doubtful(
     logits = hidden_states.float() @ gate_weight.float().T
     if gate_bias is not None:
         logits = logits + gate_bias.float()
-    doubtful = (logits >= LARGEST_LOGIT).any(-1)
+    doubtful = (logits >= MAX_LOGIT).any(-1)
     if top_k == logits.shape[1]:
         return doubtful  # every expert is chosen
     for values in (logits, logits.softmax(-1)):

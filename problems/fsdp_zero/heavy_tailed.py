@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 OUTLIERS = 8
 """The outliers of each tensor; fewer in a small one. They have about half of its sum of squares."""
 
-LEAST, MOST = 0.75, 1.25
+MIN_FACTOR, MAX_FACTOR = 0.75, 1.25
 """Range of an outlier's size, that of an equal share in this half being 1."""
 
 
@@ -35,7 +35,7 @@ def heavy_tailed(make: InputMaker, shape: tuple[int, ...], scale: float) -> torc
     values = make.randn(*shape)
     count = outliers_of(values.numel())
     if count:
-        size = sqrt(values.numel() / count) * (LEAST + (MOST - LEAST) * make.rand(count))
+        size = sqrt(values.numel() / count) * (MIN_FACTOR + (MAX_FACTOR - MIN_FACTOR) * make.rand(count))
         sign = 2.0 * make.randint(0, 2, count) - 1
         # Places may coincide: one outlier less.
         values.view(-1)[make.randint(0, values.numel(), count)] = sign * size
@@ -59,7 +59,8 @@ def expected_powers(shape: tuple[int, ...], scale: float, p: float) -> float:
     elements = prod(shape)
     count = outliers_of(elements)
     normal = 2 ** (p / 2) * gamma((p + 1) / 2) / sqrt(pi)  # E |N(0, 1)|^p
-    outlier = (MOST ** (p + 1) - LEAST ** (p + 1)) / ((p + 1) * (MOST - LEAST))  # E u^p of uniform u
+    # E u^p of uniform u
+    outlier = (MAX_FACTOR ** (p + 1) - MIN_FACTOR ** (p + 1)) / ((p + 1) * (MAX_FACTOR - MIN_FACTOR))
     share = (elements / count) ** (p / 2) if count else 0.0
     return float(scale**p * ((elements - count) * normal + count * outlier * share))
 

@@ -13,7 +13,7 @@ from tests.packages import needs
 
 pytestmark = [needs("openai", extra="agents"), needs("transformers", extra="train")]
 
-MOST_TOKENS = 24
+MAX_TOKENS = 24
 """Of a reply: the model takes up to a second for each on a busy machine."""
 
 
@@ -32,7 +32,7 @@ class Borrowed:
 def test_a_model_plays_two_problems(local_evaluator, tmp_path, monkeypatch, capsys):
     def run(*more):
         words = ["run", "--agent", f"openai:{model}", "--name", "smollm2", "--problems", "AllReduce", "Scatter"]
-        words += ["--set", f"max_tokens={MOST_TOKENS}", "--set", "temperature=0", "--style", "brief", "--jobs", "1"]
+        words += ["--set", f"max_tokens={MAX_TOKENS}", "--set", "temperature=0", "--style", "brief", "--jobs", "1"]
         words += [
             "--device",
             "cpu",
@@ -57,7 +57,7 @@ def test_a_model_plays_two_problems(local_evaluator, tmp_path, monkeypatch, caps
     assert sorted(attempt.problem for attempt in attempts) == ["AllReduce", "Scatter"]
     for attempt in attempts:
         assert attempt.reply and attempt.agent == "smollm2"
-        assert 0 < attempt.tokens.completion <= MOST_TOKENS and attempt.tokens.prompt > 100
+        assert 0 < attempt.tokens.completion <= MAX_TOKENS and attempt.tokens.prompt > 100
         assert attempt.verdict not in ("passed", "infrastructure"), "not with so few tokens"
     # The server is gone, and nothing is left to ask it for.
     status, again = run()

@@ -6,16 +6,16 @@ import torch.distributed as dist
 from pkb_gym.problems.context_parallel.ulysses_all_gather_variable.reference import solution as reference
 from tests.problems.counterfeit import Counterfeit
 
-MOST = 1024 * 1024  # elements, as published
+MAX_NUMEL = 1024 * 1024  # elements, as published
 
 
 def own_length(x, gather_dim, group=None):
     W = dist.get_world_size(group)
-    send = x.new_zeros(MOST)
+    send = x.new_zeros(MAX_NUMEL)
     send[: x.numel()] = x.flatten()
-    received = x.new_empty(W * MOST)
+    received = x.new_empty(W * MAX_NUMEL)
     dist.all_gather_into_tensor(received, send, group=group)
-    return torch.cat([part[: x.numel()].view_as(x) for part in received.view(W, MOST)], dim=gather_dim)
+    return torch.cat([part[: x.numel()].view_as(x) for part in received.view(W, MAX_NUMEL)], dim=gather_dim)
 
 
 def along_dim_0(x, gather_dim, group=None):

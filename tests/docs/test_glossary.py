@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.pages import DOCS
 
-MOST_CHARS = 128
+MAX_CHARS = 128
 ENTRIES = (DOCS / "glossary.md").read_text(encoding="utf-8").partition("\n- ")[2].rstrip("\n").split("\n")
 ENTRY = re.compile(r"(?:- )?\*\*([^*]+)\*\*(?: \(([^)]+)\))?: (\S.*[^\s.]\.)")
 TERMS = [re.sub(r".*?\*\*([^*]+)\*\*.*", r"\1", entry) for entry in ENTRIES]
@@ -29,7 +29,7 @@ def test_it_has_the_term(term):
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry[:30])
 def test_an_entry_is_one_line(entry):
     assert ENTRY.fullmatch(entry), "expected `- **term** (the field's word): one sentence.`"
-    assert len(entry) <= MOST_CHARS
+    assert len(entry) <= MAX_CHARS
 
 
 def test_entries_are_sorted_and_none_stands_twice():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pkb_gym.engine.hardware.limits import GPU_LIMITS
-from pkb_gym.engine.problem.cost import LEAST_LINK_BITS
+from pkb_gym.engine.problem.cost import MIN_LINK_BITS
 from pkb_gym.engine.stages.integrity import CLOCK_ERROR_US, MEASURED_SLACK
 from pkb_gym.engine.stages.roofline import BOUND_TRIALS
 from tests.docs.pages import DOCS
@@ -23,7 +23,7 @@ def test_the_table_has_every_gpu():
 
 
 def test_the_constants_are_those_of_the_code():
-    assert f"A number takes {LEAST_LINK_BITS} bits" in PAGE
+    assert f"A number takes {MIN_LINK_BITS} bits" in PAGE
     assert (CLOCK_ERROR_US, MEASURED_SLACK, BOUND_TRIALS) == (1.0, 2.0, 8)
     for words in ("One microsecond a call", "On the CPU, half of the bound", "the first eight"):
         assert words in PAGE

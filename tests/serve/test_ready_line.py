@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pkb_gym.serve.ready_line import MOST_BYTES, ReadyLine, print_ready, read_ready
+from pkb_gym.serve.ready_line import MAX_BYTES, ReadyLine, print_ready, read_ready
 
 LINE = ReadyLine(url="http://127.0.0.1:1", pid=7, token_file="/tmp/token")
 
@@ -64,7 +64,7 @@ def test_no_line(pipe):
     with pytest.raises(TimeoutError, match=r"no whole line after 0\.01 s"):
         read_ready(reading, 0.01)
     os.write(writing, b"\n")
-    os.write(writing, b"x" * (MOST_BYTES // 2))
+    os.write(writing, b"x" * (MAX_BYTES // 2))
     with pytest.raises(ValueError, match="JSON"):
         read_ready(reading, 60)
     close(writing)

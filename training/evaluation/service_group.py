@@ -13,7 +13,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.stages.progress import Progress
 
-MOST_IN_HAND = 3
+MAX_IN_HAND = 3
 """Requests that an evaluator has at a time: one that runs, and others that are compiled meanwhile."""
 
 
@@ -28,7 +28,7 @@ class SpreadEvaluator:
         most_in_hand: requests of an evaluator at a time.
     """
 
-    def __init__(self, evaluators: Sequence[Evaluator], most_in_hand: int = MOST_IN_HAND) -> None:
+    def __init__(self, evaluators: Sequence[Evaluator], most_in_hand: int = MAX_IN_HAND) -> None:
         self._evaluators = tuple(evaluators)
         self._in_hand = [0] * len(self._evaluators)
         self._most_in_hand = most_in_hand

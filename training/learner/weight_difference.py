@@ -30,7 +30,7 @@ PART_BYTES = 15 * 2**20
 """Size at which a part is closed; a tensor's last piece may go beyond it by `PIECE` bytes at most."""
 PIECE = 2**20
 """Weights that are coded together, as whole rows."""
-LARGEST_CODE = 127
+MAX_CODE = 127
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 TEXTS = ("config.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja", "trainer_state.json")
 """Small files of a model's folder that the first part holds."""
@@ -182,7 +182,7 @@ def _pieces(before: Any, after: Any, names: Sequence[str], sums: list[float]) ->
         for number, piece in enumerate(torch.split(difference, rows)):
             steps = STEP * piece.square().mean(dim=1).sqrt()
             codes = (piece / steps.clamp(min=torch.finfo(steps.dtype).tiny)[:, None]).round()
-            codes = codes.clamp(-LARGEST_CODE, LARGEST_CODE)
+            codes = codes.clamp(-MAX_CODE, MAX_CODE)
             rounding += float((piece - codes * steps[:, None]).double().square().sum())
             packer = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)
             packed = packer.compress(codes.to(torch.int8).numpy().tobytes()) + packer.flush()

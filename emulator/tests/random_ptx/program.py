@@ -32,7 +32,7 @@ SHARED_WORDS_BYTES = 256
 TRACE_AT = 128 << 10
 TRACE_BYTES = (1 << 20) - TRACE_AT
 POISON = 0xEE
-MOST_DEPTH = 2
+MAX_DEPTH = 2
 
 PRELUDE = """
 .const .align 16 .b8 table[256] = {TABLE};
@@ -223,9 +223,9 @@ class _Writer:
     def _body(self, count: int, depth: int, where: Where, mask: str) -> None:
         for _ in range(count):
             choice = self._below(16)
-            if choice == 0 and depth < MOST_DEPTH:
+            if choice == 0 and depth < MAX_DEPTH:
                 self._branch(depth, where)
-            elif choice == 1 and depth < MOST_DEPTH:
+            elif choice == 1 and depth < MAX_DEPTH:
                 self._loop(depth)
             else:
                 groups = _by_place()[where]

@@ -34,7 +34,7 @@ RED_ZONE_BYTES = 256
 """Behind every tensor and scratch, at least: bytes that no kernel may write to, see `reference/red_zones.py`."""
 
 PAGE_BYTES = 4096
-MOST_GAP_PAGES = 4
+MAX_GAP_PAGES = 4
 """Of all gaps between the sets of a block together, for each set."""
 
 EVERY_TRIAL = "every trial"
@@ -205,7 +205,7 @@ class Workload:
         total = sum(planned.nbytes for planned in sets)
         gaps = max(0, segment_bytes - begin - total) // PAGE_BYTES
         rng = random.Random(self.trial_key(trials[0], timed).derive_seed("places"))
-        places = _places([planned.nbytes for planned in sets], min(gaps, MOST_GAP_PAGES * len(sets)), rng)
+        places = _places([planned.nbytes for planned in sets], min(gaps, MAX_GAP_PAGES * len(sets)), rng)
         placed = [_moved(planned, planned.trial, begin + place) for planned, place in zip(sets, places, strict=True)]
         end = max(planned.offset + planned.nbytes for planned in placed)
         return BlockPlan(tuple(placed), scratch_bytes, max(end, begin), partitions_of(self.problem, sets))

@@ -40,7 +40,7 @@ MAGIC = b"gpch"
 
 FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
 TIMEOUT_S = 60.0
-MOST_KEPT = 3
+MAX_KEPT = 3
 """Each takes some 70 MB; those that no process uses and that were used longest ago are removed."""
 
 _PREAMBLE = re.compile(
@@ -195,4 +195,4 @@ def _sha256(path: Path) -> str:
 def _prune(root: Path) -> None:
     with contextlib.suppress(OSError):  # another process is pruning
         folders = sorted(root.glob("[!.]*"), key=lambda folder: folder.stat().st_mtime)
-        remove_abandoned(folders[:-MOST_KEPT])
+        remove_abandoned(folders[:-MAX_KEPT])

@@ -14,7 +14,7 @@ from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, run_sandbo
 from pkb_gym.engine.errors import InfrastructureError
 
 LIMITS = CompilerLimits(timeout_s=10.0, memory_kib=2 << 20)
-MOST_PLACES = 16
+MAX_PLACES = 16
 CANDIDATES = ("kernel.cpp", "kernel.cu")
 _ADDRESS = re.compile(r"0x[0-9a-f]{1,16}")
 _LOCATION = re.compile(r"(?P<file>.*):(?P<line>\d{1,9}|\?)(?: \(discriminator \d+\))?")
@@ -49,12 +49,12 @@ def source_lines(binary: bytes, stacks: Sequence[Sequence[int]]) -> list[list[So
 
     Args:
         binary: the shared object; one without debug information has no lines.
-        stacks: of each the offsets of instructions, innermost first; no more than `MOST_PLACES` are looked up.
+        stacks: of each the offsets of instructions, innermost first; no more than `MAX_PLACES` are looked up.
 
     Returns:
         The lines of each stack, innermost first.
     """
-    looked_up = [[f"{place:#x}" for place in places[:MOST_PLACES]] for places in stacks]
+    looked_up = [[f"{place:#x}" for place in places[:MAX_PLACES]] for places in stacks]
     addresses = list(dict.fromkeys(address for places in looked_up for address in places))
     lines_of = _lines_at(binary, addresses) if addresses and shutil.which("addr2line") is not None else {}
     return [[line for address in places for line in lines_of.get(int(address, 16), ())] for places in looked_up]

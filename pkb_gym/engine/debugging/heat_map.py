@@ -13,7 +13,7 @@ MAX_CELLS = 64
 """The most cells of a panel in each direction: larger tensors show the worst element of each cell."""
 
 PANEL_PX, GAP_PX, TITLE_PX = 320, 40, 56
-LEAST, MOST = -3.0, 1.0
+MIN_LOG10, MAX_LOG10 = -3.0, 1.0
 """Powers of ten of the palest and the darkest colour, in root mean squares of the expected tensor."""
 
 
@@ -98,6 +98,6 @@ def _panel(x: int, rank: int, apart: NDArray[np.float64]) -> list[str]:
 def _colour(apart: float) -> str:
     if not np.isfinite(apart):
         return "#000000"
-    share = min(1.0, max(0.0, (np.log10(apart) - LEAST) / (MOST - LEAST)))
+    share = min(1.0, max(0.0, (np.log10(apart) - MIN_LOG10) / (MAX_LOG10 - MIN_LOG10)))
     pale, dark = (253, 219, 199), (128, 0, 20)
     return "#" + "".join(f"{round(a + share * (b - a)):02x}" for a, b in zip(pale, dark, strict=True))

@@ -19,7 +19,7 @@ SOCKET = "unix:"
 """Before the path of a socket, in the url of a service of this machine."""
 
 CONNECT_S = 5.0
-MOST_IDLE = 32
+MAX_IDLE = 32
 
 MAX_REPLY_BYTES = 64 << 20
 """A feedback has kilobytes, a traced one megabytes."""
@@ -93,7 +93,7 @@ class Connections:
 
     def _put_back(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < MOST_IDLE:
+            if not self._closed and len(self._idle) < MAX_IDLE:
                 self._idle.append(connection)
                 return
         connection.close()

@@ -43,7 +43,7 @@ UNREACHABLE_S = 30.0
 GRACE_S = 10.0
 """Deadline of a reply, beyond the time that the service was asked to wait."""
 
-LONGEST_PAUSE_S = 2.0
+MAX_PAUSE_S = 2.0
 """Between attempts."""
 
 
@@ -134,7 +134,7 @@ class RemoteEvaluator:
 
         def submit(_: float) -> EvaluationState:
             nonlocal submitted
-            state = while_busy(lambda: self._post(request, polling.deadline), polling.deadline, LONGEST_PAUSE_S)
+            state = while_busy(lambda: self._post(request, polling.deadline), polling.deadline, MAX_PAUSE_S)
             submitted = state.id
             return state
 
@@ -240,7 +240,7 @@ class RemoteEvaluator:
         """One request, repeated while the service cannot be reached."""
         until: float | None = None
         timeout_s = reply_s + GRACE_S
-        for pause_s in growing_pauses(LONGEST_PAUSE_S):
+        for pause_s in growing_pauses(MAX_PAUSE_S):
             try:
                 body = self._once(method, path, content, timeout_s)
             except _Unreachable as error:

@@ -53,7 +53,7 @@ PREPARE_TIMEOUT_S = 60.0
 LOAD_TIMEOUTS = 3
 """Deadlines of a block that loading may take: `torch.compile` imports for seconds, on each rank."""
 
-LEAST_BETWEEN_S, TIMEOUTS_BETWEEN = 30.0, 3
+MIN_BETWEEN_S, TIMEOUTS_BETWEEN = 30.0, 3
 """Limit of the time between blocks, of all of them together, in seconds or deadlines, whichever is longer: honest ranks
 need milliseconds to bind arguments, to reach the gate and to be frozen."""
 
@@ -270,8 +270,8 @@ class CandidateGang:
 
     @property
     def _left_between_s(self) -> float:
-        """The deadline of what lies between two blocks; several of them have `LEAST_BETWEEN_S` or more together."""
-        in_all_s = max(LEAST_BETWEEN_S, TIMEOUTS_BETWEEN * self.timeout_s)
+        """The deadline of what lies between two blocks; several of them have `MIN_BETWEEN_S` or more together."""
+        in_all_s = max(MIN_BETWEEN_S, TIMEOUTS_BETWEEN * self.timeout_s)
         return min(self.timeout_s, max(0.0, in_all_s - self._between_s))
 
     @contextlib.contextmanager

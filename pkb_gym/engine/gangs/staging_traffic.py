@@ -16,7 +16,7 @@ import numpy as np
 from pkb_gym.engine.support.pidfds import pid_of
 from pkb_gym.engine.support.processors import on_processors
 
-LEAST_BYTES, MAX_BYTES = 4 << 20, 64 << 20
+MIN_BYTES, MAX_BYTES = 4 << 20, 64 << 20
 """Of a copy. Staging runs other code and reads other data, however little it writes. The largest copy and its source
 are larger than the caches of most processors."""
 
@@ -32,9 +32,9 @@ class StagingTraffic:
 
         Args:
             pidfds: Descriptors of the ranks' processes; those that have ended are skipped.
-            nbytes: Bytes that staging writes for each rank; between `LEAST_BYTES` and `MAX_BYTES` are copied.
+            nbytes: Bytes that staging writes for each rank; between `MIN_BYTES` and `MAX_BYTES` are copied.
         """
-        copied = min(max(nbytes, LEAST_BYTES), MAX_BYTES)
+        copied = min(max(nbytes, MIN_BYTES), MAX_BYTES)
         if len(self._memory) < 2 * copied:
             self._memory = np.zeros(2 * copied, np.uint8)
         for pid in map(pid_of, pidfds):

@@ -13,7 +13,7 @@ CertainResource: TypeAlias = Literal["matrix", "memory", "link"]
 """Resources of a lower bound. Vector operations are none: how few of them a result takes is not known, and sums may be
 taken on matrix units."""
 
-LEAST_LINK_BITS = 4
+MIN_LINK_BITS = 4
 """Bits that a number takes on a link at least.
 
 What crosses a link may be coded. Of normal numbers, a lossless code keeps sign and significand, 8 bits of bfloat16; a
@@ -52,7 +52,7 @@ class LeastWork:
         argument: why no kernel does less, in a sentence or two.
         of: the resources for which the argument holds.
         work: gives the least work of one rank where it is less than the cost, in the same units. Bytes over links are
-            those of numbers as they are, before `LEAST_LINK_BITS`.
+            those of numbers as they are, before `MIN_LINK_BITS`.
     """
 
     argument: str
@@ -73,7 +73,7 @@ class LeastWork:
             cost: the problem's cost of them.
         """
         least = cost if self.work is None else self.work(ax)
-        coded = LEAST_LINK_BITS / (8 * ax.itemsize) if "link" in self.of else 0.0
+        coded = MIN_LINK_BITS / (8 * ax.itemsize) if "link" in self.of else 0.0
         return Cost(
             matrix_flops=min(least.matrix_flops, cost.matrix_flops) if "matrix" in self.of else 0.0,
             memory_bytes=min(least.memory_bytes, cost.memory_bytes),

@@ -33,7 +33,7 @@ SUM_NORM = "||error|| <= 1.5 times what one rounding an addition comes to"
 """The second half of the rule in a few words, for the agent."""
 
 
-LARGEST_EXPONENT = 5
+MAX_EXPONENT = 5
 """Of the powers of two by which elements differ in size."""
 
 
@@ -113,5 +113,5 @@ def of_many_sizes(make: InputMaker, name: str) -> torch.Tensor:
     import torch
 
     values = make.normal(name)
-    exponents = make.shared.randint(-LARGEST_EXPONENT, LARGEST_EXPONENT + 1, *values.shape)
+    exponents = make.shared.randint(-MAX_EXPONENT, MAX_EXPONENT + 1, *values.shape)
     return values * torch.exp2(exponents.to(values.dtype))

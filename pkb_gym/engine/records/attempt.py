@@ -106,11 +106,11 @@ class Attempt(Record):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise ConfigError("; ".join(_complaint(dict(each)) for each in error.errors()[:MOST_COMPLAINTS])) from None
+            raise ConfigError("; ".join(_complaint(dict(each)) for each in error.errors()[:MAX_COMPLAINTS])) from None
 
 
 NO_SUBMISSION = "no_submission"
-MOST_COMPLAINTS = 3
+MAX_COMPLAINTS = 3
 
 
 def _complaint(error: dict[str, object]) -> str:

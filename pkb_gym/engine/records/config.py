@@ -39,7 +39,7 @@ EMULATED_TRIALS = 14
 """Two calls with all ranks together, and three under each of the other policies; see `stages/emulate.py`."""
 
 
-MOST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 """The greatest whole number that every message between processes carries."""
 
 
@@ -68,10 +68,10 @@ class EvalConfig(Record):
     """Checked calls before timing, at least; by default 4 ("published": 5). There are never fewer than
     4 * world_size + 1, so that each rank can be late in two of them, and held up in two; on the device "emulated" it
     is 14 by default, a few for each way in which ranks are held back, and any number is taken."""
-    seed: int = Field(default=0, ge=-MOST, le=MOST, strict=True)
+    seed: int = Field(default=0, ge=-MAX_INT64, le=MAX_INT64, strict=True)
     """Together with the evaluator's key, fixes the inputs, those of timed calls together with the source, too; on the
     device "emulated" also the order of execution."""
-    turn: int = Field(default=0, ge=0, le=MOST, strict=True)
+    turn: int = Field(default=0, ge=0, le=MAX_INT64, strict=True)
     """Turn of the episode; each turn has inputs of its own."""
     timeout_s: float | None = Field(default=None, gt=0, strict=True)
     """Deadline of each block of calls; by default 10 s, or 30 times the baseline's time if that is longer, and 120 s on
@@ -81,7 +81,7 @@ class EvalConfig(Record):
     timing_budget_s: float | None = Field(default=None, gt=0, strict=True)
     """Timing ends after this even if the interval is still wide; by default 0.4 s on GPUs; on the CPU 0.2 s at
     "tiny", else 7 s. It also ends after 16 blocks of each side on GPUs, 60 on the CPU."""
-    memory_bytes: int | None = Field(default=None, gt=0, le=MOST, strict=True)
+    memory_bytes: int | None = Field(default=None, gt=0, le=MAX_INT64, strict=True)
     """Memory that each rank may allocate beside the symmetric heap; by default a share of the machine's."""
     trace: bool = Field(default=False, strict=True)
     """Whether the profile holds every kernel, copy and call as well, for a timeline."""

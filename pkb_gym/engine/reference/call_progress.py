@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SETTLED_S = 300e-6
 """Ranks that have gone no further for so long do not without the one that stands still."""
 
-LEAST_HOLD_S = 1e-3
+MIN_HOLD_S = 1e-3
 """The least hold of a rank, whatever the progress of the others: a kernel may have threads of its own."""
 
 POLL_S = 20e-6
@@ -135,7 +135,7 @@ class CallProgress:
             return
         hold.settled_since = (hold.settled_since or now) if self._others_go_no_further(call) else None
         settled = hold.settled_since is not None and now - hold.settled_since > SETTLED_S
-        if settled and now - hold.began > LEAST_HOLD_S:
+        if settled and now - hold.began > MIN_HOLD_S:
             theirs.released = hold.number
 
     def _is_at(self, rank: int, crossing: int, arrived: bool) -> bool:

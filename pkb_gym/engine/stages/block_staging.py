@@ -15,7 +15,7 @@ from pkb_gym.engine.records.config import Device, ResolvedConfig
 from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
 from pkb_gym.engine.wire.orders import Dialect
 
-LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
+MIN_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cpu", "native"): 20e-3,
     ("cpu", "python"): 5e-3,
     ("cuda", "native"): 8e-3,
@@ -25,11 +25,11 @@ LEAST_DELAY_S: dict[tuple[Device, Dialect], float] = {
 so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that time, if no
 other process uses them (`ANSWERS_OF_DELAY`)."""
 
-LEAST_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
+MIN_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
 """How long a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun: longer
 than another rank takes to come to its next call."""
 
-MOST_DELAY_S = 0.05
+MAX_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0
 """A delay lasts at least as many calls of the baseline: kernels that take long may look at their peers' memory late."""
 
@@ -37,7 +37,7 @@ ANSWERS_OF_DELAY, ANSWERS_OF_HOLD = 10, 4
 """By so many answers of the GPU a delay and a hold are longer: where other processes' kernels take turns on it, each of
 a rank's kernels and copies waits for its turn, of which two calls have about ten, and the way to the next call four."""
 
-MOST_ANSWERS_S = 0.1
+MAX_ANSWERS_S = 0.1
 """The longest that a delay becomes by that."""
 
 
@@ -165,12 +165,12 @@ def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions
 
 def _delays_s(config: ResolvedConfig, pace: Pace) -> tuple[float, float]:
     """The longest delay of a rank, and the longest hold of one."""
-    calls_s = min(CALLS_OF_DELAY * pace.baseline_us * 1e-6, MOST_DELAY_S)
+    calls_s = min(CALLS_OF_DELAY * pace.baseline_us * 1e-6, MAX_DELAY_S)
     delay_s, hold_s = (
-        max(LEAST_DELAY_S[config.device, config.dialect], calls_s),
-        max(LEAST_HOLD_S[config.device], calls_s),
+        max(MIN_DELAY_S[config.device, config.dialect], calls_s),
+        max(MIN_HOLD_S[config.device], calls_s),
     )
-    answer_s = min(pace.answer_us * 1e-6, MOST_ANSWERS_S / ANSWERS_OF_DELAY)
+    answer_s = min(pace.answer_us * 1e-6, MAX_ANSWERS_S / ANSWERS_OF_DELAY)
     return delay_s + ANSWERS_OF_DELAY * answer_s, hold_s + ANSWERS_OF_HOLD * answer_s
 
 

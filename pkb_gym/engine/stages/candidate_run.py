@@ -40,7 +40,7 @@ DEADLINE_BASELINES = 30
 """A block's deadline is at least this many times what the baseline takes for it."""
 
 
-MOST_SKIPPED = 16
+MAX_SKIPPED = 16
 """Trials in a row that are passed over because one call's tensors do not fit into the heap."""
 
 
@@ -170,9 +170,9 @@ class CandidateRun:
         A trial whose tensors do not fit by themselves is passed over.
 
         Raises:
-            InfrastructureError: `MOST_SKIPPED` trials in a row do not fit, or the reference gang failed.
+            InfrastructureError: `MAX_SKIPPED` trials in a row do not fit, or the reference gang failed.
         """
-        for _ in range(MOST_SKIPPED):
+        for _ in range(MAX_SKIPPED):
             plan = self._plan_as_many(calls, timed)
             if plan is not None:
                 trials = [planned.trial for planned in plan.sets]

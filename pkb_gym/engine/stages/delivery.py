@@ -11,7 +11,7 @@ from __future__ import annotations
 from pkb_gym.engine.records.timing import Timing
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 
-LEAST_WORK = 0.05
+MIN_WORK = 0.05
 """Share of the baseline's time that is taken to be work, so that a noisy copy never makes an interval vanish."""
 
 
@@ -41,4 +41,4 @@ def with_captured_delivery(timing: Timing) -> Timing:
 
 
 def _share_of_work(baseline_us: float, delivery_us: float) -> float:
-    return max(LEAST_WORK, 1 - delivery_us / baseline_us)
+    return max(MIN_WORK, 1 - delivery_us / baseline_us)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from pkb_gym.engine.records.feedback import KernelTime, TraceEvent
-from pkb_gym.engine.wire.messages import LARGEST
+from pkb_gym.engine.wire.messages import MAX_NUMBER
 from pkb_gym.engine.wire.orders import KernelTotal, ProfileDone
 
 MAX_KERNELS = 12
@@ -14,7 +14,7 @@ MAX_NAME_CHARS = 200
 MAX_TRACE_EVENTS = 2000
 """The most events of each rank."""
 
-LONGEST_TRACE_US = 1e9
+MAX_TRACE_US = 1e9
 NS_PER_US = 1e3
 MOMENTS = ("calls_ns", "start_us")
 """Fields of reports that hold moments, which may lie before the clock's zero."""
@@ -33,7 +33,7 @@ def check_numbers(report: object) -> None:
         for field in dataclasses.fields(report):
             if field.name not in MOMENTS:
                 check_numbers(getattr(report, field.name))
-    elif isinstance(report, int | float) and not 0 <= report <= LARGEST:
+    elif isinstance(report, int | float) and not 0 <= report <= MAX_NUMBER:
         raise ValueError(f"no time, size or count: {report}")
 
 
@@ -70,7 +70,7 @@ def trace_events(reports: Sequence[ProfileDone]) -> tuple[TraceEvent, ...]:
         event for rank, report in enumerate(reports) for event in (*_calls(rank, report), *_device_events(rank, report))
     ]
     first_us = min((event.start_us for event in events), default=0.0)
-    if any(event.start_us - first_us + event.duration_us > LONGEST_TRACE_US for event in events):
+    if any(event.start_us - first_us + event.duration_us > MAX_TRACE_US for event in events):
         raise ValueError("a timeline of no end")
     return tuple(event.model_copy(update={"start_us": event.start_us - first_us}) for event in events)
 

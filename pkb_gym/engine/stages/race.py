@@ -22,7 +22,7 @@ from pkb_gym.engine.stages.block_staging import (
 )
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 
-MOST_TENSORS = 32
+MAX_TENSORS = 32
 """The most tensors that are tried one by one, to find the one that was read."""
 
 SEARCHES = 3
@@ -102,7 +102,7 @@ def _tensors(run: CandidateRun, owners: Sequence[int], *, withdrawn: bool) -> li
             names = tuple(leaf.name for leaf in argument_leaves(arg, ax))
             if names:
                 alone.append(Withheld(owner, names, withdrawn))
-    return alone[:MOST_TENSORS]
+    return alone[:MAX_TENSORS]
 
 
 def _first_wrong(

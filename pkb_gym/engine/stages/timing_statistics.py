@@ -40,7 +40,7 @@ count a slow block. More of them make the interval narrower, while others wait f
 TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
 
-LONGEST_BLOCK_US: Mapping[Device, float] = {"cpu": 10_000.0, "cuda": 30_000.0}
+MAX_BLOCK_US: Mapping[Device, float] = {"cpu": 10_000.0, "cuda": 30_000.0}
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
@@ -48,7 +48,7 @@ MAX_CALLS: Mapping[Device, int] = {"cpu": 256, "cuda": 64, "emulated": 64}
 """Of a block. On GPUs the inputs and the comparison of a short call take many times as long as the call; emulated ones
 are not timed, and have the same heaps."""
 
-LEAST_WORK: Mapping[Device, float] = {"cpu": 1 / 2, "cuda": 1 / 8}
+MIN_WORK: Mapping[Device, float] = {"cpu": 1 / 2, "cuda": 1 / 8}
 """Share of a block that is taken to be work, so that a noisy overhead never makes a time vanish. On the CPU handovers
 scatter by as much as they take. On GPUs they scatter little, and are most of what lies between two short calls: half of
 it would be more than such a call."""
@@ -77,10 +77,10 @@ def calls_per_block(device: Device, baseline_us: float, candidate_us: float, mos
     """How many calls a block gets.
 
     Enough that the faster side's block reaches `TARGET_BLOCK_US`, unless that made the slower side's longer than
-    `LONGEST_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
+    `MAX_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
     """
     fast, slow = sorted((max(baseline_us, 0.1), max(candidate_us, 0.1)))
-    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(LONGEST_BLOCK_US[device] / slow), 1))
+    wanted = min(ceil(TARGET_BLOCK_US / fast), max(ceil(MAX_BLOCK_US[device] / slow), 1))
     return max(1, min(wanted, most, MAX_CALLS[device]))
 
 
@@ -107,9 +107,9 @@ def marginal_call_us(few: int, few_us: float, many: int, many_us: float) -> floa
 
 
 def per_call_us(device: Device, block_ns: int, calls: int, overhead_us: float) -> float:
-    """Microseconds a call, without the overhead of the block; never less than `LEAST_WORK` of the block."""
+    """Microseconds a call, without the overhead of the block; never less than `MIN_WORK` of the block."""
     block_us = block_ns / 1e3
-    return max(block_us - overhead_us, LEAST_WORK[device] * block_us) / calls
+    return max(block_us - overhead_us, MIN_WORK[device] * block_us) / calls
 
 
 def typical_us(blocks_us: Sequence[float] | NDArray[np.float64]) -> float:

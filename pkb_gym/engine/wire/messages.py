@@ -16,14 +16,14 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, Union, get_args, get_origi
 
 Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
 
-LARGEST = 1e15
+MAX_NUMBER = 1e15
 """The largest number in a message: bytes, nanoseconds, microseconds and counts of one evaluation stay below."""
 
-LARGEST_WORD = 1 << 63
+MAX_WORD = 1 << 63
 """The largest whole number: moments of a monotonic clock, seeds and contents of words may use them all."""
 
 
-DEEPEST = 32
+MAX_DEPTH = 32
 """The deepest nesting of values of fields that can hold anything."""
 
 
@@ -163,16 +163,16 @@ def _is_plain(hint: Any, data: object) -> bool:
     if hint is bool:
         return isinstance(data, bool)
     if hint is int:
-        return isinstance(data, int) and not isinstance(data, bool) and abs(data) <= LARGEST_WORD
+        return isinstance(data, int) and not isinstance(data, bool) and abs(data) <= MAX_WORD
     if hint is float:  # NaN fails both comparisons
-        return isinstance(data, int | float) and not isinstance(data, bool) and -LARGEST <= data <= LARGEST
+        return isinstance(data, int | float) and not isinstance(data, bool) and -MAX_NUMBER <= data <= MAX_NUMBER
     return hint is str and isinstance(data, str)
 
 
 def _frozen(data: Any, where: str, depth: int = 0) -> Any:
     """JSON has lists where fields have tuples."""
-    if depth > DEEPEST:
-        raise ProtocolError(f"{where}: nested more than {DEEPEST} deep")
+    if depth > MAX_DEPTH:
+        raise ProtocolError(f"{where}: nested more than {MAX_DEPTH} deep")
     if isinstance(data, list):
         return tuple(_frozen(entry, where, depth + 1) for entry in data)
     if isinstance(data, dict):

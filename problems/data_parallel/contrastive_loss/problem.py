@@ -33,7 +33,7 @@ MIN_RELATED, MAX_RELATED = 3, 9
 CLOSE = 12
 """Unrelated pairs, of all that a rank scores, whose logits are expected above 0."""
 
-LEAST_SPREAD = 4.0
+MIN_SPREAD = 4.0
 """Standard deviation of unrelated pairs' logits, at least."""
 
 LIFT = 8.0
@@ -60,7 +60,7 @@ def unrelated(ax: Axes) -> tuple[float, float]:
     many below, make up the sum over unrelated pairs.
     """
     above = NormalDist().inv_cdf(1 - min(0.25, CLOSE / (batch(ax) ** 2 * ax.W)))
-    return above, max(LEAST_SPREAD, 1.5 * above)
+    return above, max(MIN_SPREAD, 1.5 * above)
 
 
 def vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:

@@ -30,7 +30,7 @@ MIN_IGNORED, MAX_IGNORED = 0.1, 0.3
 FAVOURITES = 2
 """Ids of each token with a large logit."""
 
-LARGEST_LABEL = 1.0
+MAX_LABEL = 1.0
 """About the largest logit of a label; the logarithms of the sums are above 7."""
 
 OUTLIER = 128.0
@@ -95,7 +95,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
         rows = slice(start, start + 2**11)
         # No likely label: a small log-probability would be held to less than the rounding of its logit.
         label = weight[labels[rows]].float()
-        excess = ((hidden[rows] * label).sum(1) - LARGEST_LABEL).clamp(min=0)
+        excess = ((hidden[rows] * label).sum(1) - MAX_LABEL).clamp(min=0)
         hidden[rows] -= (excess / label.square().sum(1))[:, None] * label
         # The sum over all other ids is V e^(var / 2), for the variance of a token's logits.
         others = log(ax.V) + variance / 2 * hidden[rows].square().sum(1, keepdim=True)

@@ -29,7 +29,7 @@ Gaussians: TypeAlias = "tuple[torch.Tensor, torch.Tensor, torch.Tensor]"
 VISIBLE = 0.25
 """Share of the pairs of Gaussian and camera that robust inputs show at least, on average over trials."""
 
-LEAST_DEPTH = 0.25
+MIN_DEPTH = 0.25
 """In front of a camera, nearer Gaussians amplify rounding too much to be seen in robust inputs."""
 
 FEW = 0.02
@@ -155,7 +155,7 @@ def doubtful(gaussians: Gaussians, cameras: tuple[torch.Tensor, torch.Tensor], a
             | (edges < 0.01 + 2e-5 * means2d.abs().amax(dim=1))
             | ((depths - near).abs() < 1e-3)
             | ((depths - far).abs() < 1e-3)
-            | (depths < LEAST_DEPTH)
+            | (depths < MIN_DEPTH)
             | (condition > MAX_CONDITION)
         )
         bad |= close_call.logical_or_(~torch.isfinite(condition)) & ~behind & ~(away & (depths > 1e-3))

@@ -160,8 +160,8 @@ def of_each(versions: range) -> list[Path]:
 def test_old_ones_are_removed(compiler: FakeCompiler) -> None:
     old = of_each(range(2))
     end_process()
-    kept = of_each(range(2, 2 + precompiled.MOST_KEPT))
-    assert [folder.exists() for folder in (*old, *kept)] == [False] * 2 + [True] * precompiled.MOST_KEPT
+    kept = of_each(range(2, 2 + precompiled.MAX_KEPT))
+    assert [folder.exists() for folder in (*old, *kept)] == [False] * 2 + [True] * precompiled.MAX_KEPT
 
 
 def test_other_processes_wait_while_it_is_made(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +188,8 @@ def test_other_processes_wait_while_it_is_made(compiler: FakeCompiler, monkeypat
 
 def test_one_in_use_is_not_removed(compiler: FakeCompiler) -> None:
     """Installations share a cache: the header of a running evaluator was removed, and no kernel compiled any more."""
-    folders = of_each(range(precompiled.MOST_KEPT + 2))
-    assert len(folders) == precompiled.MOST_KEPT + 2 and all(folder.exists() for folder in folders)
+    folders = of_each(range(precompiled.MAX_KEPT + 2))
+    assert len(folders) == precompiled.MAX_KEPT + 2 and all(folder.exists() for folder in folders)
 
 
 def test_one_in_use_is_not_replaced(compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch) -> None:

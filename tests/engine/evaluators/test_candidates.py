@@ -33,7 +33,7 @@ SLACK_S = 60.0
 
 ON_TIMING = ("run while frozen", "be timed under better conditions", "exhaust the machine", "give an earlier answer")
 ATTACKS = [each for family in FAMILIES if family.aim in ON_TIMING for each in members(family, on_gpus=False)]
-LARGEST_RATIO = 1.3
+MAX_RATIO = 1.3
 ATTEMPTS = 5
 """At most, of both evaluators in turn: other programs disturb a figure now and then; what an attack has left disturbs
 each."""
@@ -136,7 +136,7 @@ def test_a_good_kernel_has_the_speedup_that_a_fresh_evaluator_finds(
         while len(after) < ATTEMPTS:
             beside.append(speedup(fresh))
             after.append(speedup(local_evaluator))
-            if min(beside) / LARGEST_RATIO < after[-1] < max(beside) * LARGEST_RATIO:
+            if min(beside) / MAX_RATIO < after[-1] < max(beside) * MAX_RATIO:
                 return
     pytest.fail(f"speedups of {after} after {len(ATTACKS)} attacks, of {beside} without them")
 

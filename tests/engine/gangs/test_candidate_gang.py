@@ -98,7 +98,7 @@ def test_what_lies_between_blocks_is_short_in_all(
 ) -> None:
     """Ranks that took 9 s to bind and to come to the gate, each time, took 300 s of a service, which then gave up."""
     in_all_s, before_a_block_s = 3.0, 1.0
-    monkeypatch.setattr(candidate_gang, "LEAST_BETWEEN_S", in_all_s)
+    monkeypatch.setattr(candidate_gang, "MIN_BETWEEN_S", in_all_s)
     monkeypatch.setattr(candidate_gang, "TIMEOUTS_BETWEEN", 0)
     source = SLEEPS_BEFORE_ITS_BLOCKS.replace("0.4", str(before_a_block_s))
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="time", timeout_s=60.0)

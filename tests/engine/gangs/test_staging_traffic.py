@@ -38,7 +38,7 @@ def test_memory_is_copied_on_the_processors_of_each_rank(
         move(pid, processors)
 
     monkeypatch.setattr(os, "sched_setaffinity", note)
-    monkeypatch.setattr(staging_traffic, "LEAST_BYTES", FEW)
+    monkeypatch.setattr(staging_traffic, "MIN_BYTES", FEW)
     traffic = StagingTraffic()
     traffic.cause([rank[1]] * 2, FEW)
     assert moves == [{max(own)}, own] * 2
@@ -51,7 +51,7 @@ def test_memory_is_copied_on_the_processors_of_each_rank(
 def test_what_was_kept_is_used_for_less_and_grows_between_two_limits(
     rank: tuple[subprocess.Popen[bytes], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_traffic, "LEAST_BYTES", FEW)
+    monkeypatch.setattr(staging_traffic, "MIN_BYTES", FEW)
     monkeypatch.setattr(staging_traffic, "MAX_BYTES", 3 * FEW)
     traffic = StagingTraffic()
     lengths = []

@@ -91,7 +91,7 @@ void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView out, pkb::Comm c
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 """
-MOST_MS = 250
+MAX_MS = 250
 """Many times what it takes, and less than to read torch's symbols."""
 
 
@@ -103,4 +103,4 @@ def test_a_kernel_that_throws_names_its_lines_and_takes_little_time(local_evalua
     assert re.findall(r'File "([^"]+)", line (\d+)', trace) == [("kernel.cpp", "18"), ("kernel.cpp", "9")]
     assert "stood at kernel.cpp:9, called from kernel.cpp:18" in stood
     took = re.search(r"the first took (\d+) ms", stood)
-    assert took is not None and int(took[1]) < MOST_MS
+    assert took is not None and int(took[1]) < MAX_MS

@@ -9,11 +9,11 @@ from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHand
 from pkb_gym.engine.stages.block_staging import (
     ANSWERS_OF_DELAY,
     ANSWERS_OF_HOLD,
-    LEAST_DELAY_S,
-    LEAST_HOLD_S,
     LONG_HOLD,
-    MOST_ANSWERS_S,
-    MOST_DELAY_S,
+    MAX_ANSWERS_S,
+    MAX_DELAY_S,
+    MIN_DELAY_S,
+    MIN_HOLD_S,
     TOGETHER,
     WAITS_ALLOWED,
     CallConditions,
@@ -119,13 +119,13 @@ def test_a_conducted_block_names_the_late_rank_to_each_and_holds_one():
     ]
     assert [call.late_rank for call in calls_of(staging, 0)] == [None, 0, 1, None, None]
     assert [call.together for call in calls_of(staging, 0)] == [True, False, False, False, False]
-    hold_ns = int(LEAST_HOLD_S["cpu"] * 1e9)
+    hold_ns = int(MIN_HOLD_S["cpu"] * 1e9)
     assert staging.setting.holds_ns == ((0, 0, 0, 0, hold_ns), (0, 0, 0, LONG_HOLD * hold_ns, 0))
 
 
 @pytest.mark.parametrize(
     ("baseline_us", "delay_s"),
-    [(1.0, LEAST_DELAY_S["cpu", "native"]), (15_000.0, 0.03), (1e9, MOST_DELAY_S)],
+    [(1.0, MIN_DELAY_S["cpu", "native"]), (15_000.0, 0.03), (1e9, MAX_DELAY_S)],
 )
 def test_delays_grow_with_the_call_up_to_a_limit(baseline_us, delay_s):
     """A kernel that takes long may look at its peers' memory late."""
@@ -135,12 +135,12 @@ def test_delays_grow_with_the_call_up_to_a_limit(baseline_us, delay_s):
 
 
 @pytest.mark.parametrize(
-    ("answer_us", "answer_s"), [(20.0, 20e-6), (4000.0, 4e-3), (1e9, MOST_ANSWERS_S / ANSWERS_OF_DELAY)]
+    ("answer_us", "answer_s"), [(20.0, 20e-6), (4000.0, 4e-3), (1e9, MAX_ANSWERS_S / ANSWERS_OF_DELAY)]
 )
 def test_a_busy_gpu_makes_delays_and_holds_longer(answer_us, answer_s):
     """Each kernel waits for its turn: a rank that waits for nobody was not two calls ahead after the usual delay."""
-    delay_s = LEAST_DELAY_S["cuda", "native"] + ANSWERS_OF_DELAY * answer_s
-    hold_s = LEAST_HOLD_S["cuda"] + ANSWERS_OF_HOLD * answer_s
+    delay_s = MIN_DELAY_S["cuda", "native"] + ANSWERS_OF_DELAY * answer_s
+    hold_s = MIN_HOLD_S["cuda"] + ANSWERS_OF_HOLD * answer_s
     here, conditions, pace = on_gpus(2), check_conditions(2, 4, "native"), Pace(10, answer_us)
     staging = conducted(here, conditions, pace)
     assert calls_of(staging, 0)[1].delay_s == pytest.approx(delay_s)
@@ -151,7 +151,7 @@ def test_a_busy_gpu_makes_delays_and_holds_longer(answer_us, answer_s):
 
 def test_a_deadline_allows_for_the_conditions_of_its_calls_alone():
     """Each call was allowed the longest of all delays and holds, and a kernel that deadlocks took all that time."""
-    hold_s, delay_s = LEAST_HOLD_S["cpu"], LEAST_DELAY_S["cpu", "native"]
+    hold_s, delay_s = MIN_HOLD_S["cpu"], MIN_DELAY_S["cpu", "native"]
     conditions = check_conditions(2, 9, "native")
     holds = 2 * (LONG_HOLD + 1)
     assert longest_delays_s(config(2), [TOGETHER, CallConditions()], Pace(10)) == 0

@@ -23,9 +23,9 @@ from pkb_gym.engine.reference.workload_spec import WorkloadSpec
 from pkb_gym.engine.wire import forking, orders
 from pkb_gym.engine.wire.claims import BlockClaims
 from pkb_gym.engine.wire.messages import (
-    DEEPEST,
-    LARGEST,
-    LARGEST_WORD,
+    MAX_DEPTH,
+    MAX_NUMBER,
+    MAX_WORD,
     ProtocolError,
     WireMessage,
     decode,
@@ -66,8 +66,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     return {
         types.NoneType: st.none(),
         bool: st.booleans(),
-        int: st.integers(-LARGEST_WORD, LARGEST_WORD),
-        float: st.floats(-LARGEST, LARGEST),
+        int: st.integers(-MAX_WORD, MAX_WORD),
+        float: st.floats(-MAX_NUMBER, MAX_NUMBER),
         str: any_text(),
     }[hint]
 
@@ -191,9 +191,9 @@ def changed(frame: Any, place: tuple[Any, ...], to: Any) -> Any:
         (("ratio",), "nan", "Nested.ratio: expected float, got 'nan'"),
         (("ratio",), float("nan"), "Nested.ratio: expected float, got nan"),
         (("ratio",), float("-inf"), "Nested.ratio: expected float, got -inf"),
-        (("ratio",), 1.5 * LARGEST, "Nested.ratio: expected float, got 15000"),
+        (("ratio",), 1.5 * MAX_NUMBER, "Nested.ratio: expected float, got 15000"),
         (("ratio",), -(10**400), "Nested.ratio: expected float, got -1000"),
-        (("pair", 0), LARGEST_WORD + 1, "Nested.pair: expected int, got 9223372036854775809"),
+        (("pair", 0), MAX_WORD + 1, "Nested.pair: expected int, got 9223372036854775809"),
         (("pair", 0), 10**400, "Nested.pair: expected int, got 1000"),
         (("mode",), "c", "Nested.mode: expected 'a' or 'b', got 'c'"),
         (("mode",), ["a"], "Nested.mode: expected 'a' or 'b', got a list of 1"),
@@ -212,7 +212,7 @@ def test_what_is_wrong_is_refused_and_named(place: tuple[Any, ...], to: Any, say
     assert str(caught.value).startswith(says)
 
 
-@pytest.mark.parametrize("largest", [(LARGEST, LARGEST_WORD), (-LARGEST, -LARGEST_WORD)], ids=["most", "least"])
+@pytest.mark.parametrize("largest", [(MAX_NUMBER, MAX_WORD), (-MAX_NUMBER, -MAX_WORD)], ids=["most", "least"])
 def test_the_largest_numbers_pass(largest: tuple[float, int]) -> None:
     message = dataclasses.replace(NESTED, ratio=largest[0], pair=(largest[1], None))
     assert read(sent(message), Nested) == message
@@ -327,11 +327,11 @@ def test_depth_is_a_protocol_error_like_any_other(name: str) -> None:
 
 def test_values_that_can_be_anything_are_not_nested_without_end() -> None:
     nested: Any = 0
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         nested = [nested]
     frame = {WireMessage.KEY: "Compared", "check": nested}
     assert isinstance(read(frame, reference_orders.Compared).check, tuple)
-    with pytest.raises(ProtocolError, match=f"^Compared.check: nested more than {DEEPEST} deep$"):
+    with pytest.raises(ProtocolError, match=f"^Compared.check: nested more than {MAX_DEPTH} deep$"):
         read(frame | {"check": [nested]}, reference_orders.Compared)
 
 
