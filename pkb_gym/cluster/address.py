@@ -21,8 +21,8 @@ class ClusterAddress:
     """The address of a cluster, with the settings of its pool.
 
     Attributes:
-        client_url: of Ray Client; None for the cluster that this process belongs to.
-        settings: of the pool; those that the address names are its `model_fields_set`.
+        client_url: URL of Ray Client; None for the cluster that this process belongs to.
+        settings: Settings of the pool; those that the address names are its `model_fields_set`.
     """
 
     client_url: str | None
@@ -33,7 +33,7 @@ class ClusterAddress:
         """Reads an address.
 
         Raises:
-            ConfigError: it is none, or a setting does not exist or takes no such value.
+            ConfigError: It is none, or a setting does not exist or takes no such value.
         """
         parts = urlsplit(text)
         if parts.scheme != SCHEME:

@@ -26,7 +26,7 @@ class RecordingCache(CompileCache):
     """A compile cache that knows which results the present compile used; one compile at a time.
 
     Args:
-        folder: as in `CompileCache`.
+        folder: Folder of the cached results.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,14 +35,14 @@ class RecordingCache(CompileCache):
         self._lock = threading.Lock()
 
     def get(self, key: str) -> Artifact | None:
-        """See `CompileCache.get`."""
+        """The result under a key, which is noted as used; see `CompileCache.get`."""
         found = super().get(key)
         if found is not None:
             self._note(key)
         return found
 
     def put(self, key: str, artifact: Artifact) -> None:
-        """See `CompileCache.put`."""
+        """Stores a result, which is noted as used; see `CompileCache.put`."""
         super().put(key, artifact)
         self._note(key)
 

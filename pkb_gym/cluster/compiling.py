@@ -21,7 +21,7 @@ def compile_source(spec: str, order: str, artifacts: Artifacts) -> tuple[str, di
     Args:
         spec: JSON text of a `CompileSpec`.
         order: JSON text of an `Order`.
-        artifacts: of an earlier compile of the same source.
+        artifacts: Artifacts of an earlier compile of the same source.
 
     Returns:
         JSON text of a `StepReply`, and the artifacts.

@@ -33,7 +33,7 @@ def require_ray() -> None:
     """Makes sure that Ray is installed; imports nothing.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: It is not.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("evaluations on a cluster need Ray: pip install 'pkb-gym[ray]'")
@@ -53,12 +53,12 @@ class Connection:
         """Connects this process, unless it is connected already; `close` must follow.
 
         Args:
-            client_url: of Ray Client; None for the cluster that RAY_ADDRESS names or that runs on this machine; where
-                there is none, one is started, which ends with the connection.
+            client_url: URL of Ray Client; None for the cluster that RAY_ADDRESS names or that runs on this machine;
+                where there is none, one is started, which ends with the connection.
 
         Raises:
             ConfigError: Ray is not installed.
-            InfrastructureError: the cluster cannot be reached.
+            InfrastructureError: The cluster cannot be reached.
         """
         require_ray()
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -85,10 +85,10 @@ class Connection:
         """Makes the connection anew where it broke; Ray itself mends that of a process on a node of the cluster.
 
         Args:
-            seen: the generation that broke; where another thread has renewed it, nothing happens.
+            seen: Generation of the connection that broke; where another thread has renewed it, nothing happens.
 
         Raises:
-            InfrastructureError: the cluster cannot be reached.
+            InfrastructureError: The cluster cannot be reached.
         """
         import ray
 

@@ -35,7 +35,7 @@ def evaluator_opener(reference: str) -> OpenEvaluator:
         reference: `module:factory`; the factory takes `key` and `cache`.
 
     Raises:
-        ConfigError: there is no such factory.
+        ConfigError: There is no such factory.
     """
     factory = cast("Callable[..., KeyedEvaluator]", load_object(reference, "evaluator"))
     return lambda key, cache: factory(key=key, cache=cache)
@@ -45,7 +45,7 @@ def register_problems(folders: tuple[str, ...]) -> None:
     """Makes problems outside the package known to this process.
 
     Raises:
-        ConfigError: there is no problem in a folder.
+        ConfigError: There is no problem in a folder.
     """
     for folder in folders:
         register_folder(folder)
@@ -55,9 +55,9 @@ def take_step(evaluator: KeyedEvaluator, order: Order, progress: Progress | None
     """Runs one step; the reply has whether it ends the evaluation, and every error.
 
     Args:
-        evaluator: of this process.
-        order: the step.
-        progress: called with each stage as it begins; may raise `Cancelled`.
+        evaluator: Evaluator of this process.
+        order: Order of the step.
+        progress: Called with each stage as it begins; may raise `Cancelled`.
     """
     request = order.request
     try:

@@ -48,7 +48,7 @@ MAX_CALLS = 100_000
 
 
 class _PoolLost(Exception):
-    """Raised when a call came to nothing and may be repeated."""
+    """Raised when a call failed and may be repeated."""
 
 
 class RayEvaluator:
@@ -60,14 +60,14 @@ class RayEvaluator:
     raised.
 
     Args:
-        address: see `ClusterAddress`.
-        priority: of all its requests; higher ones go first.
-        timeout_s: deadline of one evaluation, waiting for others included.
-        unreachable_s: how long a cluster that does not answer is tried again.
-        replay_key: secret that, with the seed, fixes the inputs; by default the pool draws one.
+        address: Address of the cluster, see `ClusterAddress`.
+        priority: Priority of all its requests; higher ones go first.
+        timeout_s: Deadline of one evaluation in seconds, with waiting for others.
+        unreachable_s: Seconds for which a cluster that does not answer is tried again.
+        replay_key: Secret that, with the seed, fixes the inputs; by default the pool draws one.
 
     Raises:
-        ConfigError: the address is none, or Ray is not installed.
+        ConfigError: The address is none, or Ray is not installed.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class RayEvaluator:
         return f"RayEvaluator({self.address!r})"
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """Judges one source; see `Evaluator.evaluate`.
+        """Has one source judged by the pool; see `Evaluator.evaluate`.
 
         Raises:
-            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the cluster.
-            InfrastructureError: the cluster did not answer in time, or lost the evaluation too often.
+            ConfigError, SizeError, ProblemNotFound: The request makes no sense to the cluster.
+            InfrastructureError: The cluster did not answer in time, or lost the evaluation too often.
         """
         polling = Polling.starting_now(str(self.address), self._timeout_s, WAIT_S)
         request = self._request(problem, source, config)
@@ -148,9 +148,9 @@ class RayEvaluator:
             Its key.
 
         Raises:
-            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the cluster.
-            ServiceBusy: it has too much to do.
-            InfrastructureError: it cannot be reached.
+            ConfigError, SizeError, ProblemNotFound: The request makes no sense to the cluster.
+            ServiceBusy: It has too much to do.
+            InfrastructureError: It cannot be reached.
         """
         request = self._request(problem, source, config)
         return self._send(request, time.monotonic() + self._unreachable_s, 0.0, reports=False).key
@@ -159,7 +159,7 @@ class RayEvaluator:
         """State and counts of the pool.
 
         Raises:
-            InfrastructureError: it cannot be reached.
+            InfrastructureError: It cannot be reached.
         """
         deadline = time.monotonic() + self._unreachable_s
         return from_text(PoolStatus, self._retried("status", deadline=deadline))
@@ -206,7 +206,7 @@ class RayEvaluator:
         """One call, repeated while the pool cannot be reached.
 
         Raises:
-            PkbError: it was refused.
+            PkbError: It was refused.
         """
         reply = from_text(PoolReply, self._retried(method, *arguments, deadline=deadline))
         if reply.error is not None:
@@ -232,7 +232,7 @@ class RayEvaluator:
         """One call.
 
         Raises:
-            _PoolLost: it came to nothing.
+            _PoolLost: The pool or the connection failed.
         """
         pool = self._connected()
         import ray
@@ -251,8 +251,8 @@ class RayEvaluator:
         """The handle of the pool, which is started if need be.
 
         Raises:
-            _PoolLost: it cannot be had at this moment.
-            PkbError: it refuses this client.
+            _PoolLost: It is unavailable at this moment.
+            PkbError: It refuses this client.
         """
         with self._lock:
             if self._pool is not None:

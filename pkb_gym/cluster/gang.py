@@ -55,8 +55,8 @@ class GangActor:
 
         Args:
             order: JSON text of an `Order`.
-            artifacts: of the source.
-            pool: receives each stage as it begins, where the order has `reports`.
+            artifacts: Artifacts of the source.
+            pool: Receives each stage as it begins, where the order has `reports`.
 
         Returns:
             JSON text of a `StepReply`.

@@ -64,11 +64,11 @@ def inspect_cluster(address: str) -> ClusterReport:
     """Examines every node.
 
     Args:
-        address: see `ClusterAddress`.
+        address: Address of the cluster, see `ClusterAddress`.
 
     Raises:
-        ConfigError: the address is none, or Ray is not installed.
-        InfrastructureError: the cluster cannot be reached.
+        ConfigError: The address is none, or Ray is not installed.
+        InfrastructureError: The cluster cannot be reached.
     """
     with _connected(ClusterAddress.parse(address)):
         import ray

@@ -33,11 +33,11 @@ class ReadyGang:
     """A gang that takes steps.
 
     Attributes:
-        placed: its actor and room.
-        free: slots that are.
-        idle_since_s: when the last step ended, by `time.monotonic`.
-        faults: infrastructure failures in a row.
-        is_gone: whether it takes no further step.
+        placed: Actor of the gang and its room.
+        free: Number of free slots.
+        idle_since_s: End of the last step, by `time.monotonic`.
+        faults: Infrastructure failures in a row.
+        is_gone: Whether it takes no further step.
     """
 
     placed: PlacedGang
@@ -59,13 +59,13 @@ class Lane:
     """Hands slots of gangs to steps by priority; for one event loop.
 
     Args:
-        spec: of each gang.
-        settings: of the pool.
-        least: gangs that are kept when nothing waits.
-        most: the limit at this moment.
-        place: requests a gang from the cluster.
-        make_room: ends idle gangs of other lanes, so that one of this lane finds room.
-        counts: of the pool.
+        spec: Specification of each gang.
+        settings: Settings of the pool.
+        least: Number of gangs that are kept when nothing waits.
+        most: Returns the limit of the number of gangs at this moment.
+        place: Requests a gang from the cluster.
+        make_room: Ends idle gangs of other lanes, so that one of this lane finds room.
+        counts: Counts of all lanes of the pool.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class Lane:
         """Ends a gang, whatever runs on it.
 
         Args:
-            gang: of this lane.
-            lost: whether it ended by itself, or had to be ended.
+            gang: Gang of this lane.
+            lost: Whether it ended by itself, or had to be ended.
         """
         if gang.is_gone:
             return

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from pkb_gym.cluster.records import PoolStatus
+from pkb_gym.cluster.records import LaneStatus, PoolStatus
+from pkb_gym.engine.records.base import Record
 
-GAUGES = {
-    "unfinished": "Evaluations that wait or run.",
-    "compiling": "Compiles that run.",
-    "waiting_to_compile": "Evaluations that wait for a compiler.",
-    "artifacts": "Sources whose artifacts are in the object store.",
-}
-COUNTERS = {
-    "submitted": "Requests that began an evaluation.",
-    "joined": "Requests that were answered by the evaluation of an equal request.",
-    "refused": "Requests that found the pool full.",
-    "finished": "Evaluations that were answered.",
-    "cancelled": "Evaluations that were cancelled, as no client waited for them.",
-    "infrastructure_faults": "Evaluations that ended as an infrastructure failure.",
-    "retries": "Further attempts after a node, gang or evaluator had failed.",
-    "gangs_started": "Gangs that were started.",
-    "gangs_lost": "Gangs that ended unasked, or were ended for a fault.",
-    "compiles": "Compile tasks that ran.",
-    "exclusive_steps": "Steps that took an exclusive gang.",
-    "queue_s": "Seconds that steps waited for a compiler or a gang.",
-}
-LANE_GAUGES = {
-    "gangs": "Gangs that are ready.",
-    "starting": "Gangs that are being started.",
-    "busy": "Evaluations that run on gangs.",
-    "slots": "Evaluations that could run on gangs at the same time.",
-    "waiting": "Evaluations that wait for a gang.",
-}
+GAUGES = ("unfinished", "compiling", "waiting_to_compile", "artifacts")
+COUNTERS = (
+    *("submitted", "joined", "refused", "finished", "cancelled", "infrastructure_faults", "retries"),
+    *("gangs_started", "gangs_lost", "compiles", "exclusive_steps", "queue_s"),
+)
+LANE_GAUGES = ("gangs", "starting", "busy", "slots", "waiting")
 LANE_TAGS = ("device", "world_size", "purpose")
 PREFIX = "pkb_pool_"
 
@@ -41,20 +22,22 @@ class PoolMetrics:
     """Publishes each status of a pool.
 
     Args:
-        pool: its name, a tag of every metric.
+        pool: Name of the pool, a tag of every metric.
     """
 
     def __init__(self, pool: str) -> None:
         from ray.util.metrics import Counter, Gauge
 
+        def made(
+            kind: type[Any], names: Sequence[str], record: type[Record], tags: tuple[str, ...] = ()
+        ) -> dict[str, Any]:
+            lane = "lane_" if tags else ""
+            fields = record.model_fields
+            return {name: kind(f"{PREFIX}{lane}{name}", fields[name].description, ("pool", *tags)) for name in names}
+
         self._tags = {"pool": pool}
-        self._gauges: dict[str, Any] = {name: Gauge(PREFIX + name, text, ("pool",)) for name, text in GAUGES.items()}
-        self._counters: dict[str, Any] = {
-            name: Counter(PREFIX + name, text, ("pool",)) for name, text in COUNTERS.items()
-        }
-        self._lane_gauges: dict[str, Any] = {
-            name: Gauge(f"{PREFIX}lane_{name}", text, ("pool", *LANE_TAGS)) for name, text in LANE_GAUGES.items()
-        }
+        self._gauges, self._counters = made(Gauge, GAUGES, PoolStatus), made(Counter, COUNTERS, PoolStatus)
+        self._lane_gauges = made(Gauge, LANE_GAUGES, LaneStatus, LANE_TAGS)
         self._published: dict[str, float] = dict.fromkeys(COUNTERS, 0.0)
 
     def set(self, status: PoolStatus) -> None:

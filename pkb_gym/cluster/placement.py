@@ -22,8 +22,8 @@ class PlacedGang:
     """A gang and the room that it holds.
 
     Attributes:
-        actor: the gang.
-        group: its placement group.
+        actor: Actor of the gang.
+        group: Placement group of the actor.
     """
 
     actor: Any

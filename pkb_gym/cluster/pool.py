@@ -87,7 +87,7 @@ class Pool:
 
         Args:
             submission: JSON text of a `PoolRequest`.
-            wait_s: how long to wait for the answer.
+            wait_s: Longest wait for the answer in seconds.
 
         Returns:
             JSON text of a `PoolReply`.
@@ -98,10 +98,10 @@ class Pool:
         """Waits for an answer.
 
         Args:
-            key: of the evaluation.
-            client: who waits.
-            seen: last state that the client saw: another one ends the wait; None waits for the answer alone.
-            wait_s: how long.
+            key: Key of the evaluation.
+            client: Name of the client that waits.
+            seen: Last state that the client saw: another one ends the wait; None waits for the answer alone.
+            wait_s: Longest wait in seconds.
 
         Returns:
             JSON text of a `PoolReply`.
@@ -213,7 +213,7 @@ class Pool:
         except asyncio.CancelledError:
             return
         except Exception as error:  # whatever it is, clients get an answer
-            logger.exception("an evaluation came to nothing")
+            logger.exception("an evaluation failed")
             reply = refusal(InfrastructureError(f"{type(error).__name__}: {error}"))
         self._faults += reply.is_infrastructure
         answer = reply.feedback if reply.error is None else reply.error.exception()

@@ -34,7 +34,7 @@ class PoolRequest(Record):
     request: EvaluationRequest
     client: str
     priority: int = 0
-    """Higher ones go first; equal ones in the order in which they came."""
+    """Higher ones go first; clients of one priority take turns."""
     reports: bool = False
     """Whether the client follows the stages."""
     timeout_s: float = Field(gt=0)
@@ -116,14 +116,15 @@ class LaneStatus(Record):
     world_size: int
     purpose: Purpose
     gangs: int
-    """That are ready."""
+    """Gangs that are ready."""
     starting: int
+    """Gangs that are being started."""
     busy: int
-    """Evaluations that run on them."""
+    """Evaluations that run on gangs."""
     slots: int
-    """Evaluations that could run on them at the same time."""
+    """Evaluations that could run on gangs at the same time."""
     waiting: int
-    """Evaluations that wait for one."""
+    """Evaluations that wait for a gang."""
     most: int
     """Limit of the number of gangs."""
 
@@ -135,7 +136,9 @@ class PoolStatus(Record):
     unfinished: int
     """Evaluations that wait or run."""
     compiling: int
+    """Compiles that run."""
     waiting_to_compile: int
+    """Evaluations that wait for a compiler."""
     lanes: tuple[LaneStatus, ...]
     submitted: int
     """Requests that began an evaluation."""
@@ -152,18 +155,19 @@ class PoolStatus(Record):
     retries: int
     """Further attempts after a node, gang or evaluator had failed."""
     gangs_started: int
+    """Gangs that were started."""
     gangs_lost: int
     """Gangs that ended unasked, or were ended for a fault."""
     compiles: int
     """Compile tasks that ran."""
     artifacts: int
-    """Artifacts in the object store."""
+    """Sources whose artifacts are in the object store."""
     exclusive_steps: int
     """Steps that took an exclusive gang."""
     durations_s: dict[str, float]
     """Of `Feedback.durations_s`, summed over all steps."""
     queue_s: float
-    """Time that steps waited for a compiler or a gang, summed."""
+    """Seconds that steps waited for a compiler or a gang, summed."""
     uptime_s: float
 
 

@@ -13,15 +13,15 @@ def resolved_request(request: EvaluationRequest, gpus_of_node: int) -> tuple[Eva
     """Decides device and world size, by which gangs differ; the rest is the gang's business.
 
     Args:
-        request: as it was submitted.
-        gpus_of_node: of the node that has the most.
+        request: Request as it was submitted.
+        gpus_of_node: GPUs of the largest node, at least 0.
 
     Returns:
         The request with both fixed, the device, and the devices of its gang: one for each rank, but for ranks that
         share a GPU.
 
     Raises:
-        ProblemNotFound, ConfigError, SizeError: the request makes no sense.
+        ProblemNotFound, ConfigError, SizeError: The request makes no sense.
     """
     problem, config = find_problem(request.problem), request.config
     device = _device(config, gpus_of_node)

@@ -70,10 +70,10 @@ def checked_settings(choices: Mapping[str, Sequence[str]]) -> PoolSettings:
     """The settings of a query; the others have their defaults.
 
     Args:
-        choices: name -> values in the order given; only `problems` takes several.
+        choices: Name -> values in the order given; only `problems` takes several.
 
     Raises:
-        ConfigError: a setting does not exist, is given twice or takes no such value.
+        ConfigError: A setting does not exist, is given twice or takes no such value.
 
     Example:
         >>> checked_settings({"exclusive_most": ["3"]}).exclusive_most

@@ -56,15 +56,15 @@ class Steps:
     """Takes the steps of evaluations; for one event loop.
 
     Args:
-        settings: of the pool.
-        compile_spec: of compile tasks.
-        find_lane: the lane of an evaluation and purpose; None where shared gangs are switched off.
-        runs_here: whether the cluster can have devices for an evaluation; otherwise it is compiled and that is all.
-        pool: handle of the pool's own actor, for reports of stages.
+        settings: Settings of the pool.
+        compile_spec: Arguments of compile tasks.
+        find_lane: Returns the lane of an evaluation and purpose; None where shared gangs are switched off.
+        runs_here: Whether the cluster can have devices for an evaluation; otherwise it is compiled alone.
+        pool: Handle of the pool's own actor, for reports of stages.
 
     Attributes:
-        compilers: slots of compile tasks.
-        retries, compiles, exclusive_steps, queue_s, durations_s: see `PoolStatus`.
+        compilers: Slots of compile tasks.
+        retries, compiles, exclusive_steps, queue_s, durations_s: Counts and sums of `PoolStatus`.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ async def _within(deadline_s: float, ref: ObjectRef) -> str:
     """The text that a worker returns.
 
     Raises:
-        _WorkerLost: it takes longer, or the worker or its node ended.
+        _WorkerLost: It takes longer, or the worker or its node ended.
     """
     from ray.exceptions import RayError
 

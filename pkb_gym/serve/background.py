@@ -58,9 +58,9 @@ class Running:
     """A background evaluator that listens.
 
     Attributes:
-        socket: where.
-        pid: its process.
-        status: its state; None where it does not answer.
+        socket: Socket that it listens on.
+        pid: Id of its process.
+        status: State of the service; None where it does not answer.
     """
 
     socket: Path
@@ -78,12 +78,12 @@ class BackgroundEvaluator:
     """Has sources judged by the background evaluator, which is started where there is none.
 
     Args:
-        replay_key: secret that, with the seed, fixes the inputs.
-        folder: of the sockets.
-        idle_s: after how many seconds without a request an evaluator that is started here ends.
+        replay_key: Secret that, with the seed, fixes the inputs.
+        folder: Folder of the sockets.
+        idle_s: Seconds without a request after which an evaluator that is started here ends.
 
     Raises:
-        ConfigError: a package is missing, or others can enter the folder.
+        ConfigError: A package is missing, or others can enter the folder.
     """
 
     def __init__(self, replay_key: bytes, folder: Path, idle_s: float) -> None:
@@ -99,11 +99,13 @@ class BackgroundEvaluator:
         self.close()
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """Judges one source; see `Evaluator.evaluate`. An evaluator that ends meanwhile is started anew, once.
+        """Has one source judged in the background; see `Evaluator.evaluate`.
+
+        An evaluator that ends meanwhile is started anew, once.
 
         Raises:
-            ConfigError, SizeError: the request makes no sense here.
-            InfrastructureError: no evaluator can be started, or it does not answer.
+            ConfigError, SizeError: The request makes no sense here.
+            InfrastructureError: No evaluator can be started, or it does not answer.
         """
         started_s = self._start_if_needed(progress)
         try:
@@ -141,7 +143,7 @@ class BackgroundEvaluator:
         """Returns when it listens.
 
         Raises:
-            InfrastructureError: it ended, or was not ready within `START_S`.
+            InfrastructureError: It ended, or was not ready within `START_S`.
         """
         self._socket.unlink(missing_ok=True)  # of one that was killed
         log = self._socket.with_suffix(".log")

@@ -24,8 +24,8 @@ class CurrentEvaluator:
     """Opens an evaluator when one is needed, pauses it, and closes it in the background; safe in several threads.
 
     Args:
-        open_evaluator: makes one.
-        max_failures: infrastructure failures in a row, without a candidate that ran in between, after which it is taken
+        open_evaluator: Makes an evaluator.
+        max_failures: Infrastructure failures in a row, without a candidate that ran in between, after which it is taken
             for broken; None for any number.
     """
 
@@ -49,7 +49,7 @@ class CurrentEvaluator:
         """The evaluator, made if need be.
 
         Raises:
-            InfrastructureError: it cannot be made.
+            InfrastructureError: It cannot be made.
         """
         with self._lock:
             if self._closed:
@@ -65,7 +65,7 @@ class CurrentEvaluator:
         """Has the next `get` make another evaluator.
 
         Args:
-            broken: the evaluator that has to go; by default the one at work.
+            broken: Evaluator that has to go; by default the one at work.
 
         Returns:
             The evaluator, for `part_with`; None where it is not at work any more.
@@ -118,7 +118,7 @@ class CurrentEvaluator:
         """Leaves the devices to another program until `resume`.
 
         Args:
-            timeout_s: how long to wait for what runs; None for as long as it takes.
+            timeout_s: Longest wait in seconds for what runs; None for no limit.
 
         Returns:
             Whether nothing runs any more. If not, nothing new begins all the same, unless the pause was ended.

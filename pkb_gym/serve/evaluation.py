@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from pkb_gym.engine.errors import EvaluationNotFound
 from pkb_gym.engine.evaluators.evaluator import KeyedEvaluator
 from pkb_gym.engine.evaluators.queue.entry import Entry
-from pkb_gym.engine.evaluators.queue.evaluation_queue import QueueEvent
+from pkb_gym.engine.evaluators.queue.events import QueueEvent
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback

@@ -37,8 +37,8 @@ class Guard:
     """ASGI middleware that answers 401 without a token, 413 to a body that is too large, 408 to one that is too slow.
 
     Args:
-        app: what lies behind it.
-        clients: whose tokens requests carry as `Authorization: Bearer <token>`.
+        app: Application behind it.
+        clients: Clients whose tokens requests carry as `Authorization: Bearer <token>`.
     """
 
     def __init__(self, app: ASGIApp, clients: Clients) -> None:

@@ -82,7 +82,7 @@ class _State(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
+        """The metrics of this moment; see `Collector`."""
         status, (queued, begun) = self._service.status(), self._service.load()
         states = GaugeMetricFamily("pkb_serve_evaluations", "Evaluations by state.", labels=["state"])
         for state in ("queued", "compiling", "waiting", "running"):

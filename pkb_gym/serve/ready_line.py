@@ -36,15 +36,15 @@ def read_ready(fd: int, timeout_s: float) -> ReadyLine | None:
     """Reads the line from a pipe.
 
     Args:
-        fd: the reading end; it stays open.
-        timeout_s: longest wait in seconds.
+        fd: Descriptor of the reading end; it stays open.
+        timeout_s: Longest wait in seconds.
 
     Returns:
         The line; None where the writer closed its end before the line was complete.
 
     Raises:
-        TimeoutError: there is no whole line after `timeout_s`.
-        ValueError: the line is something else.
+        TimeoutError: There is no whole line after `timeout_s`.
+        ValueError: The line is something else.
     """
     deadline = time.monotonic() + timeout_s
     read = b""

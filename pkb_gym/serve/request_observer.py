@@ -21,11 +21,11 @@ class HandledRequest:
     """A request and its reply.
 
     Attributes:
-        method: of HTTP.
-        route: path with the names of its parameters, or `UNKNOWN`.
-        status: of HTTP; 499 where the client went before it.
-        client: name of the client; None where no token was needed or none was right.
-        duration_s: from the first byte read to the last sent, long polls included.
+        method: Method of HTTP.
+        route: Path with the names of its parameters, or `UNKNOWN`.
+        status: Status of HTTP; 499 where the client went before it.
+        client: Name of the client; None where no token was needed or none was right.
+        duration_s: Seconds from the first byte read to the last sent, with long polls.
     """
 
     method: str
@@ -39,8 +39,8 @@ class RequestObserver:
     """ASGI middleware that reports each request once it is answered.
 
     Args:
-        app: what lies behind it.
-        report: called with each.
+        app: Application behind it.
+        report: Called with each request.
     """
 
     def __init__(self, app: ASGIApp, report: Callable[[HandledRequest], None]) -> None:

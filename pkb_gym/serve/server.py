@@ -33,19 +33,19 @@ class HttpServer:
     """Serves while its block runs.
 
     Args:
-        service: who answers.
-        clients: whose tokens requests carry; a token stands for one client without quotas.
-        host: address to listen on.
-        port: likewise; 0 for any that is free.
-        path: of a socket to listen on instead, which this user alone may connect to; removed in the end.
-        telemetry: is called with each request.
+        service: Service that answers.
+        clients: Clients whose tokens requests carry; a token stands for one client without quotas.
+        host: Address to listen on.
+        port: Port to listen on; 0 for any free one.
+        path: Path of a socket to listen on instead, which this user alone may connect to; removed in the end.
+        telemetry: Called with each request.
 
     Attributes:
-        url: where it is reached.
-        ended: set when it serves no longer, whatever the reason.
+        url: URL of the server.
+        ended: Set when it serves no longer, whatever the reason.
 
     Raises:
-        ConfigError: the address cannot be had.
+        ConfigError: The address cannot be had.
     """
 
     def __init__(

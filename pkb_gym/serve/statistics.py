@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from pkb_gym.engine.evaluators.queue.evaluation_queue import Counts
+from pkb_gym.engine.evaluators.queue.events import Counts
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.records.service import QUEUED, ServiceStatus
 from pkb_gym.engine.stages.progress import BUILDING, PREPARING, WAITING

@@ -15,7 +15,7 @@ def read_or_make_token(path: Path) -> str:
     """The token in a file; where there is no file, a random one is written there, for this user alone.
 
     Raises:
-        ConfigError: the file cannot be read or written, or holds no token.
+        ConfigError: The file cannot be read or written, or holds no token.
     """
     try:
         if not path.exists():
@@ -32,11 +32,11 @@ def check_token(token: str, place: str) -> str:
     """The token, if it is one.
 
     Args:
-        token: to be checked.
-        place: where it was found, for the error.
+        token: Token to check.
+        place: Place of the token, for the error.
 
     Raises:
-        ConfigError: it is too short, or cannot be sent in a header. The message does not hold it.
+        ConfigError: It is too short, or cannot be sent in a header. The message does not hold it.
     """
     if len(token) < MIN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"{place}: expected one word of at least {MIN_CHARS} ASCII characters")

@@ -152,9 +152,10 @@ def test_a_request_that_cannot_be_recorded_is_refused(path, owners, monkeypatch)
 
         monkeypatch.setattr(EvaluationStore, "_commit", fails)
         with pytest.raises(InfrastructureError, match="cannot be written: the disk is full"):
-            ask(service, "run")
+            ask(service, "compile")
         monkeypatch.undo()
-        until(lambda: not service.status().running)
+        owners.opened[0].goes_on.set()
+        until(lambda: not service.status().compiling)
         journal.close()
         with pytest.raises(InfrastructureError, match="cannot be written: it is closed"):
             ask(service, "speedup 2")

@@ -36,7 +36,7 @@ class DeviceArbiter:
         """Takes the devices for a candidate.
 
         Args:
-            blocking: whether to wait until they are free and nothing is paused.
+            blocking: Whether to wait until they are free and nothing is paused.
 
         Returns:
             Whether they are the caller's now.
@@ -90,7 +90,7 @@ class DeviceArbiter:
         """As `preparing`; waits too while a candidate has had the devices for longer than `JUST_TAKEN_S`.
 
         Args:
-            is_wanted: whether to go on waiting; asked whenever something has changed, see `look_again`.
+            is_wanted: Whether to go on waiting; asked whenever something has changed, see `look_again`.
 
         Yields:
             Whether it may be done; False where it is not wanted any more.
@@ -133,7 +133,7 @@ class DeviceArbiter:
         background.
 
         Args:
-            timeout_s: how long to wait; None for as long as it takes. Nothing new begins either way.
+            timeout_s: Longest wait in seconds; None for no limit. Nothing new begins either way.
 
         Returns:
             Whether nothing uses the devices any more.

@@ -28,7 +28,7 @@ class FeedbackStore(Protocol):
         """Keeps the feedback on a request that was not evaluated yet; never called by two threads at once.
 
         Raises:
-            StoreError: it could not be written.
+            StoreError: It could not be written.
         """
 
 
@@ -39,9 +39,9 @@ class CachingEvaluator:
     equal request is evaluated again.
 
     Args:
-        evaluator: evaluates; safe to call from several threads.
-        capacity: requests whose feedback is remembered; the oldest are forgotten first.
-        store: where feedback is looked up and kept in addition.
+        evaluator: Evaluator that judges; safe in several threads.
+        capacity: Number of requests whose feedback is remembered; the oldest are forgotten first.
+        store: Further store in which feedback is looked up and kept.
     """
 
     def __init__(self, evaluator: Evaluator, *, capacity: int = CAPACITY, store: FeedbackStore | None = None) -> None:
@@ -51,10 +51,12 @@ class CachingEvaluator:
         self._storing = threading.Lock()
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """See `Evaluator.evaluate`; a request that joins another one reports no progress.
+        """Judges one source, unless the feedback is known; see `Evaluator.evaluate`.
+
+        A request that joins another one reports no progress.
 
         Raises:
-            StoreError: the feedback could not be kept.
+            StoreError: The feedback could not be kept.
         """
         key = _key(problem, source, config)
         with self._lock:
@@ -77,7 +79,7 @@ class CachingEvaluator:
             The same future for all requests that join one evaluation.
 
         Raises:
-            RuntimeError: the executor was shut down.
+            RuntimeError: The executor was shut down.
         """
         key = _key(problem, source, config)
         with self._lock:

@@ -29,7 +29,7 @@ class Connections:
     """The connections of one process to one service; safe to use from several threads.
 
     Args:
-        url: of the service; proxies of the environment are not asked, as they would see the token.
+        url: URL of the service; proxies of the environment are not asked, as they would see the token.
     """
 
     def __init__(self, url: str) -> None:
@@ -46,15 +46,15 @@ class Connections:
         """One request; its status and the body of the reply.
 
         Args:
-            method: of HTTP.
-            path: with the query.
-            content: of the request.
-            headers: of the request.
-            reply_s: how long the service may be silent once it is connected.
+            method: Method of HTTP.
+            path: Path of the request, with the query.
+            content: Body of the request; None for none.
+            headers: Headers of the request.
+            reply_s: Seconds for which the service may be silent once it is connected.
 
         Raises:
-            OSError, http.client.HTTPException: it came to nothing.
-            InfrastructureError: the reply is longer than any of the service's.
+            OSError, http.client.HTTPException: The request failed.
+            InfrastructureError: The reply is longer than any of the service's.
         """
         connection = self._take()
         try:

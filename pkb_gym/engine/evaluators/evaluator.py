@@ -18,16 +18,16 @@ class Evaluator(Protocol):
         """Judges one source.
 
         Args:
-            problem: what it is to solve.
-            source: its text.
-            config: how to judge it.
-            progress: called with each stage as it begins.
+            problem: Problem that the source is to solve.
+            source: Text of the kernel.
+            config: Requested configuration.
+            progress: Called with each stage as it begins.
 
         Returns:
             What was found; a failure of the candidate is part of it, and so is a fault of this machine.
 
         Raises:
-            ConfigError, SizeError: the request makes no sense here.
+            ConfigError, SizeError: The request makes no sense here.
         """
 
     def close(self) -> None:
@@ -46,4 +46,4 @@ class KeyedEvaluator(Evaluator, Protocol):
         *,
         replay_key: bytes | None = None,
     ) -> Feedback:
-        """See `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one."""
+        """Judges one source; see `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one."""

@@ -41,12 +41,12 @@ class GangKind:
     """The key of a standby gang.
 
     Attributes:
-        world_size: number of ranks.
-        dialect: of the candidates that they can serve; those of the python dialect have a process group.
-        allow_processes: whether ranks may start programs.
-        one_queue: whether ranks have a single hardware queue for their kernels, which is all that one stream uses, and
+        world_size: Number of ranks.
+        dialect: Dialect of the candidates that they serve; those of the python dialect have a process group.
+        allow_processes: Whether ranks may start programs.
+        one_queue: Whether ranks have a single hardware queue for their kernels, which is all that one stream uses, and
             halves what it takes to make and end a context (`benchmarks.gpu_contexts`).
-        ranks_per_gpu: neighbouring ranks that share a GPU.
+        ranks_per_gpu: Number of neighbouring ranks that share a GPU.
     """
 
     world_size: int
@@ -60,9 +60,9 @@ class GangPool:
     """Starts processes when they are first needed; safe to use from several threads.
 
     Args:
-        arbiter: keeps preparing gangs and timing apart.
-        cache: of compiled handovers.
-        standby_gangs: gangs of each kind that stand by on GPUs; with none, each is prepared when it is needed.
+        arbiter: Keeps preparing gangs and timing apart.
+        cache: Cache of compiled handovers.
+        standby_gangs: Gangs of each kind that stand by on GPUs, at least 0; with 0, each is prepared when it is needed.
     """
 
     def __init__(self, arbiter: DeviceArbiter, cache: CompileCache, standby_gangs: int = STANDBY_GANGS) -> None:
@@ -82,7 +82,7 @@ class GangPool:
         """A zygote that is ready to fork.
 
         Raises:
-            InfrastructureError: it did not start, or the pool has been closed.
+            InfrastructureError: It did not start, or the pool has been closed.
         """
         with self._lock:
             self.start_zygotes()
@@ -98,7 +98,7 @@ class GangPool:
         """Starts both zygotes, if need be, and waits for neither: each takes seconds to import torch.
 
         Raises:
-            InfrastructureError: the pool has been closed.
+            InfrastructureError: The pool has been closed.
         """
         with self._lock:
             self._check_open()
@@ -123,10 +123,10 @@ class GangPool:
         """Refuses a problem whose folder, with what may be an answer, the sandbox that has been started shows.
 
         Args:
-            folder: of the problem.
+            folder: Folder of the problem.
 
         Raises:
-            ConfigError: candidates could read it.
+            ConfigError: Candidates could read it.
         """
         if self.zygote(trusted=False).shows(folder):
             raise ConfigError(
@@ -138,7 +138,7 @@ class GangPool:
         """The compiled handovers of a device.
 
         Raises:
-            InfrastructureError: they could not be compiled.
+            InfrastructureError: They could not be compiled.
         """
         with self._lock:
             self._check_open()
@@ -150,7 +150,7 @@ class GangPool:
         """The compiled library that records the call stack of a crashed rank.
 
         Raises:
-            InfrastructureError: it could not be compiled.
+            InfrastructureError: It could not be compiled.
         """
         with self._lock:
             if self._stack_trace is None:
@@ -161,12 +161,12 @@ class GangPool:
         """The reference gang of a device and world size.
 
         Args:
-            device: what its ranks run on.
-            world_size: number of ranks.
-            ranks_per_gpu: neighbouring ranks that share a GPU.
+            device: Device of its ranks.
+            world_size: Number of ranks.
+            ranks_per_gpu: Number of neighbouring ranks that share a GPU.
 
         Raises:
-            InfrastructureError: it could not be started.
+            InfrastructureError: It could not be started.
         """
         zygote = self.zygote(trusted=True)
         with self._lock:
@@ -184,8 +184,8 @@ class GangPool:
         """A gang for one candidate: forked on the CPU, one that stands by on GPUs.
 
         Args:
-            config: of the evaluation.
-            source: of the candidate.
+            config: Configuration of the evaluation.
+            source: Source of the candidate.
         """
         allow_processes = config.language == "triton"  # it runs compilers at a kernel's first call
         if config.device == "cpu":

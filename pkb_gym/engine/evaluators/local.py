@@ -48,12 +48,12 @@ class LocalEvaluator:
     """Judges sources on this machine's CPU or GPUs.
 
     Args:
-        key: secret that, with the seed, fixes the inputs, those of timed calls with the source, too; random by default.
+        key: Secret that, with the seed, fixes the inputs, those of timed calls with the source, too; random by default.
             Give one to reproduce an evaluation.
-        cache_dir: where compiled sources are kept; by default the user's cache folder.
-        cache: of compiled sources, instead of one in `cache_dir`.
-        standby_gangs: gangs of each kind that stand by on GPUs; none keeps preparation in the evaluation itself.
-        folders: where to write what can be looked at afterwards; nothing by default.
+        cache_dir: Folder of compiled sources; by default the user's cache folder.
+        cache: Cache of compiled sources, instead of one in `cache_dir`.
+        standby_gangs: Gangs of each kind that stand by on GPUs; 0 keeps preparation in the evaluation itself.
+        folders: Folders for what can be examined afterwards; none by default.
 
     Processes are started when they are first needed and ended by `close`, at exit, or by the end of this process.
     """
@@ -145,7 +145,7 @@ class LocalEvaluator:
         """The configuration that `evaluate` would run under.
 
         Raises:
-            ConfigError, SizeError: it cannot be met.
+            ConfigError, SizeError: It cannot be met.
         """
         return execution_environment.resolve_source(config, problem, source)[1]
 
@@ -223,7 +223,7 @@ class LocalEvaluator:
         Gangs that stand by and the reference gang keep their memory.
 
         Args:
-            timeout_s: how long to wait for the candidate that has the devices; None for as long as it takes.
+            timeout_s: Longest wait in seconds for the candidate that has the devices; None for no limit.
 
         Returns:
             Whether nothing runs any more. If not, nothing new begins all the same.

@@ -40,10 +40,10 @@ class Polling:
     """The deadlines of a poll for an answer.
 
     Attributes:
-        evaluator: its name or address, for errors.
-        deadline: end of the waiting, by `time.monotonic`.
-        timeout_s: the time up to then, for errors.
-        call_s: longest that one call waits.
+        evaluator: Name or address of the evaluator, for errors.
+        deadline: End of the waiting, by `time.monotonic`.
+        timeout_s: Seconds up to the deadline, for errors.
+        call_s: Longest wait of one call in seconds.
     """
 
     evaluator: str
@@ -65,16 +65,16 @@ class Polling:
         """Waits until an evaluation has finished.
 
         Args:
-            submit: has it evaluated, and may wait so many seconds for the answer; called again where it is not known
+            submit: Submits it, and may wait so many seconds for the answer; called again where it is not known
                 any more.
-            poll: its state, once it has finished or after so many seconds; given the last state.
-            progress: called with each new state.
+            poll: Returns its state, once it has finished or after so many seconds; given the last state.
+            progress: Called with each new state.
 
         Returns:
             The state that has the feedback.
 
         Raises:
-            InfrastructureError: the time is over.
+            InfrastructureError: The time is over.
         """
         longest_s = self.call_s if progress is None else min(self.call_s, PROGRESS_S)
         found, reported = submit(0.0 if progress is not None else min(longest_s, self.timeout_s)), ""
@@ -99,12 +99,12 @@ def while_busy(attempt: Callable[[], Answer], deadline: float, longest_pause_s: 
     """Tries again and again while there is no place in a queue.
 
     Args:
-        attempt: raises `ServiceBusy` where there is none.
-        deadline: of the last attempt, by `time.monotonic`.
-        longest_pause_s: between attempts.
+        attempt: Makes one attempt; raises `ServiceBusy` where there is no place.
+        deadline: Deadline of the last attempt, by `time.monotonic`.
+        longest_pause_s: Longest pause between attempts in seconds.
 
     Raises:
-        ServiceBusy: there was none up to then.
+        ServiceBusy: There was none up to then.
     """
     for pause_s in growing_pauses(longest_pause_s):
         try:

@@ -48,14 +48,14 @@ MAX_PAUSE_S = 2.0
 
 
 class _Unreachable(Exception):
-    """Raised when a request came to nothing and may be repeated."""
+    """Raised when a request failed and may be repeated."""
 
 
 def check_url(url: str) -> str:
     """The url of a service, without a slash at its end.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: It is none.
     """
     if url.startswith(f"{SOCKET}/"):
         return url
@@ -79,14 +79,14 @@ class RemoteEvaluator:
     raised. (A `Feedback` records where an evaluation ran, which is unknown then.)
 
     Args:
-        url: of the service, as `pkb serve` prints it: of an address, or "unix:" and the path of a socket.
-        token: that it asks for; by default the value of PKB_TOKEN, at the time of the request.
-        timeout_s: deadline of one evaluation, waiting for others included.
-        unreachable_s: how long a service that does not answer is tried again.
-        replay_key: secret that, with the seed, fixes the inputs, for a service that takes it from its clients.
+        url: URL of the service, as `pkb serve` prints it: an address, or "unix:" and the path of a socket.
+        token: Token of the service; by default the value of PKB_TOKEN, at the time of the request.
+        timeout_s: Deadline of one evaluation in seconds, with waiting for others.
+        unreachable_s: Seconds for which a service that does not answer is tried again.
+        replay_key: Secret that, with the seed, fixes the inputs, for a service that takes it from its clients.
 
     Raises:
-        ConfigError: the url is none.
+        ConfigError: The url is none.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class RemoteEvaluator:
         return f"RemoteEvaluator({self.url!r})"
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """Judges one source; see `Evaluator.evaluate`.
+        """Has one source judged by the service; see `Evaluator.evaluate`.
 
         Raises:
-            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the service.
-            InfrastructureError: the service did not answer in time.
+            ConfigError, SizeError, ProblemNotFound: The request makes no sense to the service.
+            InfrastructureError: The service did not answer in time.
         """
         polling = Polling.starting_now(self.url, self._timeout_s, MAX_WAIT_S)
         request = self._request(problem, source, config)
@@ -158,9 +158,9 @@ class RemoteEvaluator:
             Its id.
 
         Raises:
-            ConfigError, SizeError, ProblemNotFound: the request makes no sense to the service.
-            ServiceBusy: it has too much to do.
-            InfrastructureError: it cannot be reached.
+            ConfigError, SizeError, ProblemNotFound: The request makes no sense to the service.
+            ServiceBusy: It has too much to do.
+            InfrastructureError: It cannot be reached.
         """
         return self._post(self._request(problem, source, config), self._deadline()).id
 
@@ -168,7 +168,7 @@ class RemoteEvaluator:
         """The state of the service.
 
         Raises:
-            InfrastructureError: it cannot be reached.
+            InfrastructureError: It cannot be reached.
         """
         return self._call("GET", "/v1/status", ServiceStatus, self._deadline())
 
@@ -176,7 +176,7 @@ class RemoteEvaluator:
         """Has the service leave its devices to another program; returns when nothing runs there any more.
 
         Raises:
-            InfrastructureError: it cannot be reached, or something still runs after `timeout_s`. Nothing new begins
+            InfrastructureError: It cannot be reached, or something still runs after `timeout_s`. Nothing new begins
                 there all the same, until `resume`.
         """
         deadline = time.monotonic() + timeout_s
@@ -194,7 +194,7 @@ class RemoteEvaluator:
         """Ends a pause; calling it again changes nothing.
 
         Raises:
-            InfrastructureError: the service cannot be reached.
+            InfrastructureError: The service cannot be reached.
         """
         self._call("POST", "/v1/resume", PauseState, self._deadline())
 
@@ -262,8 +262,8 @@ class RemoteEvaluator:
         """One request; returns the body of a success.
 
         Raises:
-            _Unreachable: it came to nothing.
-            PkbError: it was refused.
+            _Unreachable: The request failed.
+            PkbError: It was refused.
         """
         token = self._token or env_vars.service_token()
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})

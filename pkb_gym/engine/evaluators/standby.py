@@ -29,9 +29,9 @@ class Standby:
     another evaluator of this machine, which may have the same GPUs.
 
     Args:
-        start: forks and prepares one gang.
-        arbiter: keeps preparing and timing apart.
-        size: gangs that are kept; with 0, each is made when it is taken.
+        start: Forks and prepares one gang.
+        arbiter: Keeps preparing and timing apart.
+        size: Number of gangs that are kept; with 0, each is made when it is taken.
     """
 
     def __init__(self, start: Callable[[], CandidateGang], arbiter: DeviceArbiter, size: int) -> None:
@@ -46,7 +46,7 @@ class Standby:
         """A prepared gang, which is the caller's from now on; made at once if none stands by.
 
         Raises:
-            InfrastructureError: none could be prepared.
+            InfrastructureError: None could be prepared.
         """
         while (gang := self._pop()) is not None:
             if gang.is_whole:

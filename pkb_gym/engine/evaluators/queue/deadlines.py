@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic
 
-from pkb_gym.engine.evaluators.queue.evaluation_queue import EntryT, EvaluationQueue
+from pkb_gym.engine.evaluators.queue.evaluation_queue import EvaluationQueue
+from pkb_gym.engine.evaluators.queue.events import EntryT
 
 logger = logging.getLogger(__name__)
 

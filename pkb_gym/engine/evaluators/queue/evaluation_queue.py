@@ -14,55 +14,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Generic
 
 from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError, PkbError, ServiceBusy
-from pkb_gym.engine.evaluators.queue.entry import AnswerT, Entry
+from pkb_gym.engine.evaluators.queue.entry import AnswerT
+from pkb_gym.engine.evaluators.queue.events import Counts, EntryT, EventName, QueueEvent
 from pkb_gym.engine.evaluators.queue.quotas import Quotas
 from pkb_gym.engine.evaluators.queue.turns import Turns
 from pkb_gym.engine.records.service import FINISHED
-
-EntryT = TypeVar("EntryT", bound=Entry[Any])
-
-EventName: TypeAlias = Literal["accepted", "joined", "recovered", "refused", "gave_up", "begun", "finished"]
-
-
-@dataclass(frozen=True)
-class QueueEvent(Generic[EntryT, AnswerT]):
-    """Something that happened in a queue.
-
-    Attributes:
-        name: `accepted` and `joined` requests, `recovered` evaluations of an earlier process, `refused` requests,
-            requests that a client `gave_up`, and evaluations that have `begun` or `finished`.
-        client: Client of the request; for evaluations, the client in whose turn it began.
-        entry: The evaluation; None for a refused request.
-        answer: Answer of a finished evaluation, or the error of a refused request.
-    """
-
-    name: EventName
-    client: str
-    entry: EntryT | None = None
-    answer: AnswerT | PkbError | None = None
-
-
-@dataclass
-class Counts:
-    """Counts of a queue since it was made.
-
-    Attributes:
-        submitted: Requests that became an evaluation.
-        joined: Requests that are answered by the evaluation of an equal request.
-        refused: Requests without a place.
-        finished: Evaluations that were answered.
-        cancelled: Evaluations that ended before their answer, as no client waited for them.
-    """
-
-    submitted: int = 0
-    joined: int = 0
-    refused: int = 0
-    finished: int = 0
-    cancelled: int = 0
 
 
 class EvaluationQueue(Generic[EntryT, AnswerT]):
@@ -102,16 +61,13 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
         self._closed = False
 
     def join(self, key: str, client: str, priority: int = 0, timeout_s: float = math.inf) -> EntryT | None:
-        """Has a client wait for the evaluation of an equal request.
+        """Has a client wait for the evaluation of an equal request; None where none is known.
 
         Args:
             key: Digest of the request.
             client: Name of the client.
-            priority: Priority of the request.
+            priority: Priority of the request; higher ones begin first.
             timeout_s: Seconds for which the client waits.
-
-        Returns:
-            The evaluation; None where none is known.
 
         Raises:
             InfrastructureError: The request cannot be recorded.
@@ -120,22 +76,14 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
             joined = self._joined(key, client, priority, timeout_s)
         if joined is None:
             return None
-        found, promise = joined
-        if promise is not None:
-            promise.result()
-        return found
+        _keep(joined[1])
+        return joined[0]
 
     def submit(self, entry: EntryT, client: str, priority: int = 0, timeout_s: float = math.inf) -> EntryT:
-        """Has an evaluation wait for its turn, unless that of an equal request is known.
-
-        Args:
-            entry: The evaluation.
-            client: Name of the client.
-            priority: Priority of the request.
-            timeout_s: Seconds for which the client waits.
+        """Has an evaluation wait for its turn, or joins that of an equal request; see `join`.
 
         Returns:
-            The evaluation of the request.
+            The evaluation that answers the request.
 
         Raises:
             ServiceBusy: Too many evaluations wait, of this client or of all.
@@ -152,12 +100,11 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
                 promise = self._tell("accepted", client, entry)
                 self.counts.submitted += 1
                 self._add(entry, [client])
-        if promise is not None:
-            try:
-                promise.result()
-            except InfrastructureError:
-                self.give_up(entry, client)
-                raise
+        try:
+            _keep(promise)
+        except InfrastructureError:
+            self.give_up(entry, client)
+            raise
         return entry
 
     def restore(self, entry: EntryT, answer: AnswerT | None = None, *, keep: bool = True) -> None:
@@ -392,10 +339,12 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
         self._join_no_more(entry)
 
     def _tell(
-        self,
-        name: EventName,
-        client: str,
-        entry: EntryT | None = None,
-        answer: AnswerT | PkbError | None = None,
+        self, name: EventName, client: str, entry: EntryT | None = None, answer: AnswerT | PkbError | None = None
     ) -> Future[None] | None:
         return self._on_event(QueueEvent(name, client, entry, answer))
+
+
+def _keep(promise: Future[None] | None) -> None:
+    """Returns when a request is recorded."""
+    if promise is not None:
+        promise.result()

@@ -103,6 +103,7 @@ class EvaluationStore:
         self._path, self._max_answers = path, max_answers
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock, self._closed = threading.Lock(), False
+        self._durable: bool | None = None
         opened: Future[None] = Future()
         self._thread = threading.Thread(target=self._own, args=(opened,), name="pkb-store", daemon=True)
         self._thread.start()
@@ -227,25 +228,27 @@ class EvaluationStore:
             return
         opened.set_result(None)
         with closing(connection):
-            while (job := self._jobs.get()) is not None:
-                batch = [job]
-                is_last = False
-                with suppress(queue.Empty):
-                    while len(batch) < MAX_BATCH and not is_last:
-                        following = self._jobs.get_nowait()
-                        if following is None:
-                            is_last = True
-                        else:
-                            batch.append(following)
-                self._commit(connection, batch)
-                if is_last:
-                    return
+            goes_on = True
+            while goes_on:
+                batch = self._next_jobs()
+                goes_on = batch[-1] is not None
+                self._commit(connection, [job for job in batch if job is not None])
+
+    def _next_jobs(self) -> list[_Job | None]:
+        """Waits for a job and takes what else is there; None at the end closes the store."""
+        batch = [self._jobs.get()]
+        with suppress(queue.Empty):
+            while batch[-1] is not None and len(batch) < MAX_BATCH:
+                batch.append(self._jobs.get_nowait())
+        return batch
 
     def _commit(self, connection: sqlite3.Connection, batch: list[_Job]) -> None:
         """Commits writes together; where that fails, one by one, so that one costs the others nothing."""
         try:
-            # In a write-ahead log, FULL waits for the disk at each commit, NORMAL does not.
-            connection.execute(f"PRAGMA synchronous = {'FULL' if any(job.durable for job in batch) else 'NORMAL'}")
+            durable = any(job.durable for job in batch)
+            if durable is not self._durable:  # in a write-ahead log, FULL waits for the disk at each commit
+                connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                self._durable = durable
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
                 results = [job.work(connection) for job in batch]
