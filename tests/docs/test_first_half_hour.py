@@ -1,72 +1,106 @@
-"""docs/first_half_hour.md: its quick commands, run again in their order, print what stands there, numbers aside."""
+"""docs/first_half_hour.md: its marked commands, run again in their order, print what stands there, numbers aside.
+
+A block is marked by `compared="PATTERN"`: lines that fit it are compared, others may differ between runs. Blocks
+without a mark take long.
+"""
 
 from __future__ import annotations
 
-import importlib.util
+import os
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, ROOT
+
+PAGE = (DOCS / "first_half_hour.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r'^```(console|python)(?: compared="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+STEPS = [found.groups() for found in BLOCK.finditer(PAGE)]
+Run = Callable[[str], list[str]]
 
 
-@pytest.fixture(scope="module")
-def steps() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("first_half_hour", DOCS / "first_half_hour.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def comparable(pattern: str, lines: Sequence[str]) -> list[str]:
+    """The lines that fit a pattern, without numbers, units, bars and layout."""
+    return [_without_figures(line) for line in lines if line != "..." and re.search(pattern, line)]
 
 
-@pytest.fixture(scope="module")
-def on_page() -> dict[str, list[str]]:
-    """Command -> the lines below it."""
-    blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", (DOCS / "first_half_hour.md").read_text(), re.M | re.S)
-    return {command: text.splitlines() for command, text in blocks}
+def _without_figures(line: str) -> str:
+    line = re.sub(r"[░▏▎▍▌▋▊▉█]+", "bar", line)
+    line = re.sub(r"-?\d[\d.,]*(?:e[+-]?\d+)?(?: (?:ns|us|ms|s)\b)?", "#", line)
+    return " ".join(line.split())
 
 
-def test_the_page_has_the_steps_of_the_script(steps: ModuleType, on_page: dict[str, list[str]]) -> None:
-    text = (DOCS / "first_half_hour.md").read_text()
-    commands = [step.command for step in steps.STEPS if isinstance(step, steps.Step)]
-    assert list(on_page) == commands
-    assert [step.prose for step in steps.STEPS if step.prose not in text] == []
-    assert all(step.text.rstrip() in text for step in steps.STEPS if isinstance(step, steps.NewFile))
-    assert sum(not step.is_quick for step in steps.STEPS if isinstance(step, steps.Step)) <= 3
-    for step in steps.STEPS:
-        if isinstance(step, steps.Step):
-            assert steps.comparable(step, on_page[step.command]), f"nothing of {step.command} is compared"
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # The path of a socket has 107 characters at most, and that of pytest's folder may have more.
+    with tempfile.TemporaryDirectory(prefix="pkb-", dir="/tmp") as made:
+        for name in ("work", "bin", "run"):
+            (Path(made) / name).mkdir(mode=0o700)
+        yield Path(made)
+
+
+@pytest.fixture
+def run(folder: Path, compiled_before: Path) -> Iterator[Run]:
+    """Runs a command in the working folder, with a background evaluator of its own, and returns the lines it prints."""
+    pkb = folder / "bin/pkb"
+    pkb.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pkb_gym.cli "$@"\n')
+    pkb.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{pkb.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        "PKB_RUNTIME_DIR": str(folder / "run"),
+        "PKB_EVALUATOR": "background",
+    }
+
+    def call(command: str) -> list[str]:
+        ran = subprocess.run(
+            ["bash", "-c", command],
+            cwd=folder / "work",
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return [line.rstrip() for line in ran.stdout.splitlines()]
+
+    yield call
+    call("pkb evaluator stop")
+
+
+def test_most_commands_are_run() -> None:
+    commands = [mark for kind, mark, _ in STEPS if kind == "console"]
+    assert commands.count(None) <= 3 and len(commands) > 10
+    for kind, mark, text in STEPS:
+        if kind == "console":
+            assert text.startswith("$ ")
+        if mark:
+            assert comparable(mark, text.splitlines()[1:]), f"nothing of {text.splitlines()[0]} is compared"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_commands_print_what_the_page_shows(
-    steps: ModuleType, on_page: dict[str, list[str]], compiled_before: Path
-) -> None:
-    # The path of a socket has 107 characters at most, and that of pytest's folder may have more.
-    with tempfile.TemporaryDirectory(prefix="pkb-", dir="/tmp") as folder:
-        session = steps.Session(Path(folder))
-        try:
-            for step in steps.STEPS:
-                if isinstance(step, steps.NewFile):
-                    session.write(step)
-                elif step.is_quick:
-                    printed = session.run(step)
-                    expected = steps.comparable(step, on_page[step.command])
-                    assert steps.comparable(step, steps.trimmed(step, printed)) == expected, "\n".join(printed)
-        finally:
-            session.close()
+def test_commands_print_what_the_page_shows(folder: Path, run: Run) -> None:
+    for kind, mark, text in STEPS:
+        first, *lines = text.splitlines()
+        if kind == "python":
+            path = folder / "work" / first.removeprefix("# ")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        elif mark:
+            printed = run(first.removeprefix("$ "))
+            shown = [line for line in printed if _without_figures(line) in comparable(".", lines)]
+            assert comparable(mark, shown) == comparable(mark, lines), "\n".join(printed)
 
 
-def test_figures_are_not_compared(steps: ModuleType) -> None:
-    step = steps.Step("", "a command", compared="time|rank")
+def test_figures_are_not_compared() -> None:
     one = ["│ time  candidate 58.5 us, 34.8x [4.76, 133] ███░ 12 %   │", "other", "rank 1: -6.2e+32"]
     other = ["│ time  candidate 1.2 ms, 3x [2, 4] █░░░ 1.5 % │", "rank 0: 7"]
-    assert steps.comparable(step, one) == steps.comparable(step, other)
-    assert steps.trimmed(step, ["left", "out", *one]) == ["...", one[0], "...", one[2]]
-    assert steps.comparable(step, ["rank 1: nan"]) != steps.comparable(step, ["rank 1: -6.2e+32"])
+    assert comparable("time|rank", one) == comparable("time|rank", other)
+    assert comparable("rank", ["rank 1: nan"]) != comparable("rank", ["rank 1: -6.2e+32"])
