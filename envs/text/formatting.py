@@ -88,6 +88,6 @@ def rate_text(bytes_per_s: float) -> str:
 
 
 def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
-    """In the largest unit of which there is one or, rounded, nearly one; `units` go down."""
+    """The value in the largest unit that it has at least one of, rounded; `units` are in descending order."""
     factor, unit = next((one for one in units if value >= 0.9995 * one[0]), units[-1])
     return f"{three_digits(value / factor)} {unit}"

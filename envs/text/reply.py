@@ -38,7 +38,7 @@ _ALONE = re.compile(
 _DEFINES = re.compile(
     r"^(?:async )?def solution\b|^solution\s*=|TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*solution\b", re.MULTILINE
 )
-"""In sources that can be submitted, as opposed to commands and examples of a call."""
+"""Text of sources that can be submitted, as opposed to commands and examples of a call."""
 _MENTIONS = re.compile(r"\bsolution\b")
 
 

@@ -157,7 +157,7 @@ def _distance(knobs: Knobs, others: Knobs) -> int:
 
 
 def _other_value(values: Sequence[Knob], value: Knob, draw: random.Random) -> Knob:
-    """For numbers the next larger or smaller one every second time; else any other value."""
+    """Another value of a knob: for numbers the next larger or smaller one every second time, else any."""
     others = [other for other in values if other != value]
     if not all(isinstance(other, int) for other in values) or draw.random() < FAR:
         return draw.choice(others)

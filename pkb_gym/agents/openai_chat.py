@@ -75,7 +75,7 @@ class ChatOptions(Record):
     max_tokens_name: str = "max_tokens"
     """The request's field for it: OpenAI's own reasoning models take `max_completion_tokens`."""
     reasoning_effort: str | None = None
-    """For models that take it: low, medium, high."""
+    """Effort of reasoning models: low, medium, high."""
     tools: bool = False
     """Whether the model is given the tool `submit`; fenced code is understood either way."""
     seeded: bool = False

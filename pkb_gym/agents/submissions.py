@@ -9,7 +9,7 @@ from pkb_gym.agents.protocol import SUBMIT, Reply
 from pkb_gym.envs.text.reply import ExtractedSource, take_source
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-"""How models write a call where the server leaves it in the text."""
+"""Call as models write it, where the server leaves it in the text."""
 
 
 def read_submission(reply: Reply) -> ExtractedSource:

@@ -195,11 +195,11 @@ class RolloutEpisode(Episode):
         return [max(values, default=self.empty_value) for values in judged]
 
     def submitted(self) -> list[bool]:
-        """For each message, in the order of `values`: whether a submission of it was evaluated."""
+        """Whether a submission of each message was evaluated, in the order of `values`."""
         made = {submission.message for submission in self.submissions}
         return [message in made for message in range(self._message_count)]
 
     @property
     def _message_count(self) -> int:
-        """Tools are not called for the last reply where no call could be read in it."""
+        """Number of messages; tools are not called for the last reply where no call could be read in it."""
         return max(1, self._messages, len(self.replies))

@@ -113,7 +113,7 @@ class KernelEnvironment(Environment[KernelAction, KernelObservation, PKBState]):
             self._session.close()
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """For the web page and `/metadata`."""
+        """Name, version and description, for the web page and `/metadata`."""
         return EnvironmentMetadata(
             name="pkb",
             description="87 multi-GPU kernel problems: a source is compiled, run, checked, timed and profiled",

@@ -6,17 +6,14 @@ import asyncio
 import functools
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import verifiers.v1 as vf
 
+from pkb_gym.adapters.async_session import in_thread
 from pkb_gym.envs.loop import TurnResult
 from pkb_verifiers.config import SubmitConfig
 from pkb_verifiers.state import EvaluatedSource, KernelState, judged
-
-SIDE_BY_SIDE = 256
-"""Submissions that wait for the service at a time; the service has its own order."""
 
 
 class KernelToolset(vf.Toolset[SubmitConfig, KernelState]):
@@ -26,7 +23,6 @@ class KernelToolset(vf.Toolset[SubmitConfig, KernelState]):
 
     def __init__(self, config: SubmitConfig) -> None:
         super().__init__(config)
-        self._threads = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="pkb-submit")
         self._locks: weakref.WeakValueDictionary[tuple[str | None, str | None], asyncio.Lock]
         self._locks = weakref.WeakValueDictionary()
 
@@ -38,8 +34,7 @@ class KernelToolset(vf.Toolset[SubmitConfig, KernelState]):
             source: The complete source file of the kernel, in one of the languages that the task accepts.
         """
         state = self.state
-        loop = asyncio.get_running_loop()
-        reply, is_over = await loop.run_in_executor(self._threads, self._judge, state.model_copy(deep=True), source)
+        reply, is_over = await in_thread(self._judge, state.model_copy(deep=True), source)
         if reply.turn is not None:
             feedback = reply.turn.feedback
             record = None if feedback is None else feedback.model_dump(mode="json")

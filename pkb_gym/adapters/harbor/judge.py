@@ -22,8 +22,8 @@ REPLY_S, PAUSE_S = 60.0, 2.0
 WAIT_S = 30
 BUSY = (429, 502, 503, 504)
 MAX_CHARS = (1 << 20) + 1
-"""Of an artefact: one more than a source may have. The service refuses a source that is too long, which has a reward,
-and does not read a request that is far longer, which would have none."""
+"""Length of an artefact: one more than a source may have. The service refuses a source that is too long, which has a
+reward, and does not read a request that is far longer, which would have none."""
 
 
 class Unjudged(Exception):

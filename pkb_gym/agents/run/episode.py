@@ -49,7 +49,7 @@ class EpisodePlan:
     sample: int
 
     def seed(self, run_seed: int) -> int:
-        """Of inputs and agent: differs between episodes, and is the same whenever the run is repeated."""
+        """The seed of inputs and agent, which differs between episodes and is the same in repeated runs."""
         digest = hashlib.sha256(f"{run_seed} {self.problem.name} {self.sample}".encode()).digest()
         return int.from_bytes(digest[:4], "big") // 2
 

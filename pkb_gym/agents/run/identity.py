@@ -43,7 +43,7 @@ class RunIdentity(Record):
     hardware: str | None = None
     """Processor or GPU that kernels run on; None where a service judges."""
     requested: EvalConfig
-    """How submissions are judged, as requested."""
+    """Configuration of evaluations, as requested."""
     resolved: dict[str, ResolvedConfig]
     """Configuration of evaluations by problem, where the source does not decide it."""
 
