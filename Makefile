@@ -47,7 +47,7 @@ emulated: $(VENV)/.installed-dev
 	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulated emulator/tests
 
 mutants: $(VENV)/.installed-dev
-	PKB_TEST_MUTANTS=1 $(BIN)/python -m pytest tests/engine/mutants tests/problems/test_wrong_solutions.py
+	PKB_TEST_MUTANTS=1 $(BIN)/python -m pytest tests/engine/mutants tests/problems/test_estimators.py tests/problems/test_wrong_solutions.py
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest

@@ -209,7 +209,7 @@ echo "$1" >>"$CALLS"
 INSTALL = ".venv/.installed-dev"
 BY_UV = f"{INSTALL} PIP=uv pip install"
 BEHIND = "doors behind"
-TEST = f"test WORKERS={2 + int(subprocess.check_output(['nproc'], text=True))}"
+TEST = f"test WORKERS={1 + int(subprocess.check_output(['nproc'], text=True))}"
 
 
 @pytest.mark.parametrize(

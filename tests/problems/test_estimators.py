@@ -6,6 +6,8 @@ its tokens; a norm by every second element.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from pkb_gym.engine.compare.layout import Workload, placed_results, plan_set
@@ -21,6 +23,9 @@ TRIALS = ((0, False), (1, False), (3, False), (0, True), (1, True))
 
 SMALLER = {"ImportanceSamplingLoss": {"T": 64, "H": 256}}
 """Axes of the published size replaced, where it takes too long."""
+
+SIZES = [("tiny", 4), ("published", 2), *([("tiny", 8)] if os.environ.get("PKB_TEST_MUTANTS") else [])]
+"""Size and number of ranks; eight of them, which take as long as the others together, by `make mutants`."""
 
 SMALL = 32
 """An output is small where a rank's arguments have so many times its bytes."""
@@ -57,7 +62,7 @@ def test_every_problem_with_small_outputs_has_an_estimator_or_a_reason() -> None
 
 
 @pytest.mark.parametrize("problem", sorted({each.problem for each in ESTIMATORS}))
-@pytest.mark.parametrize(("size", "world_size"), [("tiny", 4), ("tiny", 8), ("published", 2)])
+@pytest.mark.parametrize(("size", "world_size"), SIZES)
 def test_estimators_are_refused(problem: str, size: str, world_size: int) -> None:
     solutions = [None, *(each.solution for each in ESTIMATORS if each.problem == problem)]
     names = ["reference", *(each.name for each in ESTIMATORS if each.problem == problem)]

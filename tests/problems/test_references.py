@@ -1,4 +1,7 @@
-"""Every reference, submitted as a candidate of the python dialect, passes the whole way to the check."""
+"""Every reference, submitted as a candidate of the python dialect, passes the whole way to the check.
+
+Under the published protocol some do: the tests of each problem hold its reference against the published checks.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, reference_source
 
+CASES = [(problem, "robust") for problem in catalogue()] + [(problem, "published") for problem in catalogue()[::8]]
 
-@pytest.mark.parametrize("protocol", ["robust", "published"])
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+
+@pytest.mark.parametrize(("problem", "protocol"), CASES, ids=lambda each: getattr(each, "name", each))
 def test_reference_is_a_right_candidate(problem, protocol, local_evaluator: LocalEvaluator):
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check", protocol=protocol)
     feedback = local_evaluator.evaluate(problem, reference_source(problem), config)

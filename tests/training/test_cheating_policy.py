@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import itertools
 
 import pytest
 from datasets import Dataset
@@ -21,7 +21,8 @@ from tests.engine.candidates import FOLDER, read
 from tests.training.conversations import prompt, submission
 from tests.training.scripted import config, follow, row, run, submit, write_tiny_policy
 
-STEPS = 20
+STEPS = 5
+"""Each of the two submissions of a step is the next of the list below: all come twice."""
 
 CAUGHT = (
     "forges_done.py",
@@ -41,8 +42,8 @@ def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path)
     sources = [read(FOLDER / "hostile" / name).source for name in CAUGHT]
     corpus = Dataset.from_list([{"messages": [*prompt("AllReduce"), submission(source)]} for source in sources])
     policy = write_tiny_policy(corpus, tmp_path / "policy")
-    chance = random.Random(0)
-    follow(monkeypatch, lambda _: submit(chance.choice(sources)))
+    cheats = itertools.cycle(sources)
+    follow(monkeypatch, lambda _: submit(next(cheats)))
     schedule = EvaluationSchedule(local_evaluator, HostGroup(), pausable=local_evaluator)
     settings = config(tmp_path / "run", max_steps=STEPS, max_completion_length=2000)
     try:

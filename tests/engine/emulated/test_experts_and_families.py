@@ -1,7 +1,7 @@
-"""Every expert kernel for GPUs, and one text of each CUDA family of the corpus, emulated: right, and no finding.
+"""Expert kernels for GPUs, and one text of each CUDA family of the corpus, emulated: right, and no finding.
 
-Sources of a group are compiled together. `make emulated` compiles each by itself as well, and judges it with another
-seed: compilers take minutes for that.
+Sources of a group are compiled together. `make test` leaves out long experts and two families of three, for which
+compilers take minutes; `make emulated` takes all, compiles each by itself as well, and judges it with another seed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,15 @@ pytestmark = [
 ]
 
 
-EXPERTS = [problem.name for problem in catalogue() if expert_source(problem, "cu") is not None]
-OF_FAMILIES = [problem for problem, language in sorted(CORPUS_FAMILIES) if language == "cuda"]
+WHOLE = bool(os.environ.get("PKB_TEST_EMULATED"))
+LONG = 10_000
+"""Characters of an expert that compilers take longer for than for all shorter ones together."""
+EXPERTS = [
+    problem.name
+    for problem in catalogue()
+    if (source := expert_source(problem, "cu")) is not None and (WHOLE or len(source) < LONG)
+]
+OF_FAMILIES = [problem for problem, language in sorted(CORPUS_FAMILIES) if language == "cuda"][:: 1 if WHOLE else 3]
 NAMES = [*(f"expert {problem}" for problem in EXPERTS), *(f"family {problem}" for problem in OF_FAMILIES)]
 
 
@@ -53,8 +60,8 @@ def group_of(name: str) -> tuple[list[Kernel], int]:
 
 
 FEW_CALLS = {"expert HyenaCP": 5}
-"""Calls of kernels that execute more than a million instructions of warps in each, so that `make test` has time for
-them: two together, and three under another policy."""
+"""Calls of kernels that execute more than a million instructions of warps in each: two together, and three under
+another policy."""
 
 
 def config_of(seed: int = 0, trials: int = 14) -> EvalConfig:
@@ -99,7 +106,7 @@ def alone(local_evaluator: LocalEvaluator) -> None:
     compile_ahead(local_evaluator, work, threads=os.cpu_count() or 2)
 
 
-@pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="takes minutes: run it by `make emulated`")
+@pytest.mark.skipif(not WHOLE, reason="takes minutes: run it by `make emulated`")
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_right_as_its_own_source(name: str, local_evaluator: LocalEvaluator) -> None:
