@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -14,6 +15,7 @@ from rich.text import Text
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure, Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, three_digits, time_text
@@ -33,6 +35,7 @@ MAX_LOG_LINES = 12
 MAX_OUTPUT_LINES = 12
 MAX_LINE_CHARS = 400
 MAX_MISMATCHES = 2
+MAX_FINDINGS = 4
 MAX_RANKS = 8
 CPU_COLUMNS = ("put", "got", "link")
 GPU_COLUMNS = ("overlap", "a wait", "sent", "received")
@@ -127,6 +130,8 @@ def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, Renderabl
     rows += [("sanitizer", Text(f"{report.sanitizer}: {report.summary}")) for report in feedback.sanitizers]
     if feedback.output.strip():
         rows.append(("output", _output(feedback.output)))
+    if feedback.emulation is not None:
+        rows += [(name, text) for name, text in _detected(feedback.emulation, feedback.message)]
     if feedback.check is not None:
         rows.append(("check", _check(feedback)))
     if feedback.timing is not None:
@@ -181,6 +186,14 @@ def _output(output: str) -> Text:
     earlier = len(lines) - MAX_OUTPUT_LINES
     head = [f"... {earlier} earlier lines"] if earlier > 0 else []
     return Text("\n".join([*head, *(cut_middle(line, MAX_LINE_CHARS) for line in lines[-MAX_OUTPUT_LINES:])]))
+
+
+def _detected(emulation: Emulation, message: str) -> Iterator[tuple[str, Text]]:
+    """Findings of the detector that the failure does not hold already."""
+    others = [finding for finding in emulation.findings if finding.text not in message]
+    for finding in others[:MAX_FINDINGS]:
+        style = "dim" if finding.finding_class == "benign" else "yellow"
+        yield (finding.finding_class or "finding").replace("_", " "), Text(str(finding), style=style)
 
 
 def _check(feedback: Feedback) -> RenderableType:

@@ -45,7 +45,11 @@ class Finding:
     Attributes:
         kind: "race", "out_of_bounds", "uninitialised_read", "misaligned", "divergent_barrier", "mbarrier_leak" or
             "bulk_copy_leak".
+        finding_class: Class of a race: "unsynchronised" (no flag or barrier leads from one access to the other),
+            "weak_order" (a flag does, without the release, acquire, scope or proxy that PTX asks for) or "benign" (both
+            store the same value); None for other findings.
         message: One line with both accesses, their source lines, and a remedy.
+        exposure: What a GPU would have to do for the outputs to show a race; None for other findings.
         first: The earlier access; None where the finding has none.
         second: The later access; None where the finding has none.
         owner: Rank whose memory it is; None where it is unknown.
@@ -54,7 +58,9 @@ class Finding:
     """
 
     kind: str
+    finding_class: str | None
     message: str
+    exposure: str | None
     first: Access | None
     second: Access | None
     owner: int | None
@@ -72,7 +78,9 @@ class Finding:
         """A finding from parsed JSON."""
         return cls(
             kind=parsed["kind"],
+            finding_class=parsed["class"],
             message=parsed["message"],
+            exposure=parsed["exposure"],
             first=Access.parse(parsed["first"]),
             second=Access.parse(parsed["second"]),
             owner=parsed["owner"],

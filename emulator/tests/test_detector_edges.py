@@ -139,7 +139,6 @@ ORDERED = {
     "block barrier": block("1 0 * bar.sync 0 :2"),
     "named barrier of two warps": block("1 0 * bar.sync 3 :2"),
     "arrive and sync": block("1 0 0-31 bar.arrive 1 :2\n1 0 32-63 bar.sync 1 :3"),
-    "two stores of the same value": block("", "1 0 32 st.shared.same.u32 0x900000 :9"),
     "warp barrier": block("1 0 0-31 bar.warp.sync :2", "1 0 5 ld.shared.u32 0x900000 :9"),
     "same thread": block("", "1 0 0 ld.shared.u32 0x900000 :9"),
     "mbarrier": block(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.records.emulation import Emulation
+from pkb_gym.engine.records.emulation import DetectedError, Emulation
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
@@ -153,8 +153,8 @@ def _emulation_text(emulation: Emulation, message: str) -> str:
         f"Emulated GPUs: {emulation.calls} calls of each rank, {emulation.warp_instructions} warp instructions, under "
         f"these orders of execution (policy, seed): {schedules}."
     ]
-    others = [finding for finding in emulation.findings if finding not in message]
-    lines += [f"- {finding}" for finding in others[:MAX_FINDINGS]]
+    others = [finding for finding in emulation.findings if finding.text not in message]
+    lines += [f"- {_finding_text(finding)}" for finding in others[:MAX_FINDINGS]]
     lines += [f"- {advice}" for advice in emulation.advice[:MAX_ADVICE]]
     lines += [
         f"- a call of rank {link.rank} reads {link.read_bytes_per_call:.0f} bytes of rank {link.owner}'s memory and "
@@ -162,6 +162,12 @@ def _emulation_text(emulation: Emulation, message: str) -> str:
         for link in emulation.links[:MAX_LINKS]
     ]
     return "\n".join(lines)
+
+
+def _finding_text(finding: DetectedError) -> str:
+    """The finding; one that does not fail says so first."""
+    notes = {"weak_order": "warning, no failure by itself: ", "benign": "no failure: "}
+    return notes.get(finding.finding_class or "", "") + str(finding)
 
 
 def _findings_text(feedback: Feedback) -> str:

@@ -66,7 +66,8 @@ def debug_config(config: EvalConfig, args: argparse.Namespace) -> EvalConfig:
     """
     if args.keep is not None and config.device == "emulated":
         raise ConfigError(
-            "--keep writes calls for gdb and compute-sanitizer to run; on device emulated leave it out, and use --race"
+            "--keep writes calls for gdb and compute-sanitizer to run; on device emulated leave it out: the "
+            "race detector names lines"
         )
     if not (args.debug or args.sanitize):
         return config

@@ -31,7 +31,7 @@ STARTING_COMMAND = "starting the command"
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
 pkb eval AllReduce kernel.cu --trace timeline.json
-pkb eval AllReduce kernel.cu --device emulated --race --world-size 2
+pkb eval AllReduce kernel.cu --device emulated --world-size 2
 pkb eval AllReduce kernel.cpp --watch
 pkb eval AllReduce kernel.cpp --sanitize address,undefined --keep run --dump wrong
 pkb eval ./my_problem kernel.cpp"""

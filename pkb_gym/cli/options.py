@@ -57,6 +57,10 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+RACE_MODES: dict[str, bool | str] = {"on": True, "off": False, "strict": "strict"}
+"""Value of `--race` -> `EvalConfig.detect_races`."""
+
+
 def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     """Adds every option that `evaluation_config` reads."""
     add_machine_options(parser)
@@ -82,8 +86,9 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--race",
-        action="store_true",
-        help="on device emulated: run the race detector, which names races by their lines",
+        choices=RACE_MODES,
+        help="on device emulated: whether the race detector runs, which names races by their lines; strict also fails "
+        "order that PTX calls too weak (default: on)",
     )
 
 
@@ -125,7 +130,7 @@ def evaluation_config(args: argparse.Namespace) -> EvalConfig:
     Raises:
         ConfigError: a field takes no such value.
     """
-    of_evaluation = {"timeout_s": args.timeout, "detect_races": args.race}
+    of_evaluation = {"timeout_s": args.timeout, "detect_races": None if args.race is None else RACE_MODES[args.race]}
     return checked_config(_given(args, (*MACHINE_FIELDS, "language", "until", "seed")) | of_evaluation)
 
 

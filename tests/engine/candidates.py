@@ -6,7 +6,8 @@ The first lines of a file are comments of the form `key: value`:
             (one of several where it is the driver's to decide: runtime_error|passed)
     race: <a kind of `Race`>       the only one that is right, where it is a race
     edge: <departure, scope ...>   that the detector misses (`detector_races.h`), in races/, which are run emulated as
-                                   those in styles/ are, honest kernels of many ways to synchronise
+                                   those in styles/ are, honest kernels of many ways to synchronise, where it is the
+                                   edge of a warning
     problem: name                  (default AllReduce)
     world_size, until, memory_mib, compile_timeout_s: as in EvalConfig (default 2, check, the evaluator's own, 60)
     needs: bubblewrap              could harm the machine, or cannot be refused, without it

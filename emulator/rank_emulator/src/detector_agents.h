@@ -18,8 +18,10 @@ constexpr Time kAlways = ~Time(0);
 struct Record {
   Key who = 0;                      // warp, stream or channel
   Time time = 0;                    // 0: none
-  uint32_t site : 31 = 0;           // of `Sites`
+  uint32_t site : 29 = 0;           // of `Sites`
   uint32_t precedes_write : 1 = 0;  // of a read: it came before its cell's last write, and has not observed it
+  uint32_t follows_own : 1 = 0;     // of a read: a store of its own block precedes it, of the value that it reads
+  uint32_t has_equals : 1 = 0;      // of a write: stores of the same value stand beside it, in `EqualStores`
   uint32_t lanes = 0;               // of a warp
 
   Record() = default;

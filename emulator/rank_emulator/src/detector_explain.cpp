@@ -12,7 +12,9 @@ bool begins(const std::string& text, const char* with) { return text.rfind(with,
 }  // namespace
 
 void Races::found(const Record& earlier, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
-  if (!report_.is_new(FindingKind::kRace, earlier.site, access.site)) return;
+  const bool is_new = report_.is_new(FindingKind::kRace, earlier.site, access.site);
+  Finding* const weak = is_new ? nullptr : report_.weak(FindingKind::kRace, earlier.site, access.site);
+  if (!is_new && !weak) return;
   Finding finding;
   finding.kind = FindingKind::kRace;
   finding.first = report_.describe_access(earlier);
@@ -20,7 +22,58 @@ void Races::found(const Record& earlier, const Accessor& who, const Record& acce
   finding.call = report_.call_of(access);
   report_.describe_place(finding, address, bytes);
   explain(finding, earlier, who, access);
+  finding.finding_class = class_of(finding, earlier, who, access);
+  if (weak) {
+    if (finding.finding_class != FindingClass::kUnsynchronised) return;
+    finding.occurrences = weak->occurrences;
+    *weak = std::move(finding);
+    return;
+  }
   report_.add(std::move(finding), earlier.site, access.site);
+}
+
+void Races::found_equal(const Record& earlier, const Record& access, uint64_t address, uint32_t bytes) {
+  if (!report_.is_new(FindingKind::kRace, earlier.site, access.site, true)) return;
+  Finding finding;
+  finding.kind = FindingKind::kRace;
+  finding.finding_class = FindingClass::kBenign;
+  finding.missing = MissingEdge::kEqualStores;
+  finding.first = report_.describe_access(earlier);
+  finding.second = report_.describe_access(access);
+  finding.call = report_.call_of(access);
+  report_.describe_place(finding, address, bytes);
+  report_.add(std::move(finding), earlier.site, access.site);
+}
+
+FindingClass Races::class_of(const Finding& finding, const Record& earlier, const Accessor& who,
+                             const Record& access) const {
+  const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
+  const auto weak_if = [](bool is_weak) { return is_weak ? FindingClass::kWeakOrder : FindingClass::kUnsynchronised; };
+  switch (finding.missing) {
+    case MissingEdge::kScope:
+    case MissingEdge::kFenceScope:
+    case MissingEdge::kRelease:
+    case MissingEdge::kAcquire: return FindingClass::kWeakOrder;
+    // A plain store that a strong load polls, or data behind it. Other plain accesses to what others access by strong ones
+    // lose updates, or read what no flag announces.
+    case MissingEdge::kWeakFlag: {
+      const auto polls = [](const Site& plain, const Site& strong) {
+        return !plain.is_strong && plain.operation == Operation::kWrite && strong.operation == Operation::kRead;
+      };
+      return weak_if(finding.edge_from.present || polls(of_earlier, of_access) || polls(of_access, of_earlier));
+    }
+    case MissingEdge::kMixedSize:
+      return weak_if(of_earlier.operation != Operation::kAtomic && of_access.operation != Operation::kAtomic);
+    // GPUs do let a bulk copy overtake loads before a barrier of the block or the warp. A tile that its readers give back
+    // by an mbarrier, as pipelines of libraries do without a fence, is not known to have been overwritten early.
+    case MissingEdge::kProxyFence: {
+      const Past barriers{ClockRef(), who.past->block_time, who.past->warp_time};
+      const bool is_own = earlier.who == who.own_warp && (earlier.lanes & ~who.own_lanes) == 0;
+      return weak_if(of_earlier.operation == Operation::kRead && !is_own &&
+                     !agents_.in_past(barriers, who.own_warp, who.block, who.in_block, earlier));
+    }
+    default: return FindingClass::kUnsynchronised;
+  }
 }
 
 void Races::explain(Finding& finding, const Record& earlier, const Accessor& who, const Record& access) {
@@ -94,6 +147,8 @@ bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, cons
       const Release& release = *edge.from;
       const bool is_writers = edge.reason == MissingEdge::kRelease || edge.reason == MissingEdge::kFenceScope;
       finding.missing = is_writers && fence_covers(edge, earlier) ? MissingEdge::kAcquire : edge.reason;
+      const bool has_fence = release.is_release || release.fences[0].time >= earlier.time;
+      if (finding.missing == MissingEdge::kFenceScope && !has_fence) finding.missing = MissingEdge::kRelease;
       const uint32_t fence = finding.missing == MissingEdge::kFenceScope && !release.is_release ? release.fences[0].site : 0;
       const uint32_t from_site = fence ? fence : release.site;
       finding.edge_from = report_.describe_access(Record{release.warp, release.time, from_site, 1u << edge.from_lane});

@@ -38,7 +38,7 @@ void Flags::learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const C
 std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint32_t lanes, const Site& site,
                                                            uint32_t site_number) {
   const bool is_release = releases(site.order);
-  const Time time = is_release ? clocks_.tick() : warp.epoch;
+  const Time time = clocks_.tick();  // of relaxed stores too, so that a message can tell what came before the store
   const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform();
   std::vector<std::shared_ptr<const Release>> all(kLanes);
   std::shared_ptr<const Release> shared;
@@ -55,7 +55,7 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
     }
     all[size_t(lane)] = shared;
   }
-  if (is_release) warp.epoch = clocks_.now();
+  warp.epoch = clocks_.now();
   return all;
 }
 
@@ -176,6 +176,19 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
   if (reason != MissingEdge::kNone) {
     fail({published.release, published.lane, address, warp.key, news, warp.epoch, site_number, reason});
   }
+}
+
+void Flags::observe_plain(const Record& store, const Accessor& who, const Record& load, uint64_t address,
+                          const WarpState* writer) {
+  if (kind_of(store.who) != AgentKind::kWarp || kind_of(who.who) != AgentKind::kWarp) return;
+  auto release = std::make_shared<Release>();
+  release->warp = store.who;
+  release->lanes = store.lanes;
+  release->time = store.time;
+  release->site = store.site;
+  const int lane = __builtin_ctz(store.lanes);
+  if (writer) release->past = writer->past.at(lane);
+  fail({std::move(release), lane, address, who.who, who.lanes, load.time, load.site, MissingEdge::kWeakFlag});
 }
 
 // ---- fences ----

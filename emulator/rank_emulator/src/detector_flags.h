@@ -46,6 +46,10 @@ class Flags {
   // Words of a range are overwritten by plain stores, or their memory has gone.
   void forget(uint64_t address, uint64_t bytes);
 
+  // A strong load has observed a plain store, of a warp that may still run: no edge, but a flag all the same.
+  void observe_plain(const Record& store, const Accessor& who, const Record& load, uint64_t address,
+                     const WarpState* writer);
+
   void fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uint32_t site_number);
   void proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence);
 

@@ -29,6 +29,12 @@ BlockState& Kernels::block(const Launch& launch, uint32_t index) {
 
 WarpState& Kernels::warp(const Warp& of) { return block(*of.launch, of.block).warps.at(of.warp); }
 
+const WarpState* Kernels::running(Key warp) const {
+  if (kind_of(warp) != AgentKind::kWarp) return nullptr;
+  const auto found = running_.find(agents_.block_index_of(warp));
+  return found == running_.end() ? nullptr : &found->second->warps[index_of(warp) - agents_.block_of(warp).first_warp];
+}
+
 void Kernels::launch_begin(const Launch& launch) {
   Stream& on = stream(launch.stream, launch.rank);
   auto state = std::make_unique<GridState>();
@@ -66,6 +72,7 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
     warp.fences = PerLane<Fences>(fences);
     state.warps.push_back(std::move(warp));
   }
+  running_[state.number] = &state;
   last_ = nullptr;
 }
 
@@ -83,6 +90,7 @@ void Kernels::block_end(const Launch& launch, uint32_t index) {
     }
   }
   last_ = nullptr;
+  running_.erase(state.number);
   of.blocks.erase(index);
 }
 
@@ -91,6 +99,7 @@ void Kernels::launch_end(const Launch& launch) {
   Stream& on = stream(launch.stream, launch.rank);
   on.past.base = clocks_.join(on.past.base, of.end);
   last_ = nullptr;
+  for (const auto& [index, block] : of.blocks) running_.erase(block.number);
   grids_.erase(launch.id);
   published(on);
 }

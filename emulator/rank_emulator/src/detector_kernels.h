@@ -19,6 +19,8 @@ class Kernels {
   WarpState& warp(const Warp& of);
   BlockState& block(const Launch& launch, uint32_t index);
   GridState& grid(const Launch& launch);
+  // The state of the warp of a record; null where its block has ended, or where it is no warp.
+  const WarpState* running(Key warp) const;
 
   void launch_begin(const Launch& launch);
   void launch_end(const Launch& launch);
@@ -68,6 +70,7 @@ class Kernels {
   std::unordered_map<uint64_t, ClockRef> enqueued_;                      // by operation
   std::unordered_map<uint64_t, std::unordered_map<uint64_t, ClockRef>> events_;  // by event and generation
   std::unordered_map<uint64_t, std::unique_ptr<GridState>> grids_;       // by launch
+  std::unordered_map<uint32_t, const BlockState*> running_;              // by number
   std::unordered_map<int, std::vector<Call>> calls_;
   std::unordered_map<int, int64_t> current_calls_;
   uint64_t last_launch_ = 0;

@@ -90,7 +90,7 @@ class Detector : public Observer {
   Barriers barriers_{agents_, clocks_, flags_, kernels_};
   AsyncOperations async_{agents_, clocks_, flags_, kernels_, barriers_};
   Report report_;
-  Races races_{agents_, sites_, flags_, shadow_, report_};
+  Races races_{agents_, sites_, flags_, kernels_, shadow_, report_};
   Statistics statistics_;
   Span spans_[16];
   uint64_t arrival_operation_ = 0;  // the stream operation that has begun last

@@ -17,28 +17,114 @@ void Races::write(const Accessor& who, uint32_t site, uint64_t address, uint64_t
 
 void Races::write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
   const Record access{who.who, who.time, site, who.lanes};
-  shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t, uint32_t) {
-    if (cell.write.present()) note_read(cell, who, access);
-    else cell.write = access;
-  });
+  shadow_.for_cells(address, bytes,
+                    [&](Cell& cell, uint64_t at, uint32_t size) { write_same_cell(cell, who, access, at, size); });
 }
 
-void Races::read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
+bool Races::is_own_store(const Record& write, const Accessor& who) const {
+  return who.in_block && kind_of(write.who) == AgentKind::kWarp && agents_.block_index_of(write.who) == who.block;
+}
+
+void Races::read_cell(Cell& cell, const Accessor& who, const Record& of, uint64_t address, uint32_t bytes) {
+  Record access = of;
   const Record& last = cell.read;
-  if (last.who == access.who && last.time == access.time && last.lanes == access.lanes && last.site == access.site) return;
-  if (cell.write.present() && races(cell, cell.write, false, who, access)) found(cell.write, who, access, address, bytes);
+  if (last.who == access.who && last.time == access.time && last.lanes == access.lanes && last.site == access.site &&
+      !last.precedes_write) {  // a poll that comes after the write may observe it
+    return;
+  }
+  if (cell.write.present()) {
+    racing_.clear();
+    bool follows_own = false;
+    uint32_t without_own = who.own_lanes;  // lanes that have made none of the stores themselves
+    const auto visit = [&](const Record& write) {
+      if (write.who == who.own_warp && write.time <= who.own_time) without_own &= ~write.lanes;
+      if (races(cell, write, false, who, access)) racing_.push_back(write);
+      else follows_own = follows_own || is_own_store(write, who);
+    };
+    if (cell.write.has_equals) {
+      visit(cell.write);
+      equal_stores_.for_each(address, bytes, visit);
+      follows_own = follows_own || !without_own;
+      if (follows_own) racing_.clear();
+    } else if (races(cell, cell.write, false, who, access)) {
+      racing_.push_back(cell.write);
+    } else {
+      follows_own = is_own_store(cell.write, who);
+    }
+    for (const Record& write : racing_) {
+      const bool is_flag = sites_[access.site].is_strong && !sites_[write.site].is_strong;
+      if (is_flag) flags_.observe_plain(write, who, access, address, kernels_.running(write.who));
+      found(write, who, access, address, bytes);
+    }
+    access.follows_own = follows_own;
+  }
   note_read(cell, who, access);
+}
+
+// Stores that are unordered among themselves are kept side by side. Earlier reads race with this one, except those behind
+// a store of their own block that stands beside it.
+void Races::write_same_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
+  const Record last = cell.write;
+  const auto is_beside = [&](const Record& earlier) {
+    const Site& site = sites_[earlier.site];
+    return kind_of(earlier.who) == AgentKind::kWarp && !site.is_strong && site.proxy == Proxy::kGeneric;
+  };
+  equals_.clear();
+  const auto visit = [&](const Record& earlier) {
+    if (!races(cell, earlier, false, who, access)) return;
+    if (!is_beside(earlier)) return found(earlier, who, access, address, bytes);
+    if (earlier.who != access.who) found_equal(earlier, access, address, bytes);
+    const auto same = std::find_if(equals_.begin(), equals_.end(), [&](const Record& other) {
+      return other.who == earlier.who && other.time == earlier.time && other.site == earlier.site;
+    });
+    if (same != equals_.end()) same->lanes |= earlier.lanes;
+    else equals_.push_back(earlier);
+  };
+  if (last.has_equals) equal_stores_.for_each(address, bytes, visit);
+  if (last.present()) {
+    visit(last);
+    if (sites_[last.site].is_strong) flags_.forget(address, bytes);
+  }
+  constexpr size_t kMost = 64;
+  if (equals_.size() > kMost) equals_.erase(equals_.begin());
+  const auto check = [&](const Record& read) {
+    if (!races(cell, read, true, who, access)) return;
+    const bool is_equal = read.follows_own && kind_of(read.who) == AgentKind::kWarp &&
+                          std::any_of(equals_.begin(), equals_.end(), [&](const Record& store) {
+                            return agents_.block_index_of(store.who) == agents_.block_index_of(read.who);
+                          });
+    if (!is_equal) found(read, who, access, address, bytes);
+  };
+  if (cell.read.site == kManyReads) {
+    std::vector<Record>& set = shadow_.reads_of(cell);
+    std::for_each(set.begin(), set.end(), check);
+    std::erase_if(set, [&](const Record& read) { return agents_.ordered(who, read, false); });
+    for (Record& read : set) read.precedes_write = 1;
+    if (set.empty()) shadow_.clear_reads(cell);
+  } else if (cell.read.present()) {
+    check(cell.read);
+    if (agents_.ordered(who, cell.read, false)) cell.read = Record();
+    cell.read.precedes_write = 1;
+  }
+  cell.write = access;
+  cell.write.has_equals = !equals_.empty();
+  if (last.has_equals || cell.write.has_equals) equal_stores_.replace(address, bytes, equals_);
 }
 
 void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
   const Record& last = cell.write;
   if (last.who == access.who && last.time == access.time && last.lanes == access.lanes && last.site == access.site &&
-      !cell.read.present()) {
+      !cell.read.present() && !last.has_equals) {
     return;
   }
   const bool is_strong = sites_[access.site].is_strong;
   if (last.present()) {
     if (races(cell, last, false, who, access)) found(last, who, access, address, bytes);
+    if (last.has_equals) {
+      equal_stores_.for_each(address, bytes, [&](const Record& earlier) {
+        if (races(cell, earlier, false, who, access)) found(earlier, who, access, address, bytes);
+      });
+    }
     if (!is_strong && sites_[last.site].is_strong) flags_.forget(address, bytes);
   }
   // Polls that are not ordered with a strong store stay: a plain store that follows may race with them.
@@ -83,6 +169,7 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
     }
     if (cell.read.who == access.who && cell.read.time == access.time && cell.read.site == access.site) {
       cell.read.lanes |= access.lanes;
+      cell.read.follows_own &= access.follows_own;
       return;
     }
     shadow_.make_set(cell).push_back(access);
@@ -99,6 +186,7 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
     is_first = false;
     if (old.time == access.time) {
       old.lanes |= access.lanes;
+      old.follows_own &= access.follows_own;
       return;
     }
   }
@@ -122,8 +210,9 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
 
 bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read, const Accessor& who, const Record& access) {
   const Site& site = sites_[earlier.site];
-  // Reuse of what was read needs no proxy fence: the completion of the reader is enough.
-  const bool is_generic = !earlier_is_read && site.proxy != Proxy::kAsync && site.proxy != Proxy::kTensorMap;
+  // Reads count as well: a bulk copy may overwrite what a load that comes before it has not read yet, unless a proxy fence
+  // stands between them (PTX ISA 8.7.1, "Proxies").
+  const bool is_generic = site.proxy != Proxy::kAsync && site.proxy != Proxy::kTensorMap;
   if (agents_.ordered(who, earlier, is_generic)) {
     // Its own kernel's stores may be missing from the cache that ld.global.nc reads; what a peer has stored is not in
     // that cache unless it was read too early.

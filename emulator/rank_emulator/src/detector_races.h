@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "detector_async.h"
+#include "detector_equal_stores.h"
 #include "detector_report.h"
 #include "detector_shadow.h"
 
@@ -12,18 +13,21 @@ namespace pkb::emulator::detector {
 
 class Races {
  public:
-  Races(Agents& agents, Sites& sites, Flags& flags, Shadow& shadow, Report& report)
-      : agents_(agents), sites_(sites), flags_(flags), shadow_(shadow), report_(report) {}
+  Races(Agents& agents, Sites& sites, Flags& flags, Kernels& kernels, Shadow& shadow, Report& report)
+      : agents_(agents), sites_(sites), flags_(flags), kernels_(kernels), shadow_(shadow), report_(report) {}
 
   void read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
   void write(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
-  // A plain store of the value that is there races with no earlier access: its order among them changes nothing. Later
-  // stores of other values must be ordered after it.
+  // A plain store of the value that is there. Which of several such stores a thread reads makes no difference where the
+  // thread itself, or its block in an earlier phase, has made one of them; to all others it is a store like any.
   void write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
 
  private:
   void read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
   void write_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
+  void write_same_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
+  // Whether the lanes' own block has made a plain store before: `write` is ordered, or their own.
+  bool is_own_store(const Record& write, const Accessor& who) const;
   void note_read(Cell& cell, const Accessor& who, const Record& access);
   // Whether an earlier access races with this one.
   bool races(const Cell& cell, const Record& earlier, bool earlier_is_read, const Accessor& who, const Record& access);
@@ -31,8 +35,10 @@ class Races {
   bool is_observed(const Cell& cell, const Record& earlier, const Accessor& who);
 
   void found(const Record& earlier, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
+  void found_equal(const Record& earlier, const Record& access, uint64_t address, uint32_t bytes);
   // Which edge would have ordered them.
   void explain(Finding& finding, const Record& earlier, const Accessor& who, const Record& access);
+  FindingClass class_of(const Finding& finding, const Record& earlier, const Accessor& who, const Record& access) const;
   bool explain_flags(Finding& finding, const Record& earlier, const Accessor& who, const Record& access);
   bool explain_by_failed_edge(Finding& finding, const Record& earlier, const Accessor& who);
   MissingEdge missing_between(const Finding& finding, const Record& earlier, const Accessor& who,
@@ -44,8 +50,11 @@ class Races {
   Agents& agents_;
   Sites& sites_;
   Flags& flags_;
+  Kernels& kernels_;
   Shadow& shadow_;
   Report& report_;
+  EqualStores equal_stores_;
+  std::vector<Record> equals_, racing_;  // of the cell at hand
 };
 
 }  // namespace pkb::emulator::detector

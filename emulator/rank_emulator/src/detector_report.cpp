@@ -26,16 +26,23 @@ const char* text_of(Proxy proxy) {
 
 }  // namespace
 
-bool Report::is_new(FindingKind kind, uint32_t first_site, uint32_t second_site) {
-  const auto found = numbers_.find({kind, first_site, second_site});
+bool Report::is_new(FindingKind kind, uint32_t first_site, uint32_t second_site, bool is_benign) {
+  const auto found = numbers_.find({kind, first_site, second_site, is_benign});
   if (found == numbers_.end()) return true;
   if (found->second != kDropped) ++findings_[found->second].occurrences;
   return false;
 }
 
+Finding* Report::weak(FindingKind kind, uint32_t first_site, uint32_t second_site) {
+  const auto found = numbers_.find({kind, first_site, second_site, false});
+  if (found == numbers_.end() || found->second == kDropped) return nullptr;
+  Finding& finding = findings_[found->second];
+  return finding.finding_class == FindingClass::kWeakOrder && finding.occurrences <= kLooks ? &finding : nullptr;
+}
+
 void Report::add(Finding finding, uint32_t first_site, uint32_t second_site) {
   const bool is_kept = findings_.size() < most_;
-  numbers_[{finding.kind, first_site, second_site}] = is_kept ? findings_.size() : kDropped;
+  numbers_[{finding.kind, first_site, second_site, finding.finding_class == FindingClass::kBenign}] = is_kept ? findings_.size() : kDropped;
   if (!is_kept) {
     ++dropped_;
     return;

@@ -19,8 +19,11 @@ class Report {
          std::function<void(const std::string&)> found)
       : agents_(agents), sites_(sites), kernels_(kernels), regions_(regions), most_(most), found_(std::move(found)) {}
 
-  // Whether a finding of this kind and pair of sites is new; counts it if it is not.
-  bool is_new(FindingKind kind, uint32_t first_site, uint32_t second_site);
+  // Whether a finding of this kind and pair of sites is new; counts it if it is not. Benign ones are apart from others.
+  bool is_new(FindingKind kind, uint32_t first_site, uint32_t second_site, bool is_benign = false);
+  // The finding of a pair whose order is weak so far; null if there is none, or it has occurred so often that a further
+  // one is not looked at.
+  Finding* weak(FindingKind kind, uint32_t first_site, uint32_t second_site);
   // Adds a new one, and reports it.
   void add(Finding finding, uint32_t first_site, uint32_t second_site);
 
@@ -32,7 +35,8 @@ class Report {
   uint64_t dropped() const { return dropped_; }
 
  private:
-  using Pair = std::tuple<FindingKind, uint32_t, uint32_t>;
+  using Pair = std::tuple<FindingKind, uint32_t, uint32_t, bool>;
+  static constexpr uint64_t kLooks = 64;
   static constexpr size_t kDropped = ~size_t(0);
 
   const Agents& agents_;

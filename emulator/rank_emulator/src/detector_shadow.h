@@ -14,7 +14,7 @@
 
 namespace pkb::emulator::detector {
 
-constexpr uint32_t kManyReads = ~0u >> 1;  // as `site` of a cell's read: its `time` is 1 + the index of a set
+constexpr uint32_t kManyReads = ~0u >> 3;  // as `site` of a cell's read: its `time` is 1 + the index of a set
 
 struct Cell {
   Record write;

@@ -65,7 +65,9 @@ std::string json_of(const FoundAccess& access) {
 std::string json_of(const Finding& finding) {
   return Object()
       .add("kind", quoted(text_of(finding.kind)))
+      .add("class", finding.kind == FindingKind::kRace ? quoted(text_of(finding.finding_class)) : "null")
       .add("message", quoted(describe(finding)))
+      .add("exposure", text_or_null(exposure_of(finding)))
       .add("first", json_of(finding.first))
       .add("second", json_of(finding.second))
       .add("region", text_or_null(finding.region))
@@ -188,13 +190,18 @@ std::string remedy_of(const Finding& finding) {
     case MissingEdge::kFenceScope:
       return flag_text(finding) + " has a fence of too small a scope beside it: use " + needed_scope(finding);
     case MissingEdge::kRelease:
-      return flag_text(finding) + " is stored without release order, and without a fence after the data: use st.release" +
-             needed_scope(finding);
+      return flag_text(finding) + " is stored without release order, and its thread executes no fence of " + needed_scope(finding) +
+             " scope after the data: use st.release" + needed_scope(finding);
     case MissingEdge::kAcquire:
-      return flag_text(finding) + " is loaded without acquire order, and without a fence after it: use ld.acquire" + needed_scope(finding);
+      return flag_text(finding) + " is loaded without acquire order, and its thread executes no fence of " +
+             needed_scope(finding) + " scope after it: use ld.acquire" + needed_scope(finding);
     case MissingEdge::kWeakFlag:
+      if (finding.edge_from.present) {
+        return flag_text(finding) + " is stored by a plain store: use st.release" + needed_scope(finding);
+      }
       return "one of them is strong and the other a plain access: make both relaxed or stronger, with a scope that holds both";
     case MissingEdge::kMixedSize: return "both are strong, but of different sizes: access the word as a whole on both sides";
+    case MissingEdge::kEqualStores: return "both store the same value, so that their order makes no difference";
     case MissingEdge::kProxyFence:
       return "ordered, but in different proxies: execute fence.proxy.async after the first and before what orders them";
     case MissingEdge::kCompletion:
@@ -217,18 +224,55 @@ const char* text_of(FindingKind kind) {
   return kTexts[size_t(kind)];
 }
 
+const char* text_of(FindingClass finding_class) {
+  static const char* const kTexts[] = {"unsynchronised", "weak_order", "benign"};
+  return kTexts[size_t(finding_class)];
+}
+
 const char* text_of(MissingEdge edge) {
   static const char* const kTexts[] = {"none", "arrival", "departure", "no_synchronisation", "scope", "fence_scope",
                                        "release", "acquire", "weak_flag", "mixed_size", "proxy_fence", "completion",
-                                       "non_coherent", "block_barrier", "warp_barrier", "stream_order"};
+                                       "non_coherent", "block_barrier", "warp_barrier", "stream_order",
+                                       "equal_stores"};
   return kTexts[size_t(edge)];
 }
 
+std::string exposure_of(const Finding& finding) {
+  if (finding.kind != FindingKind::kRace) return "";
+  const bool is_read_first = finding.first.operation == "read";
+  switch (finding.missing) {
+    case MissingEdge::kNone: return "";
+    case MissingEdge::kArrival: return "a rank has to run ahead of the stream of its peer, which begins the call later";
+    case MissingEdge::kDeparture: return "a rank has to be slower at the end of the call than its peer";
+    case MissingEdge::kNoSynchronisation: return "the thread of the second access has to run ahead of that of the first";
+    case MissingEdge::kScope:
+    case MissingEdge::kFenceScope:
+      return "a cache inside the scope (L1 of a multiprocessor, L2 of a GPU) has to keep the flag or the data from the other thread";
+    case MissingEdge::kRelease:
+      return is_read_first ? "the store of the flag has to become visible before the first access has read"
+                           : "the store of the flag has to become visible ahead of the first access, as from two parts of the L2";
+    case MissingEdge::kAcquire: return "the reader has to perform the second access ahead of its load of the flag";
+    case MissingEdge::kWeakFlag: return "the compiler or the GPU has to move, join or delay the plain access, as both may";
+    case MissingEdge::kMixedSize: return "the GPU has to perform the wider access in parts";
+    case MissingEdge::kProxyFence:
+      return is_read_first ? "the asynchronous operation has to write before the load ahead of it has read"
+                           : "the asynchronous operation has to run before the store ahead of it reaches its proxy";
+    case MissingEdge::kCompletion: return "the asynchronous operation has to take longer than the way to the second access";
+    case MissingEdge::kNonCoherent: return "the read-only cache has to hold the bytes from before the store";
+    case MissingEdge::kBlockBarrier: return "the warp of the second access has to run ahead of that of the first";
+    case MissingEdge::kWarpBarrier: return "the lanes of the warp have to diverge, as independent thread scheduling allows";
+    case MissingEdge::kStreamOrder: return "the second stream has to run ahead of the first";
+    case MissingEdge::kEqualStores: return "a later version of the kernel has to store two values";
+  }
+  return "";
+}
+
 std::string describe(const Finding& finding) {
+  static const char* const kRaces[] = {"race", "weak order", "benign race"};
   const std::string bytes = std::to_string(finding.bytes) + " bytes of " + name_of_place(finding);
   switch (finding.kind) {
     case FindingKind::kRace:
-      return "race on " + bytes + ": " + name_of(finding.first) + ", then " + name_of(finding.second) + "; " + remedy_of(finding);
+      return std::string(kRaces[size_t(finding.finding_class)]) + " on " + bytes + ": " + name_of(finding.first) + ", then " + name_of(finding.second) + "; " + remedy_of(finding);
     case FindingKind::kOutOfBounds:
       return "out of bounds: " + name_of(finding.second) + " touches " + std::to_string(finding.bytes) +
              " bytes that belong to no tensor, at byte " + std::to_string(finding.offset) + " of " +
@@ -262,7 +306,7 @@ std::string describe(const Advice& advice) {
 
 std::string to_json(const FindingReport& report) {
   return Object()
-      .add("schema_version", "1")
+      .add("schema_version", "2")
       .add("findings", json_of(report.findings))
       .add("advice", json_of(report.advice))
       .add("links", json_of(report.links))

@@ -1,10 +1,10 @@
 // What the race detector finds, as typed records, and their JSON form for the Python side.
 //
 // The JSON is one object:
-//   {"schema_version": 1, "findings": [Finding ...], "advice": [Advice ...], "links": [Link ...], "dropped": int}
+//   {"schema_version": 2, "findings": [Finding ...], "advice": [Advice ...], "links": [Link ...], "dropped": int}
 // A Finding has the fields of the struct below by the same names; enumerations are texts (see the lists next to each),
-// an Access that is missing is null, and "message" is `describe()`, one line for the agent. Unknown texts and numbers
-// are null (line 0, file "", rank -1 never appear).
+// an Access that is missing is null, "message" is `describe()`, one line for the agent, and "exposure" is `exposure_of()`,
+// null where empty. Unknown texts and numbers are null (line 0, file "", rank -1 never appear).
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,13 @@ enum class FindingKind : uint8_t {
   kBulkCopyLeak,         // "bulk_copy_leak"
 };
 
+// What follows from a race.
+enum class FindingClass : uint8_t {
+  kUnsynchronised,       // "unsynchronised": no flag or barrier leads from one access to the other
+  kWeakOrder,            // "weak_order": a flag does, without the release, acquire, scope or proxy that PTX asks for
+  kBenign,               // "benign": both store the same value
+};
+
 // Why two accesses are not ordered: what would have ordered them.
 enum class MissingEdge : uint8_t {
   kNone,                 // "none": no edge is missing
@@ -31,8 +38,8 @@ enum class MissingEdge : uint8_t {
   kNoSynchronisation,    // "no_synchronisation": no flag or barrier leads from the first access to the second
   kScope,                // "scope": a flag's scope does not contain the other thread; edge_from, edge_to are the flag's accesses
   kFenceScope,           // "fence_scope": the same of a fence beside a relaxed flag
-  kRelease,              // "release": the flag is written without release and without a fence before it
-  kAcquire,              // "acquire": the flag is read without acquire and without a fence after it
+  kRelease,              // "release": the flag is written without release, and its thread executes no fence after the data
+  kAcquire,              // "acquire": the flag is read without acquire, and its thread executes no fence after it
   kWeakFlag,             // "weak_flag": a flag is accessed by a plain load or store
   kMixedSize,            // "mixed_size": two strong accesses that overlap in part only
   kProxyFence,           // "proxy_fence": ordered, but for fence.proxy.async on the way
@@ -41,6 +48,7 @@ enum class MissingEdge : uint8_t {
   kBlockBarrier,         // "block_barrier": two warps of one block without bar.sync between
   kWarpBarrier,          // "warp_barrier": two lanes of one warp without __syncwarp between
   kStreamOrder,          // "stream_order": two streams of one rank, or a stream and its host thread
+  kEqualStores,          // "equal_stores": two plain stores of the same value
 };
 
 // One side of a finding.
@@ -63,6 +71,7 @@ struct FoundAccess {
 
 struct Finding {
   FindingKind kind = FindingKind::kRace;
+  FindingClass finding_class = FindingClass::kUnsynchronised;  // "class", null for findings that are no races
   FoundAccess first;            // earlier in this execution; absent where a finding has one access
   FoundAccess second;
   std::string region;           // "argument", "output", "scratch", "signals", "segment", "allocation", "host", "global_variable",
@@ -108,7 +117,11 @@ struct FindingReport {
 };
 
 const char* text_of(FindingKind kind);
+const char* text_of(FindingClass finding_class);
 const char* text_of(MissingEdge edge);
+
+// What a GPU would have to do for the outputs to show a race; empty for other findings.
+std::string exposure_of(const Finding& finding);
 
 // One line: what, where, both accesses with their source lines, and the edge that is missing with the remedy.
 std::string describe(const Finding& finding);

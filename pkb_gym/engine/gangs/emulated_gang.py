@@ -199,7 +199,7 @@ class EmulatedGang:
         self.done = done = limited(done, self._world_size)
         if done.fault is not None:
             failure = _NAMED.get(done.fault.kind, Failure.RUNTIME_ERROR)
-            causes = [finding.text for finding in done.findings[:MAX_CAUSES]]
+            causes = [finding.text for finding in done.findings if finding.finding_class != "benign"][:MAX_CAUSES]
             raise GangFailed(failure, done.fault.rank, "\n".join([*causes, done.fault.text]))
         if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
             raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")

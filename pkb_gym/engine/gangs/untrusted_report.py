@@ -47,4 +47,7 @@ def _finding(finding: DetectorFinding, ranks: Sequence[int]) -> DetectorFinding:
         owner=finding.owner if finding.owner in ranks else None,
         tensor=None if finding.tensor is None else printable(finding.tensor, MAX_TEXT),
         text=printable(finding.text, MAX_TEXT),
+        first=None if finding.first is None else printable(finding.first, MAX_TEXT),
+        second=None if finding.second is None else printable(finding.second, MAX_TEXT),
+        exposure=None if finding.exposure is None else printable(finding.exposure, MAX_TEXT),
     )

@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 from dataclasses import dataclass, field
+from typing import cast
 
 from pkb_gym.engine.wire import abi
 from pkb_gym.engine.wire.arguments import unroll
@@ -21,6 +22,7 @@ from pkb_gym.engine.wire.emulated_orders import (
     CallMemory,
     DetectorFinding,
     Fault,
+    FindingClass,
     LoadCopies,
     NamedTensor,
     OpenWorld,
@@ -31,7 +33,7 @@ from pkb_gym.engine.wire.emulated_orders import (
 )
 from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.engine.wire.orders import Armed, Bound, Claims, Failed, Go, Load, Loaded
-from rank_emulator import EmulatorError, Ended, Finding, Outcome, RegionKind, Schedule, World
+from rank_emulator import Access, EmulatorError, Ended, Finding, Outcome, RegionKind, Schedule, World
 
 from . import confine
 from .crash import trace_native_code
@@ -293,7 +295,8 @@ class EmulatedRanks:
 
     def _with_findings(self, done: RanksDone) -> RanksDone:
         found = self._world.findings()
-        findings = tuple(map(_finding, found.findings[:MAX_FINDINGS]))
+        worst_first = sorted(found.findings, key=lambda each: CLASSES.index(each.finding_class))
+        findings = tuple(map(_finding, worst_first[:MAX_FINDINGS]))
         advice = tuple(line[:MAX_TEXT] for line in found.advice[:MAX_FINDINGS])
         links = tuple(PeerBytes(link.rank, link.owner, link.read_bytes, link.written_bytes) for link in found.links)
         return RanksDone(done.claims, done.fault, done.instructions, findings, advice, links)
@@ -306,8 +309,28 @@ def _fault(ended: Ended) -> Fault:
     return Fault(FAULTS.get(ended.outcome, "runtime_error"), ended.rank, ended.message[:MAX_TEXT])
 
 
+CLASSES = (None, "unsynchronised", "weak_order", "benign")
+"""Classes of findings, the worst first; None stands for errors that are no races."""
+
+
 def _finding(found: Finding) -> DetectorFinding:
-    return DetectorFinding(found.kind, found.rank, found.owner, found.tensor, found.message[:MAX_TEXT])
+    return DetectorFinding(
+        kind=found.kind,
+        rank=found.rank,
+        owner=found.owner,
+        tensor=found.tensor,
+        text=found.message[:MAX_TEXT],
+        finding_class=cast("FindingClass | None", found.finding_class),
+        first=_line_of(found.first),
+        second=_line_of(found.second),
+        exposure=found.exposure,
+    )
+
+
+def _line_of(access: Access | None) -> str | None:
+    if access is None or access.file is None:
+        return None
+    return f"{os.path.basename(access.file)}:{access.line}"[:MAX_TEXT]
 
 
 def _error_text(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import Field, StrictBool, field_validator
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
@@ -91,8 +91,9 @@ class EvalConfig(Record):
     sanitize: tuple[Sanitizer, ...] = ()
     """Sanitizers that the checked calls are run under first, in the standalone harness: those of g++ for C++ sources,
     tools of compute-sanitizer for CUDA sources. Includes `debug`."""
-    detect_races: bool = Field(default=False, strict=True)
-    """Whether every access to memory is checked for what orders it; on the device "emulated" alone."""
+    detect_races: StrictBool | Literal["strict"] | None = None
+    """Whether every access to memory is checked for what orders it; by default it is on the device "emulated", and on
+    others it cannot be. "strict" also fails races of class "weak_order", as the letter of PTX's memory model does."""
 
     @field_validator("size")
     @classmethod
@@ -123,7 +124,7 @@ class ResolvedConfig(Record):
     trace: bool = False
     debug: bool = False
     sanitize: tuple[Sanitizer, ...] = ()
-    detect_races: bool = False
+    detect_races: bool | Literal["strict"] = False
 
     @field_validator("size")
     @classmethod
@@ -200,7 +201,7 @@ def resolve(
         trace=config.trace,
         debug=debug,
         sanitize=tuple(dict.fromkeys(config.sanitize)),
-        detect_races=config.detect_races,
+        detect_races=device == "emulated" if config.detect_races is None else config.detect_races,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pkb_gym.engine.records.base import Record
 
 
@@ -18,6 +20,29 @@ class LinkTraffic(Record):
     """Bytes of stores, copies and atomics in a call, on average."""
 
 
+class DetectedError(Record):
+    """A finding of the detector."""
+
+    kind: str
+    """Such as "race", "out_of_bounds" or "uninitialised_read"."""
+    finding_class: Literal["unsynchronised", "weak_order", "benign"] | None = None
+    """Of a race: no flag or barrier leads from one access to the other ("unsynchronised", which fails); a flag does,
+    without the release, acquire, scope or proxy that PTX asks for ("weak_order", which fails where a schedule shows
+    wrong outputs, and where races are detected strictly); both store the same value ("benign"). None for others."""
+    first: str | None = None
+    """Line of the earlier access, such as "kernel.cu:12"; None where it is unknown or there is one access."""
+    second: str | None = None
+    """Line of the later access, or of the only one; None where it is unknown."""
+    text: str
+    """One line: both accesses, what is missing between them, and the remedy."""
+    exposure: str | None = None
+    """What a GPU would have to do for outputs to show the race; None for other findings."""
+
+    def __str__(self) -> str:
+        """The line, and behind it what would show the race."""
+        return self.text if self.exposure is None else f"{self.text}. To show it, {self.exposure}"
+
+
 class Emulation(Record):
     """How a candidate ran on emulated GPUs; nothing of it is a time."""
 
@@ -27,8 +52,8 @@ class Emulation(Record):
     """Calls of each rank, under all schedules."""
     warp_instructions: int
     """Warp instructions that were executed, on all ranks."""
-    findings: tuple[str, ...] = ()
-    """Findings of the detector, a line each; with `config.detect_races` alone, as all that follows."""
+    findings: tuple[DetectedError, ...] = ()
+    """Findings of the detector, the worst first; with `config.detect_races` alone, as all that follows."""
     advice: tuple[str, ...] = ()
     """Accesses that move more than they need, by line of the source."""
     links: tuple[LinkTraffic, ...] = ()

@@ -14,7 +14,7 @@ from pkb_gym.engine.gangs.candidate_gang import BlockSetting
 from pkb_gym.engine.gangs.emulated_gang import TOGETHER, EmulatedGang
 from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.config import ResolvedConfig
-from pkb_gym.engine.records.emulation import Emulation, LinkTraffic
+from pkb_gym.engine.records.emulation import DetectedError, Emulation, LinkTraffic
 from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls
 from pkb_gym.engine.stages.block_staging import BlockStaging
@@ -92,7 +92,7 @@ class _EmulatedCheck:
         run.feedback.complete(Stage.RUN)
         run.feedback.check = report if self._earlier is None else joined(self._earlier, report)
         self._earlier = run.feedback.check
-        if findings := self._findings():
+        if findings := [finding for finding in self._findings() if self._fails(finding)]:
             raise self._found(findings)
         if not report.passed or finished.late:
             raise self._wrong(plan, schedule, report, finished)
@@ -120,7 +120,7 @@ class _EmulatedCheck:
             schedules=tuple(self._schedules),
             calls=self._calls,
             warp_instructions=done.instructions,
-            findings=tuple(finding.text for finding in done.findings),
+            findings=tuple(map(_detected, done.findings)),
             advice=done.advice,
             links=_traffic(done.links, self._calls),
         )
@@ -128,11 +128,17 @@ class _EmulatedCheck:
     def _findings(self) -> Sequence[DetectorFinding]:
         return () if self._gang.done is None else self._gang.done.findings
 
+    def _fails(self, finding: DetectorFinding) -> bool:
+        """Whether a finding is a failure whatever the outputs are."""
+        if finding.finding_class == "weak_order":
+            return self._run.config.detect_races == "strict"
+        return finding.finding_class != "benign"
+
     def _found(self, findings: Sequence[DetectorFinding]) -> Stopped:
-        """The failure that the detector has found, whatever the outputs are."""
+        """The failure of these findings."""
         feedback, first = self._run.feedback, findings[0]
         races = [finding for finding in findings if finding.kind == "race"]
-        text = "\n".join(finding.text for finding in findings[:MAX_LINES])
+        text = "\n".join(map(str, map(_detected, findings[:MAX_LINES])))
         if not races:
             return feedback.stop(Failure.RUNTIME_ERROR, text, first.rank)
         race = races[0]
@@ -149,12 +155,20 @@ class _EmulatedCheck:
             if worst.reason != "values" or schedule == TOGETHER or not self._is_right_together(plan):
                 return run.feedback.stop(FAILURES[worst.reason], str(worst), worst.rank)
             first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
-            race = Race(kind="unknown", rank=first.rank, evidence=f"{first}; under schedule {self._schedules[-1]}")
+            evidence = f"{first}; under schedule {self._schedules[-1]}"
+            weak = [finding for finding in self._findings() if finding.finding_class == "weak_order"]
+            if weak:
+                lines = "\n".join([evidence, *(finding.text for finding in weak[:MAX_LINES])])
+                race = Race(
+                    kind="unordered", rank=first.rank, owner=weak[0].owner, tensor=weak[0].tensor, evidence=lines
+                )
+            else:
+                race = Race(kind="unknown", rank=first.rank, evidence=evidence)
         run.feedback.race = race
         advice = (
             ""
             if run.config.detect_races
-            else "\nthe detector of races (detect_races, --race) names the two accesses and their lines"
+            else "\nthe detector of races (detect_races=True, --race on) names the two accesses and their lines"
         )
         rank = race.rank if race.owner is None else race.owner
         return run.feedback.stop(Failure.RACE, f"{race}\n{race.evidence}{advice}", rank)
@@ -172,6 +186,18 @@ def staging(world_size: int, calls: int, schedule: Schedule) -> BlockStaging:
     """Whole arguments handed over call by call, when the emulator's scheduler comes to it."""
     order = ConductCalls((CheckedCall(together=False),) * calls)
     return BlockStaging((order,) * world_size, BlockSetting("waiting", schedule=schedule))
+
+
+def _detected(finding: DetectorFinding) -> DetectedError:
+    """A finding as the record holds it."""
+    return DetectedError(
+        kind=finding.kind,
+        finding_class=finding.finding_class,
+        first=finding.first,
+        second=finding.second,
+        text=finding.text,
+        exposure=finding.exposure,
+    )
 
 
 def _traffic(links: Sequence[PeerBytes], calls: int) -> tuple[LinkTraffic, ...]:

@@ -22,6 +22,10 @@ Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_depa
 points; all others before one rank's arrival; one rank's departure before those of the others; one rank whenever it
 can; one of these by seed. As `rank_emulator.Policy`."""
 
+FindingClass: TypeAlias = Literal["unsynchronised", "weak_order", "benign"]
+"""What follows from a race: no flag or barrier leads from one access to the other; a flag does, without the release,
+acquire, scope or proxy that PTX asks for; both store the same value. As `rank_emulator.Finding.finding_class`."""
+
 MAX_FINDINGS = 16
 """Most findings, and most lines of advice, of one reply."""
 
@@ -171,6 +175,10 @@ class DetectorFinding:
         owner: Number of the rank that owns the memory; None where that is unknown.
         tensor: Name of the memory; None where it has none.
         text: One line with both accesses and their source lines.
+        finding_class: Class of a race ("unsynchronised", "weak_order" or "benign"); None for other findings.
+        first, second: Lines of the earlier and the later access, such as "kernel.cu:12"; None where there is no such
+            access or its line is unknown.
+        exposure: What a GPU would have to do for outputs to show a race; None for other findings.
     """
 
     kind: str
@@ -178,6 +186,10 @@ class DetectorFinding:
     owner: int | None
     tensor: str | None
     text: str
+    finding_class: FindingClass | None = None
+    first: str | None = None
+    second: str | None = None
+    exposure: str | None = None
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def test_the_detector_names_the_line_of_a_race(local_evaluator: LocalEvaluator, 
     assert feedback.failure is Failure.RACE and feedback.race is not None
     assert feedback.race.kind == "unordered" and feedback.race.tensor in ("tensor", "out")
     assert f"kernel.cu:{line}" in feedback.message
-    assert feedback.emulation is not None and feedback.emulation.findings[0] in feedback.message
+    assert feedback.emulation is not None and feedback.emulation.findings[0].text in feedback.message
 
 
 @pytest.mark.parametrize(

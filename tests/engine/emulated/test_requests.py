@@ -7,6 +7,7 @@ import pytest
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.emulate import schedules
@@ -24,7 +25,7 @@ def resolved(**requested: object) -> ResolvedConfig:
 def test_it_checks_cuda_sources_at_tiny_size_by_default() -> None:
     config = resolved()
     assert (config.until, config.size, config.world_size, config.language) == ("check", "tiny", 4, "cuda")
-    assert not config.detect_races and config.dialect == "native" and config.host_device == "cpu"
+    assert config.detect_races is True and config.dialect == "native" and config.host_device == "cpu"
     assert resolved(until="compile").until == "compile"
     assert resolved(world_size=8, size={"M": 16}, trials=3, timeout_s=5.0).trials == 3
 
@@ -44,6 +45,15 @@ def test_it_checks_cuda_sources_at_tiny_size_by_default() -> None:
 def test_what_it_cannot_do_is_refused_with_a_choice(requested: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=f"AllReduce: .*{message}"):
         resolved(**requested)
+
+
+def test_races_are_detected_unless_it_is_asked_not_to() -> None:
+    assert resolved(detect_races=False).detect_races is False
+    assert resolved(detect_races="strict").detect_races == "strict"
+    elsewhere = resolve(EvalConfig(device="cpu"), PROBLEM, device="cpu", language="cpp", memory_total_bytes=8 << 30)
+    assert elsewhere.detect_races is False
+    with pytest.raises(ConfigError, match="detect_races='lax': expected True, False or 'strict'"):
+        checked_config({"detect_races": "lax"})
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

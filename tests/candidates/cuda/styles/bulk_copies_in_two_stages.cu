@@ -1,6 +1,7 @@
 // expect: passed
+// edge: proxy_fence
 // A thread feeds two stages of shared memory by bulk copies of all ranks' tensors; mbarriers say when one is full and
-// empty.
+// empty. As in pipelines of libraries, no proxy fence stands between the last load of a tile and the next copy into it.
 #include <cuda_bf16.h>
 
 #include "pkb/symm.h"
