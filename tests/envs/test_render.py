@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.emulation import DetectedError, Emulation
 from pkb_gym.engine.records.feedback import LAST_OUTPUT
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.envs import PKBEnv
@@ -64,6 +65,25 @@ def test_the_card_shows_what_was_written_once():
     feedback = failed("runtime_error", message=f"rank 0 fell{LAST_OUTPUT}{written}")
     card = plain(feedback.model_copy(update={"output": written}))
     assert "rank 0 fell" in card and card.count("step 19") == 1
+
+
+def test_card_and_text_show_races_that_do_not_fail():
+    weak = DetectedError(
+        kind="race",
+        finding_class="weak_order",
+        first="kernel.cu:3",
+        second="kernel.cu:9",
+        text="weak order on 4 bytes",
+        exposure="the flag has to overtake the data",
+    )
+    equal = weak.model_copy(update={"finding_class": "benign", "text": "benign race on 8 bytes"})
+    emulation = Emulation(schedules=("together",), calls=2, warp_instructions=9, findings=(weak, equal))
+    feedback = timed(speedup=2.0).model_copy(update={"emulation": emulation})
+    card, text = plain(feedback), feedback_text(feedback)
+    assert "weak order" in card and "weak order on 4 bytes. To show it, the flag has to overtake the data" in card
+    assert "benign race on 8 bytes" in card
+    assert "- warning, no failure by itself: weak order on 4 bytes. To show it, the flag" in text
+    assert "- no failure: benign race on 8 bytes" in text
 
 
 def test_the_card_before_the_first_submission():

@@ -39,6 +39,7 @@ WORDS = {
     "acquire": "is loaded without acquire order, and its thread executes no fence of",
     "block_barrier": "two warps of one block without __syncthreads() between",
     "proxy_fence": "execute fence.proxy.async",
+    "weak_flag": "plain",
     "stream_order": "two streams of one rank, which nothing orders: wait for an event",
 }
 """Edge that is missing -> words of the remedy."""
