@@ -257,11 +257,23 @@ OTHER_PATHS = {
 }
 """Problem and further size -> an operation that no named size reaches."""
 
+QUICKEST_PATH = ("GemmAllReduce", sizes.ON_CUDA_CORES)
+"""The one that `make test` takes: each of the others compiles a long kernel."""
+
 
 @pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.slow
 @NEEDS_NVCC
-@pytest.mark.parametrize(("place", "operation"), OTHER_PATHS.items(), ids=str)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("place", "operation"),
+    [
+        pytest.param(
+            place, operation, marks=[] if place == QUICKEST_PATH else BY_MAKE_MUTANTS, id=f"{place[0]} {place[1]}"
+        )
+        for place, operation in OTHER_PATHS.items()
+    ],
+)
 def test_further_sizes_bring_kernels_to_their_other_paths(
     place: tuple[str, str], operation: str, local_evaluator: LocalEvaluator
 ):
@@ -269,7 +281,7 @@ def test_further_sizes_bring_kernels_to_their_other_paths(
     name, size = place
     source = InlinedSource.of(expert_source(find_problem(name), "cu") or "")
     (mutant,) = [each for each in source.mutants() if each.name.startswith(operation)]
-    emulated = EvalConfig(device="emulated", world_size=2, until="check", **config_of(size))
+    emulated = config("emulated", 2).model_copy(update=config_of(size))
     feedback = local_evaluator.evaluate(find_problem(name), mutant.source, emulated)
     assert feedback.failure in {Failure.RACE, Failure.DEADLOCK, Failure.OUTPUT_MISMATCH}, feedback.message
 
