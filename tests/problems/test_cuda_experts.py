@@ -1,4 +1,5 @@
-"""Expert kernels for GPUs as texts. tests/engine/emulated compiles and emulates them, tests/gpu runs them."""
+"""Expert kernels for GPUs as texts. tests/engine/emulated compiles and emulates them (the long ones by `make emulated`
+alone), tests/gpu runs them."""
 
 from __future__ import annotations
 
