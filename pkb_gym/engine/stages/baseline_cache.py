@@ -22,8 +22,8 @@ class BaselineCache:
         """The baseline as CUDA graphs, in microseconds a call, block by block; None where it cannot be captured.
 
         Args:
-            case: everything that it depends on.
-            measure: measures it; its exceptions leave None behind, and are raised.
+            case: Identity of the measurement: everything that its result depends on.
+            measure: Function that takes the measurement. An exception is passed on, and None is stored in its place.
         """
         if case not in self._captured_us:
             self._captured_us[case] = None
@@ -34,8 +34,8 @@ class BaselineCache:
         """The median over the first evaluations, since other work makes one long.
 
         Args:
-            case: everything that it depends on.
-            measure: measures it once.
+            case: Identity of the measurement: everything that its result depends on.
+            measure: Function that takes the measurement, called at most once per case.
         """
         measured = self._overheads.setdefault(case, [])
         if len(measured) < MEASUREMENTS:

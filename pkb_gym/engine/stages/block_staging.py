@@ -27,7 +27,7 @@ other process uses them (`ANSWERS_OF_DELAY`)."""
 
 MIN_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
 """How long a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun: longer
-than another rank takes to come to its next call."""
+than another rank takes to reach its next call."""
 
 MAX_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0
@@ -46,8 +46,8 @@ class BlockStaging:
     """The staging of a block.
 
     Attributes:
-        orders: to each rank of the reference gang.
-        setting: of the candidate's gang.
+        orders: Staging order for each rank of the reference gang.
+        setting: Setting of the block in the candidate's gang.
     """
 
     orders: tuple[StageOrder, ...]
@@ -59,9 +59,9 @@ class Pace:
     """How quick the machine is at present.
 
     Attributes:
-        baseline_us: microseconds a call of the baseline.
-        answer_us: microseconds that the slowest GPU takes to answer, after a quiet moment has been waited for in vain
-            or found (`CudaConditioner.answer_us`); 0 on the CPU.
+        baseline_us: Time of one baseline call, in microseconds.
+        answer_us: Response time of the slowest GPU to a small kernel, in microseconds, once it is idle or the wait for
+            that has timed out (`CudaConditioner.answer_us`); 0 on the CPU.
     """
 
     baseline_us: float
@@ -73,10 +73,10 @@ class CallConditions:
     """The conditions of the ranks in one checked call.
 
     Attributes:
-        together: whether no rank begins before all arguments are there, and none departs before all have finished.
-        late_rank: whose arguments arrive late.
-        held_ranks: that stand still after each wait and barrier of `pkb/symm.h`.
-        holds: times the usual length of a hold.
+        together: Whether no rank begins before all arguments are there, and none departs before all have finished.
+        late_rank: Rank whose arguments arrive late; None for no rank.
+        held_ranks: Ranks that stand still after each wait and barrier of `pkb/symm.h`.
+        holds: Length of a hold, as a multiple of the usual length.
     """
 
     together: bool = False
@@ -86,7 +86,7 @@ class CallConditions:
 
 
 LONG_HOLD = 4
-"""Times the usual hold: so long that a rank that is held in the next call comes to its writes there all the same."""
+"""Times the usual hold: so long that a rank that is held in the next call still reaches its writes there."""
 
 TOGETHER = CallConditions(together=True)
 
@@ -100,9 +100,9 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
     twice, once as the root; whether the root or its neighbour is the second changes from root to root.
 
     Args:
-        world_size: number of ranks.
-        calls: how many, at least `checked_calls`.
-        dialect: of the candidate; only native kernels can be held.
+        world_size: Number of ranks.
+        calls: Number of calls, at least `checked_calls`.
+        dialect: Dialect of the candidate; only native kernels can be held.
     """
     conditions = [TOGETHER]
     for root in range(world_size if world_size > 1 else 0):
@@ -121,9 +121,9 @@ class Withheld:
     """Tensors of one rank.
 
     Attributes:
-        rank: whose.
-        names: of them.
-        withdrawn: whether they are poisoned after the call, instead of before.
+        rank: Rank that owns the tensors.
+        names: Names of the withheld tensors.
+        withdrawn: Whether the tensors are poisoned after the call, instead of before.
     """
 
     rank: int
@@ -140,10 +140,10 @@ def served(device: Device, orders: Sequence[ServeHandovers], pad_ns: int, stoppe
     """Some lines handed over call by call.
 
     Args:
-        device: that ranks run on.
-        orders: to each rank of the reference gang.
-        pad_ns: see `EnqueuedHandover`.
-        stopped_rank: see `BlockSetting`.
+        device: Device that the ranks run on.
+        orders: Staging order for each rank of the reference gang.
+        pad_ns: Padding of each handover, in nanoseconds, as in `EnqueuedHandover`.
+        stopped_rank: Rank that is stopped during the block, as in `BlockSetting`; None for no rank.
     """
     setting = BlockSetting("enqueued" if device == "cuda" else "waiting", pad_ns, stopped_rank=stopped_rank)
     return BlockStaging(tuple(orders), setting)
@@ -183,10 +183,10 @@ def conducted(
     """Whole arguments handed over call by call.
 
     Args:
-        config: of the evaluation.
-        conditions: of each call.
-        pace: of the machine.
-        withheld: of each call the only tensors that are not there the whole time; empty for all of every rank.
+        config: Configuration of the evaluation.
+        conditions: Conditions of each call.
+        pace: Pace of the machine.
+        withheld: Tensors of each call that are not there the whole time; empty where all of them are, on every rank.
     """
     world_size = config.world_size
     delay_s, hold_s = _delays_s(config, pace)

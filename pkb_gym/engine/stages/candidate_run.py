@@ -46,13 +46,13 @@ MAX_SKIPPED = 16
 
 @dataclass(frozen=True)
 class FinishedBlock:
-    """A block of the candidate that has come to its end.
+    """A block of the candidate that has ended.
 
     Attributes:
-        plan: of its calls.
-        nanoseconds: by the evaluator's clock.
-        done: each rank's claims of each call.
-        ended: what its handovers have shown, of each rank.
+        plan: Plan of the block's calls.
+        nanoseconds: Time of the block by the evaluator's clock, in nanoseconds.
+        done: Claims per rank and call.
+        ended: Observations of the handovers, per rank.
     """
 
     plan: BlockPlan
@@ -79,22 +79,22 @@ class CandidateRun:
     """A candidate's gang beside the reference gang; a context manager that ends the former.
 
     Args:
-        feedback: where reports go.
-        artifact: what to load.
-        reference: the reference gang of the device and world size.
-        new_gang: lends a gang for the candidate, started at once or before, and ends it afterwards.
-        libraries: the compiled handovers.
-        key: the evaluator's secret.
+        feedback: Builder that receives the reports.
+        artifact: Compiled candidate.
+        reference: Reference gang of the device and world size.
+        new_gang: Context manager that lends a gang for the candidate, fresh or prepared, and ends it afterwards.
+        libraries: Compiled handovers.
+        key: Secret key of the evaluator.
         stack_trace: Library that records the call stack of a crashed rank; None for none.
 
     Attributes:
-        feedback: see above.
-        artifact: see above.
-        reference: see above.
+        feedback: Builder that receives the reports.
+        artifact: Compiled candidate.
+        reference: Reference gang of the device and world size.
         observer: Observer of this run; does nothing by default.
-        workload: what is evaluated.
-        layout: of the heaps.
-        right_trials: of the last checked block, all outputs of which were right.
+        workload: Workload of the evaluation.
+        layout: Layout of the heaps.
+        right_trials: Trials of the last checked block, if all of its outputs were right.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class CandidateRun:
                 ended += self.reference.end_block()
 
     def profile(self, plan: BlockPlan, sets: Sequence[int], link_bytes_per_s: float | None) -> list[ProfileDone]:
-        """As `run`, for where the time goes; each rank's report."""
+        """Runs a block under the profiler and returns each rank's report."""
         staging = plain(self.config.world_size)
         with self._failures():
             self._gang.thaw()
@@ -305,7 +305,7 @@ class CandidateRun:
         """The pace of the machine, as the last block of the reference gang has shown it.
 
         Args:
-            baseline_us: microseconds a call of the baseline.
+            baseline_us: Time of one baseline call, in microseconds.
         """
         return Pace(baseline_us, self.reference.idle_us or 0.0)
 
@@ -317,8 +317,8 @@ class CandidateRun:
         """Sets the candidate's deadline, longer where the baseline itself takes long.
 
         Args:
-            baseline_ns: what the baseline takes for the same block.
-            more_s: beyond what the calls may take.
+            baseline_ns: Time of the same block of the baseline, in nanoseconds.
+            more_s: Time in seconds that is added to the limit for the calls.
         """
         limit_s = max(self.config.timeout_s, DEADLINE_BASELINES * baseline_ns * 1e-9)
         self._gang.timeout_s = limit_s + more_s

@@ -20,9 +20,9 @@ def add_captured_baseline(
     """Adds it to the timing; last of all, as breaking off a capture can cost a context.
 
     Args:
-        run: of a timed candidate, on GPUs.
-        cache: where it is measured once for all candidates.
-        idle_devices: what to hold while it is measured.
+        run: Run of a timed candidate, on GPUs.
+        cache: Cache of measurements, shared by all candidates.
+        idle_devices: Context manager that keeps the devices idle during the measurement.
     """
     timed, workload = run.feedback.timing, run.workload
     assert timed is not None

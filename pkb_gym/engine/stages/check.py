@@ -35,7 +35,7 @@ def check(run: CandidateRun) -> float:
 def _check_block(
     run: CandidateRun, wanted: Sequence[CallConditions], earlier: CheckReport | None
 ) -> tuple[FinishedBlock, CheckReport]:
-    """As many of the calls that are left as fit into the heap; the block, and the report on all calls so far."""
+    """Checks the remaining calls that fit into the heap; returns the block and the report on all calls so far."""
     plan = run.prepare(len(wanted), timed=False)
     calls = len(plan.sets)
     conditions = wanted[:calls]

@@ -27,9 +27,9 @@ def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote:
     """Compiles a native source, or imports a module, and adds the report.
 
     Args:
-        feedback: of the evaluation.
-        cache: where results are kept.
-        build_zygote: the sandboxed zygote, for modules.
+        feedback: Builder that receives the report.
+        cache: Cache of compile results.
+        build_zygote: Context manager for the sandboxed zygote that builds modules.
 
     Raises:
         Stopped: it does not compile, or cannot be imported.

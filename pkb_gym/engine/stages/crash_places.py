@@ -20,7 +20,7 @@ def uncaught_exception(outputs: Sequence[str]) -> str:
     """A line for the first rank that an exception of C++ ended; empty where none did.
 
     Args:
-        outputs: what each rank wrote.
+        outputs: Output of each rank, stdout and stderr.
     """
     for rank, output in enumerate(outputs):
         if found := _UNCAUGHT.search(output):
@@ -32,7 +32,7 @@ def note_on(failure: str) -> str:
     """What to do about an error whose own words do not say it; empty where there is nothing to say.
 
     Args:
-        failure: the error that a rank reported.
+        failure: Error that a rank reported.
     """
     if "torch._inductor" in failure and "Operation not permitted" in failure:
         return "note: torch.compile starts a compiler, and ranks may start no programs: call operations without it"
@@ -43,8 +43,8 @@ def crash_places(binary: bytes | None, outputs: Sequence[str]) -> str:
     """A line for each rank that left a stack trace; empty where none did.
 
     Args:
-        binary: the candidate's library; None for a Python source.
-        outputs: what each rank wrote.
+        binary: Path of the candidate's library; None for a Python source.
+        outputs: Output of each rank, stdout and stderr.
     """
     if binary is None:
         found = [", called from ".join(python_lines_in(output)[:MAX_CALLS]) for output in outputs]

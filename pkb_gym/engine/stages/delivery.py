@@ -19,7 +19,7 @@ def charge_delivery(run: CandidateRun) -> None:
     """Times the copy, where the candidate's results are copied, and lowers the interval of its speedup.
 
     Args:
-        run: of a timed candidate, whose last timed block is still in hand.
+        run: Run of a timed candidate whose last timed block is still in memory.
 
     Raises:
         InfrastructureError: the reference gang failed.

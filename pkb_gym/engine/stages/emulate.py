@@ -38,12 +38,12 @@ def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> N
     """Runs the stages that were asked for; there is none after the check.
 
     Args:
-        run: of the candidate.
-        gang: that it runs on.
-        report: called with the stage's name.
+        run: Run of the candidate.
+        gang: Gang that the candidate runs on.
+        report: Callback that receives the stage's name.
 
     Raises:
-        Stopped: the candidate failed; the feedback says how.
+        Stopped: the candidate failed; the feedback has the reason.
         InfrastructureError: this machine failed.
     """
     feedback = run.feedback
@@ -83,7 +83,7 @@ class _EmulatedCheck:
                 calls -= self._check_block(schedule, calls)
 
     def _check_block(self, schedule: Schedule, wanted: int) -> int:
-        """As many of the calls as fit into the heap together; returns how many."""
+        """Checks as many of the calls as fit into the heap together; returns their number."""
         run = self._run
         plan = run.prepare(wanted, timed=False)
         if self._earlier is None:
@@ -183,7 +183,7 @@ class _EmulatedCheck:
 
 
 def staging(world_size: int, calls: int, schedule: Schedule) -> BlockStaging:
-    """Whole arguments handed over call by call, when the emulator's scheduler comes to it."""
+    """Whole arguments handed over call by call, when the emulator's scheduler reaches it."""
     order = ConductCalls((CheckedCall(together=False),) * calls)
     return BlockStaging((order,) * world_size, BlockSetting("waiting", schedule=schedule))
 

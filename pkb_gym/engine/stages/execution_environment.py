@@ -25,11 +25,12 @@ from pkb_gym.engine.wire.orders import Dialect
 
 
 def choose_device(requested: Literal["auto"] | Device, language: str = "auto") -> Device:
-    """The device that a configuration comes to here: by default GPUs, where there are any.
+    """The device of a configuration on this machine: by default GPUs, where there are any.
 
     Args:
-        requested: as in `EvalConfig`.
-        language: likewise; one that runs on one device alone decides where the device is left open.
+        requested: Requested device, as in `EvalConfig`.
+        language: Requested language, as in `EvalConfig`; one that runs on one device alone decides where the device is
+            left open.
 
     Raises:
         ConfigError: it cannot be had. Without a GPU, "cuda" sources can still be compiled where there is nvcc.
@@ -78,9 +79,9 @@ def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = N
     """Resolves a configuration on this machine.
 
     Args:
-        config: what was asked for.
-        problem: the problem to be solved.
-        source: at hand; where there is none yet, its language is the device's native one.
+        config: Requested configuration.
+        problem: Problem to be solved.
+        source: Source text; where there is none yet, the device's native language is assumed.
 
     Raises:
         ConfigError: it cannot be met here.
@@ -101,8 +102,9 @@ def check_memory(problem: Problem, config: ResolvedConfig) -> None:
     """Refuses a size that this machine has no memory for.
 
     Args:
-        problem: to be solved.
-        config: one that stops after compiling needs no memory, nor does one for GPUs where there are none.
+        problem: Problem to be solved.
+        config: Resolved configuration; one that stops after compiling needs no memory, nor does one for GPUs where
+            there are none.
 
     Raises:
         ConfigError: the evaluation needs more than there is.
@@ -137,8 +139,8 @@ def describe(device: Device, dialect: Dialect) -> Environment:
     """The execution environment, for the record.
 
     Args:
-        device: what kernels run on.
-        dialect: of the source; a compiler takes part in the native one.
+        device: Device that kernels run on.
+        dialect: Dialect of the source; native sources involve a compiler.
     """
     on_gpus = device == "cuda" and bool(gpus.names())
     toolchain = None

@@ -36,7 +36,7 @@ class Stopped(Exception):
     """Raised to leave the pipeline; the reason has been noted in the feedback.
 
     Attributes:
-        killed: see `GangFailed`.
+        killed: Whether the evaluator killed the gang, as in `GangFailed`.
     """
 
     def __init__(self, message: str, *, killed: bool = False) -> None:
@@ -48,12 +48,12 @@ class FeedbackBuilder:
     """Builds the feedback of an evaluation from its findings.
 
     Attributes:
-        problem: what the source is to solve.
-        source: the source.
-        config: how it is judged.
-        stopwatch: of the evaluation.
-        compile, sanitizers, race, emulation, check, timing, profile, roofline, output, calls_torch_distributed: see
-            `Feedback`.
+        problem: Problem to be solved.
+        source: Source text of the candidate.
+        config: Resolved configuration of the evaluation.
+        stopwatch: Stopwatch of the evaluation.
+        compile, sanitizers, race, emulation, check, timing, profile, roofline, output, calls_torch_distributed: Fields
+            of the same names in `Feedback`.
 
     Raises:
         OSError: the problem's files cannot be read.

@@ -46,7 +46,7 @@ def kernel_times(totals: Sequence[KernelTotal]) -> tuple[KernelTime, ...]:
     """The table of one rank.
 
     Args:
-        totals: longest first.
+        totals: Total times per kernel, longest first.
     """
     whole = sum(total.total_us for total in totals) or 1.0
     return tuple(

@@ -43,10 +43,10 @@ class HeapLayout:
     """The division of a heap.
 
     Attributes:
-        scratch_bytes: symmetric scratch of each rank.
-        segment_bytes: of each rank, scratch included.
-        most_calls: that a timed block can have.
-        memory_bytes: that the evaluation needs: of each GPU, or of main memory for all ranks.
+        scratch_bytes: Size of the symmetric scratch of each rank, in bytes.
+        segment_bytes: Size of each rank's segment, scratch included, in bytes.
+        most_calls: Maximum number of calls in a timed block.
+        memory_bytes: Memory that the evaluation needs, in bytes: of each GPU, or main memory for all ranks.
     """
 
     scratch_bytes: int

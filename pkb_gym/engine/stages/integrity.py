@@ -65,9 +65,9 @@ def interference(ticks: int, ticks_in_all: int, ranks: int) -> Sequence[Finding]
     """A candidate that used the processor while the baseline was timed.
 
     Args:
-        ticks: clock ticks that its processes used during this block of the baseline, though they were frozen.
-        ticks_in_all: during all blocks so far.
-        ranks: how many processes that are.
+        ticks: Clock ticks that the candidate's frozen processes used during this block of the baseline.
+        ticks_in_all: Clock ticks that they used during all blocks so far.
+        ranks: Number of the candidate's processes.
     """
     if ticks <= FROZEN_TICKS_IN_BLOCK * ranks and ticks_in_all <= FROZEN_TICKS * ranks:
         return ()
@@ -80,7 +80,7 @@ def frozen_traffic(segments: int, ranks: int) -> Sequence[Finding]:
 
     Args:
         segments: TCP segments with new data that were sent for its processes while they were frozen.
-        ranks: how many processes that are.
+        ranks: Number of the candidate's processes.
     """
     if segments <= FROZEN_SEGMENTS * ranks:
         return ()
@@ -91,7 +91,7 @@ def busy_gpu(answer_us: float) -> Sequence[Finding]:
     """A candidate whose kernels run on while it is frozen, beside the baseline or before its inputs are there.
 
     Args:
-        answer_us: what a GPU took to run a kernel of a microsecond, when it had been waited for.
+        answer_us: Response time of a GPU to a kernel of one microsecond, after it has been waited for, in microseconds.
     """
     if answer_us <= BUSY_GPU_US:
         return ()
@@ -108,7 +108,7 @@ def late_output(mismatch: Mismatch) -> Sequence[Finding]:
 def early_request(rank: int, output: LateOutput) -> Sequence[Finding]:
     """Outputs that came between a rank's request of its next call and that call.
 
-    The program of a rank asks when its stream has come to the end of the call, so that it was asked by something else.
+    The program of a rank asks when its stream has reached the end of the call, so that it was asked by something else.
     """
     detail = f"rank {rank} asked for its next call before {output.output} of call {output.call} was there"
     return (Finding(code="late_output", detail=detail),)

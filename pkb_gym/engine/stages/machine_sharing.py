@@ -22,8 +22,8 @@ def work_beside_others(report: Progress, doing: str = "") -> Iterator[None]:
     """Waits until no evaluator measures or waits to, and keeps measurements from beginning.
 
     Args:
-        report: called with `WAITING` where it has to wait.
-        doing: reported after such a wait, if it was what had been reported before.
+        report: Callback that receives `WAITING` before a wait.
+        doing: Stage name that is reported again after such a wait; empty for none.
     """
     wait = _WaitReport(report)
     with contextlib.ExitStack() as stack:
@@ -36,10 +36,10 @@ def work_beside_others(report: Progress, doing: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside_others_at_once() -> Iterator[bool]:
-    """As `work_beside_others`, for work that can be put off.
+    """Works beside others if nothing measures now, for work that can be put off.
 
     Yields:
-        Whether nobody measures or waits to; if not, it is to be tried again later.
+        Whether no evaluator measures or waits to; if not, the caller tries again later.
     """
     with _opened(Path(tempfile.gettempdir())) as folder:
         with _opened(_queue()) as queue:
@@ -52,7 +52,7 @@ def ahead_of_work(report: Progress) -> Iterator[None]:
     """Keeps new work from beginning; whoever measures then takes `machine_to_itself`.
 
     Args:
-        report: called with `WAITING` where either has to wait.
+        report: Callback that receives `WAITING` before a wait.
     """
     wait = _WaitReport(report)
     with _locked(_queue(), fcntl.LOCK_EX, wait):

@@ -17,7 +17,7 @@ LATE_S = 0.2
 """How long a gang with wrong outputs may go on, to see whether it was merely late."""
 
 OTHER_PLACES = 3
-"""Times that inputs of a wrong timed block are tried elsewhere, before it is said that they are wrong everywhere."""
+"""Times that inputs of a wrong timed block are tried elsewhere before they count as wrong everywhere."""
 
 FAILURES: dict[str, Failure] = {
     "shape_or_dtype": Failure.WRONG_SHAPE_OR_DTYPE,
@@ -37,11 +37,11 @@ def failed_check(
     """The failure of a kernel that did not pass the check.
 
     Args:
-        run: of the candidate.
-        finished: the checked calls.
-        report: on their outputs.
-        conditions: of each call.
-        pace: of the machine.
+        run: Run of the candidate.
+        finished: Checked block.
+        report: Report on the block's outputs.
+        conditions: Conditions of each call.
+        pace: Pace of the machine.
 
     Raises:
         Stopped: the candidate failed in another way while the cause was looked for.
@@ -76,9 +76,9 @@ def _wrong(run: CandidateRun, report: CheckReport, unhurried: CheckReport | None
     """The failure of wrong outputs.
 
     Args:
-        run: of the candidate.
-        report: on them.
-        unhurried: on calls that all ranks began and ended together, where there were some.
+        run: Run of the candidate.
+        report: Report on the wrong outputs.
+        unhurried: Report on calls that all ranks began and ended together; None where there were none.
     """
     worst = report.mismatches[0]
     message = str(worst)
@@ -105,10 +105,10 @@ def failed_while_timed(run: CandidateRun, finished: FinishedBlock, report: Check
     """The failure of a kernel that passed the check and is wrong in a timed block.
 
     Args:
-        run: of the candidate.
-        finished: the block.
-        report: on its outputs.
-        baseline_us: microseconds a call of the baseline.
+        run: Run of the candidate.
+        finished: Checked block.
+        report: Report on the block's outputs.
+        baseline_us: Time of one baseline call, in microseconds.
     """
     pace = run.pace(baseline_us)
     run.observer.outputs_differ(finished.plan, report)
@@ -153,7 +153,7 @@ def _distinguishes_calls(run: CandidateRun, plan: BlockPlan, first: Mismatch, pa
 
 
 def _rotated(trials: Sequence[int], by: int) -> Sequence[int]:
-    """The same trials with another one first, which says where they lie."""
+    """The same trials with another one first, which determines where they lie."""
     by %= len(trials)
     return [*trials[by:], *trials[:by]]
 

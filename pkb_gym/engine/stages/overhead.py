@@ -12,12 +12,14 @@ class Overhead:
     """The parts of a block's time that are subtracted from it.
 
     Attributes:
-        gate_us: opening the gate, the first work and receiving the last completion; of either side's blocks.
-        context_switch_us: how much more that is for the candidate's, to whose contexts the GPUs have to switch; 0 on
-            the CPU.
-        baseline_handover_us: a handover, before each call and after the last, of the baseline's blocks.
-        candidate_handover_us: likewise, of the candidate's blocks.
-        pad_ns: how much longer a handover takes the GPU than the host, see `EnqueuedHandover`; 0 on the CPU.
+        gate_us: Time per block to open the gate, start the first work and receive the last completion, in microseconds.
+        context_switch_us: Extra gate time of the candidate's blocks, in microseconds, as the GPUs switch to its
+            contexts; 0 on the CPU.
+        baseline_handover_us: Time of one handover of the baseline's blocks, in microseconds; one precedes each call and
+            one follows the last.
+        candidate_handover_us: Time of one handover of the candidate's blocks, in microseconds.
+        pad_ns: Excess of a handover's time on the GPU over its time on the host, in nanoseconds, as in
+            `EnqueuedHandover`; 0 on the CPU.
     """
 
     gate_us: float

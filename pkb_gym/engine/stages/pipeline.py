@@ -28,13 +28,13 @@ def judge(
     """Runs the stages that were asked for.
 
     Args:
-        run: of the candidate.
-        cache: what was measured before; what is measured is added.
-        idle_devices: what to hold while anything is timed, so that nothing else touches the devices.
-        report: called with the name of each stage.
+        run: Run of the candidate.
+        cache: Cache of earlier measurements; new ones are added.
+        idle_devices: Context manager that keeps other work off the devices during timing.
+        report: Callback that receives the name of each stage.
 
     Raises:
-        Stopped: the candidate failed; the feedback says how.
+        Stopped: the candidate failed; the feedback has the reason.
         InfrastructureError: this machine failed.
     """
     feedback, config = run.feedback, run.config

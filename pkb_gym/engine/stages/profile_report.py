@@ -39,12 +39,12 @@ def make_profile(
     """All ranks' profiles, or None where a candidate made its rank report nonsense or a GPU could not be watched.
 
     Args:
-        calls: that were measured.
-        reports: of the ranks.
-        on_gpus: whether they ran on GPUs, where one more call came before those that were measured.
-        links: what crossed each rank's links meanwhile, that call included; empty on the CPU.
-        code: instructions of a native source's kernels.
-        trace: whether to keep the timeline.
+        calls: Number of calls that were measured.
+        reports: Profile of each rank.
+        on_gpus: Whether the ranks ran on GPUs, where one more call precedes the measured ones.
+        links: Traffic of each rank's links during the measurement, the additional call included; empty on the CPU.
+        code: Instruction counts of a native source's kernels.
+        trace: Whether the timeline is kept.
     """
     try:
         for report in reports:

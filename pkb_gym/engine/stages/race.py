@@ -42,10 +42,10 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
     """The breach of a kernel whose outputs are right when ranks have time to wait for each other.
 
     Args:
-        run: of the candidate.
-        conditions: of the call that was wrong.
-        mismatch: one of its wrong outputs.
-        pace: of the machine.
+        run: Run of the candidate.
+        conditions: Conditions of the wrong call.
+        mismatch: One of the call's wrong outputs.
+        pace: Pace of the machine.
 
     Raises:
         Stopped: it failed in another way this time.

@@ -64,12 +64,12 @@ def place(
     """Places a call of both sides between their times and what the hardware allows.
 
     Args:
-        problem: whose cost and least work count.
-        trials: every rank's axes of each of some trials. The first one's cost gives the ceiling, the least work of all
-            the lower bound.
-        hardware: the device of each rank.
-        baseline_us: time of one call, None where it was not timed.
-        candidate_us: likewise.
+        problem: Problem whose cost and least work are evaluated.
+        trials: Axes per trial and rank. The first trial's cost gives the ceiling, the least work of all trials the
+            lower bound.
+        hardware: Hardware of the ranks, one device each.
+        baseline_us: Time of one baseline call, in microseconds; None where it was not timed.
+        candidate_us: Time of one candidate call, in microseconds; None where it was not timed.
 
     Raises:
         ConfigError: see `place_costs`.
@@ -92,12 +92,12 @@ def place_costs(
     """Computes the ceiling of one call and places both times against it.
 
     Args:
-        costs: of each rank, in order of ranks.
-        bound: of the same call.
-        dtype: the problem's floating dtype, whose peaks count.
-        hardware: the device of each rank.
-        baseline_us: time of one call, None where it was not timed.
-        candidate_us: likewise.
+        costs: Cost of each rank's call, in order of ranks.
+        bound: Lower bound of the same call.
+        dtype: Floating dtype of the problem, which selects the peaks.
+        hardware: Hardware of the ranks, one device each.
+        baseline_us: Time of one baseline call, in microseconds; None where it was not timed.
+        candidate_us: Time of one candidate call, in microseconds; None where it was not timed.
 
     Raises:
         ConfigError: no ranks, no peaks for this dtype, or a time that is not positive.
@@ -144,9 +144,9 @@ def lower_bound(trials: Iterable[Sequence[Cost]], hardware: HardwareSpec, argume
     """The lower bound of the trial with the least.
 
     Args:
-        trials: of each the work of every rank that no kernel avoids.
-        hardware: the device of each rank.
-        argument: why not.
+        trials: Unavoidable work of each rank, per trial.
+        hardware: Hardware of the ranks, one device each.
+        argument: Reason why no kernel avoids this work.
     """
     return min((_trial_bound(costs, hardware, argument) for costs in trials), key=lambda bound: bound.time_us)
 

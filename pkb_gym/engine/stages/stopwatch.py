@@ -19,7 +19,7 @@ class Stopwatch:
     """Runs from the moment it is made; at each moment exactly one name is charged.
 
     Args:
-        clock: seconds, never decreasing.
+        clock: Monotonic clock in seconds.
 
     Example:
         >>> ticks = iter([0.0, 1.0, 5.0, 6.0])

@@ -56,12 +56,12 @@ def baseline_alone_us(run: CandidateRun) -> float:
 def measured_overhead(
     run: CandidateRun, cache: BaselineCache, idle_devices: Callable[[], AbstractContextManager[None]]
 ) -> Overhead:
-    """See `null_blocks.measure_overhead`; before the candidate is loaded.
+    """Overhead of a block on this machine, from the cache or measured before the candidate is loaded.
 
     Args:
-        run: of the candidate.
-        cache: where it is kept.
-        idle_devices: what to hold while it is measured.
+        run: Run of the candidate.
+        cache: Cache that keeps the overhead.
+        idle_devices: Context manager that keeps the devices idle during the measurement.
     """
 
     def measure() -> Overhead:
@@ -75,10 +75,10 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     """Times alternating blocks until the interval is tight, the candidate clearly slow, or the budget spent.
 
     Args:
-        run: of the checked candidate.
-        alone_us: microseconds a call of the baseline, before the candidate was loaded.
-        candidate_us: microseconds a call of the candidate, roughly.
-        overhead: of blocks.
+        run: Run of the checked candidate.
+        alone_us: Time of one baseline call before the candidate was loaded, in microseconds.
+        candidate_us: Rough time of one candidate call, in microseconds.
+        overhead: Overhead of a block.
 
     Raises:
         Stopped: it fell, or an output is wrong.
@@ -125,7 +125,7 @@ class _BlockLength:
     """The number of calls of a block, which grows with the best time that the candidate shows.
 
     Attributes:
-        calls: of the next block, about.
+        calls: Approximate number of calls in the next block.
     """
 
     def __init__(self, run: CandidateRun, baseline_us: float, warm: Block) -> None:
@@ -150,7 +150,7 @@ class _Pairs:
     """Times pairs of blocks, and watches what the candidate does while it is frozen.
 
     Attributes:
-        draws: what no candidate can foresee.
+        draws: Random generator that the candidate cannot predict.
     """
 
     def __init__(self, run: CandidateRun, overhead: Overhead, baseline_us: float) -> None:
@@ -171,7 +171,7 @@ class _Pairs:
         return self._run_pair(calls, staging, baseline_first=baseline_first)
 
     def disturb_pair(self, calls: int) -> None:
-        """As `time_pair`, of no account for the time: some arguments arrive late, and one rank is stopped at times."""
+        """Runs a pair of blocks that is not timed: some arguments arrive late, and one rank is stopped at times."""
         config, draws = self._run.config, self.draws
         victim = draws.randrange(config.world_size)
         on_gpus = config.device == "cuda"

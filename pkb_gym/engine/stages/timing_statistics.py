@@ -45,7 +45,7 @@ MAX_BLOCK_US: Mapping[Device, float] = {"cpu": 10_000.0, "cuda": 30_000.0}
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
 MAX_CALLS: Mapping[Device, int] = {"cpu": 256, "cuda": 64, "emulated": 64}
-"""Of a block. On GPUs the inputs and the comparison of a short call take many times as long as the call; emulated ones
+"""Maximum number of calls in a block. On GPUs the inputs and the comparison of a short call take many times as long as the call; emulated ones
 are not timed, and have the same heaps."""
 
 MIN_WORK: Mapping[Device, float] = {"cpu": 1 / 2, "cuda": 1 / 8}
@@ -96,10 +96,10 @@ def marginal_call_us(few: int, few_us: float, many: int, many_us: float) -> floa
     block's time.
 
     Args:
-        few: calls of the short block.
-        few_us: microseconds a call in it.
-        many: calls of the longer one.
-        many_us: likewise.
+        few: Number of calls in the short block.
+        few_us: Time per call in the short block, in microseconds.
+        many: Number of calls in the longer block.
+        many_us: Time per call in the longer block, in microseconds.
     """
     if many <= few:
         return many_us
@@ -129,8 +129,8 @@ def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
     Pairs of blocks are drawn together, since they saw the same inputs at nearly the same moment.
 
     Args:
-        blocks: at least one pair.
-        seed: of the resampling; the same samples give the same interval.
+        blocks: Timed blocks, at least one pair.
+        seed: Seed of the resampling; the same samples give the same interval.
     """
     baseline = np.array([block.baseline_us for block in blocks])
     candidate = np.array([block.candidate_us for block in blocks])
@@ -143,12 +143,12 @@ def bootstrap_speedup(blocks: Sequence[Block], seed: int = 0) -> Interval:
 
 
 def bootstrap_speedup_over(baseline_us: Sequence[float], blocks: Sequence[Block], seed: int = 0) -> Interval:
-    """As `bootstrap_speedup`, over blocks that were timed apart from the candidate's: each side is drawn by itself.
+    """Interval of the speedup over a baseline that was timed in other blocks; each side is resampled by itself.
 
     Args:
-        baseline_us: of the other blocks, per call; at least one.
-        blocks: with the candidate's times; at least one.
-        seed: of the resampling.
+        baseline_us: Times per call of the baseline's blocks, in microseconds, at least one.
+        blocks: Blocks with the candidate's times, at least one.
+        seed: Seed of the resampling.
     """
     baseline = np.array(baseline_us)
     candidate = np.array([block.candidate_us for block in blocks])
@@ -207,8 +207,8 @@ def with_captured_baseline(timing: Timing, captured_us: Sequence[float]) -> Timi
     """The timing with the captured baseline, and the interval of the speedup over it.
 
     Args:
-        timing: of a candidate.
-        captured_us: the captured baseline, per call, block by block.
+        timing: Timing of a candidate.
+        captured_us: Time per call of the captured baseline, in microseconds, for each block.
     """
     ratio = _widened(bootstrap_speedup_over(captured_us, timing.blocks))
     found = {
