@@ -1,4 +1,4 @@
-"""What tells one call from another, for the author of a kernel that was wrong in it: arguments that are no tensors.
+"""The distinguishing features of a call, for the author of a kernel that failed it: arguments that are no tensors.
 
 Checked calls differ in their modes, which the task text gives for a typical call alone.
 """
@@ -27,10 +27,10 @@ def call_words(problem: Problem, ax: Axes, rank: int, args: Sequence[Mapping[str
     """A rank's arguments other than tensors, and what is unusual about tensors; empty where there is neither.
 
     Args:
-        problem: its declaration.
-        ax: the rank's axes in this call.
-        rank: its number.
-        args: the data arguments of every rank.
+        problem: Declaration of the problem.
+        ax: Axes of the rank in this call.
+        rank: Index of the rank.
+        args: Data arguments of every rank.
     """
     return _cut(", ".join([*_modes(problem, ax), *_unusual(problem, rank, args)]), MAX_WORDS)
 

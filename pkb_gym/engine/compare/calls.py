@@ -29,14 +29,14 @@ class Call:
     """One rank's side of one call.
 
     Attributes:
-        problem: its declaration.
-        plan: where the call's tensors lie.
-        rank: whose outputs are compared.
+        problem: Declaration of the problem.
+        plan: Placement of the call's tensors.
+        rank: Rank whose outputs are compared.
         protocol: "robust" or "published".
-        expected: the baseline's results by leaf name.
-        reference_heap: holds the inputs as they were made.
-        candidate_heap: holds what the candidate left.
-        claims: leaf name -> claim of a tensor that was copied into the heap; preallocated outputs are not in it.
+        expected: Baseline results by leaf name.
+        reference_heap: Heap with the inputs as they were made.
+        candidate_heap: Heap with the inputs and outputs after the candidate's call.
+        claims: Claims of tensors that were copied into the heap, by leaf name; preallocated outputs have none.
     """
 
     problem: Problem

@@ -52,10 +52,10 @@ class CallVerdict:
     """The comparison of one call of one rank.
 
     Attributes:
-        outputs: leaves.
-        elements: of all of them.
-        elements_right: of these.
-        mismatches: in order: modified arguments, misshapen outputs, wrong values.
+        outputs: Number of output leaves.
+        elements: Number of elements of all outputs.
+        elements_right: Number of right elements.
+        mismatches: Mismatches in this order: modified arguments, misshapen outputs, wrong values.
     """
 
     outputs: int
@@ -69,9 +69,9 @@ class _RuledOutput:
     """An output that has a rule.
 
     Attributes:
-        name: of the leaf.
-        rule: its rule.
-        argument: where it lies in the first call, if it is an argument.
+        name: Name of the leaf.
+        rule: Rule of the output.
+        argument: Place in the first call, if the output is an argument.
     """
 
     name: str
@@ -83,12 +83,11 @@ class Comparison:
     """One rank's outputs of alike calls against the baseline's. Waits for the device in `verdicts` alone.
 
     Args:
-        calls: at least one; of equal axes. Those whose outputs' shapes differ, or
-            were claimed to, come one by one.
+        calls: Calls of equal axes, at least one. A call whose outputs' shapes differ, or were claimed to, comes alone.
 
     Attributes:
-        counts: integer tensors [calls]: of each immutable argument whether it was changed, then of each output that
-            has a rule its wrong elements.
+        counts: Integer tensors of shape [calls]: for each immutable argument whether it was changed, then for each
+            output with a rule the number of wrong elements.
     """
 
     def __init__(self, calls: Sequence[Call]) -> None:
@@ -194,7 +193,7 @@ class Comparison:
         """The result for each call.
 
         Args:
-            counts: the values of `self.counts`, one tensor after the other.
+            counts: Values of `self.counts`, one tensor after the other.
         """
         size = len(self._calls)
         elements = sum(self._first.expected[placed.leaf.name].numel() for placed in self._placed)
@@ -224,7 +223,7 @@ class Comparison:
         return CallVerdict(len(self._placed), elements, right, tuple(self._with_words(mismatches, index)))
 
     def _with_words(self, mismatches: Sequence[Mismatch], index: int) -> Sequence[Mismatch]:
-        """The mismatches of a call, each with what tells that call from others."""
+        """The mismatches of a call, each with the features that distinguish that call."""
         if not mismatches:
             return mismatches
         first = self._first
@@ -234,7 +233,7 @@ class Comparison:
 
 
 def _first_dims(value: Any) -> Any:  # noqa: ANN401  # tensors in tuples, lists and dicts of any depth
-    """As `torch.vmap` takes it: 0 for every tensor, None for what is None."""
+    """The `in_dims` of `torch.vmap`: 0 for every tensor, None for what is None."""
     if isinstance(value, Mapping):
         return {key: _first_dims(part) for key, part in value.items()}
     if isinstance(value, tuple | list):

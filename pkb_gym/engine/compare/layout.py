@@ -58,11 +58,11 @@ class SetPlan:
     """One call's arguments and outputs.
 
     Attributes:
-        trial: number of the trial.
-        axes: per rank.
-        offset, nbytes: the range of each segment that holds it.
-        outputs_offset: where arguments end and outputs begin.
-        leaves: per rank, leaf name -> its place.
+        trial: Index of the trial.
+        axes: Axes of each rank.
+        offset, nbytes: Byte range of the set in each segment.
+        outputs_offset: Offset in bytes where arguments end and outputs begin.
+        leaves: Placed leaves by name, for each rank.
     """
 
     trial: int
@@ -78,10 +78,10 @@ class BlockPlan:
     """The argument sets of consecutive calls.
 
     Attributes:
-        sets: one per call.
-        scratch_bytes: of the symmetric scratch, which lies in front of them.
-        end: first free byte of a segment behind them.
-        partitions: see `partitions_of`.
+        sets: Argument set of each call.
+        scratch_bytes: Size of the symmetric scratch in front of the sets, in bytes.
+        end: Offset of the first free byte of a segment behind the sets.
+        partitions: Partitions of the ranks, as from `partitions_of`.
     """
 
     sets: tuple[SetPlan, ...]
@@ -188,13 +188,13 @@ class Workload:
         return self._axes[key]
 
     def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int, segment_bytes: int = 0) -> BlockPlan:
-        """Lays out one block, a set per trial, in an order and with gaps that nobody can know beforehand.
+        """Lays out one block, a set per trial, in an unpredictable order and with unpredictable gaps.
 
         Args:
-            trials: of the calls.
-            timed: whether they serve timing.
-            scratch_bytes: of the symmetric scratch, which comes first.
-            segment_bytes: where the gaps end; without room for any, there are none.
+            trials: Trial index of each call.
+            timed: Whether the trials serve timing.
+            scratch_bytes: Size of the symmetric scratch, which comes first, in bytes.
+            segment_bytes: Size of the segment in bytes, which bounds the gaps; without room for any, there are none.
         """
         begin = align(SCRATCH_OFFSET + scratch_bytes + RED_ZONE_BYTES, PAGE_BYTES)
         sets: list[SetPlan] = []

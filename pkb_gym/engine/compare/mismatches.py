@@ -22,10 +22,10 @@ def wrong_shape(call: Call, placed: PlacedLeaf, claim: Claim | None, expected: t
     """An output of another shape or dtype than the baseline's; None where they are the same.
 
     Args:
-        call: whose output it is.
-        placed: the output.
-        claim: of the rank; None for an output as declared, and where nothing was returned.
-        expected: the baseline's.
+        call: Call that the output belongs to.
+        placed: Placed leaf of the output.
+        claim: Claim of the rank; None for an output as declared, and where nothing was returned.
+        expected: Output of the baseline.
     """
     shape, dtype = tuple(expected.shape), str(expected.dtype).removeprefix("torch.")
     if claim is None:
@@ -61,13 +61,13 @@ def wrong_values(
     """An output that has wrong elements.
 
     Args:
-        call: whose output it is.
-        output: its name.
-        rule: that it was held to, in words.
-        got: what the candidate has.
-        expected: what the baseline has.
-        marks: the wrong elements, at least one.
-        before: what an argument held before the call; None for outputs, which are poisoned.
+        call: Call that the output belongs to.
+        output: Name of the output.
+        rule: Description of the rule that it breaks.
+        got: Output of the candidate.
+        expected: Output of the baseline.
+        marks: Mask of the wrong elements, at least one.
+        before: Content of an argument before the call; None for outputs, which are poisoned.
     """
     from pkb_gym.engine.problem.rules import wide
 
@@ -104,9 +104,9 @@ def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
     """An argument that does not hold what was put there.
 
     Args:
-        call: whose argument it is.
-        leaf: the argument.
-        slot: of all its bytes.
+        call: Call that the argument belongs to.
+        leaf: Leaf of the argument.
+        slot: Slot of all bytes of the argument.
     """
     import torch
 

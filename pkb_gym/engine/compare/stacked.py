@@ -23,10 +23,10 @@ def stacked(heap: AnyHeap, slot: TensorSlot, distances: Sequence[int], rank: int
     """The tensors at a slot of one set and at those of others, [sets, *shape]; a copy where there are several.
 
     Args:
-        heap: that they lie in.
-        slot: of the first.
-        distances: bytes from the first to each, multiples of `ROW_BYTES`; 0 for the first.
-        rank: whose segment; by default that of the heap's own rank.
+        heap: Heap that holds the tensors.
+        slot: Slot of the first tensor.
+        distances: Bytes from the first tensor to each, multiples of `ROW_BYTES`; 0 for the first.
+        rank: Rank that owns the segment; by default the heap's own rank.
     """
     assert slot.shape is not None
     first = heap.tensor(slot, rank)
@@ -47,10 +47,10 @@ def row_index(heap: AnyHeap, offset: int, nbytes: int, distances: Sequence[int])
     """The rows that hold a range of bytes of several sets, one set after the other.
 
     Args:
-        heap: on whose device the index is made.
-        offset: of the range in the first set.
-        nbytes: of the range.
-        distances: see `stacked`.
+        heap: Heap whose device holds the index.
+        offset: Offset of the range in the first set, in bytes.
+        nbytes: Size of the range, in bytes.
+        distances: Bytes from the first set to each, as in `stacked`.
     """
     import torch
 

@@ -32,8 +32,8 @@ class CompileCache:
     """A folder of compiled results.
 
     Args:
-        folder: made when first written to.
-        max_bytes: when the folder grows beyond this, the files that were used longest ago are removed.
+        folder: Folder of the cache, created at the first write.
+        max_bytes: Size of the folder in bytes beyond which the least recently used files are removed.
     """
 
     def __init__(self, folder: Path, max_bytes: int = 2 << 30) -> None:

@@ -14,9 +14,10 @@ class Compiled:
     """The result of one run of a compiler.
 
     Attributes:
-        artifact: good or bad.
-        lasting: whether it would be the same again: errors in the source are, a deadline that has passed is not.
-        killed: whether a process of the compiler was killed, which need not be the doing of the source.
+        artifact: Result of the compile, good or bad.
+        lasting: Whether another compile would give the same result: errors in the source last, a missed deadline does
+            not.
+        killed: Whether a process of the compiler was killed, for which the source need not be the cause.
     """
 
     artifact: Artifact
@@ -31,9 +32,9 @@ def cached_compile(cache: CompileCache, key: str, compile_now: Callable[[], Comp
     that is the doing of the source.
 
     Args:
-        cache: where results are kept.
-        key: see `CompileCache.key`.
-        compile_now: runs the compiler.
+        cache: Cache of compile results.
+        key: Key of the result, as from `CompileCache.key`.
+        compile_now: Function that runs the compiler.
     """
     found = cache.get(key)
     if found is not None:

@@ -1,6 +1,6 @@
 """Compiles for emulated GPUs: the emulator itself, and CUDA sources that it is to run; see `docs/emulator.md`.
 
-The package rank_emulator says what to compile and how. It may be missing: all else works without it.
+The package rank_emulator provides the files and flags. It may be missing: all else works without it.
 """
 
 from __future__ import annotations

@@ -57,10 +57,10 @@ def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flag
     """Compiles a C++ source, or takes the result from the cache.
 
     Args:
-        source: one translation unit.
-        compile_cache: where results are kept.
-        timeout_s: deadline of the compiler.
-        flags: of the compiler.
+        source: Source text of one translation unit.
+        compile_cache: Cache of compile results.
+        timeout_s: Deadline of the compiler, in seconds.
+        flags: Flags of the compiler.
 
     Raises:
         InfrastructureError: there is no compiler.

@@ -18,8 +18,8 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
     """The libraries for a device.
 
     Args:
-        device: that ranks run on.
-        cache: where compiled results are kept.
+        device: Device that the ranks run on.
+        cache: Cache of compile results.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not take them.
@@ -44,7 +44,7 @@ def build_sampler(cache: CompileCache) -> bytes:
     """The library that samples outputs; see `reference/output_sampler`.
 
     Args:
-        cache: where compiled results are kept.
+        cache: Cache of compile results.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not take it.

@@ -34,7 +34,7 @@ def header_libraries(toolkit: Path) -> tuple[FoundLibrary, ...]:
     """The libraries that CUDA sources may include here; the toolkit's CCCL unless a variable names another.
 
     Args:
-        toolkit: the CUDA toolkit, which brings CCCL.
+        toolkit: Folder of the CUDA toolkit, which brings CCCL.
     """
     own = _cccl_of(toolkit)
     others = [found for found in find_all() if found.library is not CCCL or own is None or found.installed is None]
@@ -54,9 +54,9 @@ def options(libraries: Sequence[FoundLibrary], architecture: str, toolkit: Path)
     """Options of nvcc for a source that includes these libraries; the C++ standard comes first.
 
     Args:
-        libraries: see `included_libraries`.
-        architecture: of the GPU, such as "sm_90a".
-        toolkit: the CUDA toolkit.
+        libraries: Libraries that the source includes, as from `included_libraries`.
+        architecture: Architecture of the GPU, such as "sm_90a".
+        toolkit: Folder of the CUDA toolkit.
     """
     used = [found.library for found in libraries]
     added = [f"-I{folder}" for found in libraries for folder in found.folders]

@@ -72,11 +72,11 @@ def compile_cuda(
     """Compiles a CUDA source, or takes the result from the cache.
 
     Args:
-        source: one translation unit.
-        compile_cache: where results are kept.
-        timeout_s: deadline of the compiler.
-        architecture: of the GPU it is for; by default this machine's, or sm_90a where there is none.
-        flags: of the compiler, architecture included; by default those of candidates.
+        source: Source text of one translation unit.
+        compile_cache: Cache of compile results.
+        timeout_s: Deadline of the compiler, in seconds.
+        architecture: Architecture of the target GPU; by default this machine's, or sm_90a where there is none.
+        flags: Flags of the compiler, architecture included; by default those of candidates.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not know the architecture.
@@ -134,7 +134,7 @@ def _compile_sandboxed(
 
 
 def _is_fatal(run: Run) -> bool:
-    """Whether nvcc itself has failed, to judge by what it says."""
+    """Whether nvcc itself has failed, to judge by its output."""
     return bool(run.status) and run.output.startswith("nvcc fatal")
 
 
@@ -159,7 +159,7 @@ def find_toolkit() -> Path:
     """The CUDA toolkit that nvcc belongs to; nvcc itself may be a wrapper elsewhere, so it is asked.
 
     Raises:
-        InfrastructureError: there is none, or it does not say where it lies.
+        InfrastructureError: there is none, or its output does not show its folder.
     """
     nvcc = _find_nvcc()
     if nvcc is None:
@@ -173,11 +173,11 @@ def find_toolkit() -> Path:
     if run.returncode != 0 or here is None:
         printed = (run.stderr + run.stdout).strip()[-500:]
         raise InfrastructureError(
-            f"{nvcc} --dryrun does not say where its toolkit lies (status {run.returncode}): {printed!r}"
+            f"{nvcc} --dryrun does not show its toolkit's folder (status {run.returncode}): {printed!r}"
         )
     toolkit = Path(here[1]).resolve().parent
     if not (toolkit / "bin" / "nvcc").is_file():
-        raise InfrastructureError(f"{nvcc} says that it lies in {toolkit}, where there is no bin/nvcc")
+        raise InfrastructureError(f"{nvcc} names {toolkit} as its toolkit, where there is no bin/nvcc")
     return toolkit
 
 

@@ -49,11 +49,11 @@ def listing(command: Sequence[str]) -> list[str]:
 
 
 def checked(run: Run, folders: Sequence[Path]) -> Run:
-    """A run of `listing` without the lists; one that opened other files has failed, and its output says no more.
+    """A run of `listing` without the lists; one that opened other files has failed, with this as its only output.
 
     Args:
-        run: its output.
-        folders: that headers may lie in.
+        run: Run of the compiler with the lists in its output.
+        folders: Folders that headers may lie in.
     """
     lines, assembled = _split(run.output)
     log, opened = _without_headers(lines)

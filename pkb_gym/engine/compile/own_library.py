@@ -23,8 +23,8 @@ def build_for_host(files: Sequence[str], cache: CompileCache) -> bytes:
     """A library that the host's compiler makes.
 
     Args:
-        files: relative to `engine/`; those that end in .cpp are compiled, the others are those that they include.
-        cache: where compiled results are kept.
+        files: Paths relative to `engine/`; those that end in .cpp are compiled, the others are included by them.
+        cache: Cache of compile results.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not take it.
@@ -46,12 +46,12 @@ def build(
     """A library that some compiler makes.
 
     Args:
-        files: see `build_for_host`.
-        command: that writes `RESULT`, in a folder that holds the files.
-        cache: where compiled results are kept.
-        limits: of the compiler.
-        compiler: its version.
-        folders: that it reads.
+        files: Paths relative to `engine/` of the files that the command needs.
+        command: Command that writes `RESULT`, run in a folder that holds the files.
+        cache: Cache of compile results.
+        limits: Limits of the compiler.
+        compiler: Version of the compiler.
+        folders: Folders that the compiler reads.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not take it.

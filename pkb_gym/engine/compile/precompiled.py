@@ -78,7 +78,7 @@ def precompiled_header(flags: Sequence[str]) -> Path | None:
     """The folder with `PREFIX` and its precompiled form; None where it cannot be made, which is no failure.
 
     Args:
-        flags: of the compiles that it is for, without those of the linker.
+        flags: Flags of the compiles that use the header, without those of the linker.
     """
     root = env_vars.cache_dir().absolute() / "headers"
     key = CompileCache.key(

@@ -35,7 +35,7 @@ class KernelUsage:
 def read_ptxas(log: str) -> tuple[list[KernelUsage], str]:
     """The kernels in order, and the log without what they hold.
 
-    Whatever else ptxas says, such as that wgmma instructions had to be serialized, stays in the log.
+    Other output of ptxas, such as a warning that wgmma instructions had to be serialized, stays in the log.
     """
     kernels: dict[str, KernelUsage] = {}
     rest = []

@@ -33,10 +33,10 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
     """Imports a module in a gang of one rank, or takes the result from the cache.
 
     Args:
-        source: text of the module.
-        compile_cache: where results are kept.
-        zygote: the sandboxed one.
-        timeout_s: deadline of the import, compilers that it calls included.
+        source: Source text of the module.
+        compile_cache: Cache of compile results.
+        zygote: Sandboxed zygote that imports the module.
+        timeout_s: Deadline of the import in seconds, compilers that it calls included.
 
     Raises:
         InfrastructureError: no gang could be started.

@@ -55,10 +55,10 @@ class CompilerLimits:
     """The limits of one run.
 
     Attributes:
-        timeout_s: wall time; the processor time of each process is limited accordingly.
-        memory_kib: address space of each process; None for as much as it likes.
-        file_blocks: largest file, in blocks of 512 bytes.
-        output_bytes: what is read of stdout and stderr, at most.
+        timeout_s: Wall time in seconds; the processor time of each process is limited accordingly.
+        memory_kib: Address space of each process, in KiB; None for no limit.
+        file_blocks: Size of the largest file, in blocks of 512 bytes.
+        output_bytes: Maximum number of bytes read of stdout and stderr.
     """
 
     timeout_s: float
@@ -72,11 +72,11 @@ class Run:
     """The result of one run.
 
     Attributes:
-        status: exit status, negative after a signal; None where the deadline passed.
-        output: what it wrote to stdout and stderr.
-        result: content of the file asked for; empty where it was not made.
-        duration_s: wall time.
-        truncated: whether it wrote more than was read.
+        status: Exit status, negative after a signal; None where the deadline passed.
+        output: Output of the command, stdout and stderr.
+        result: Content of the requested file; empty where it was not made.
+        duration_s: Wall time, in seconds.
+        truncated: Whether the command wrote more output than was read.
     """
 
     status: int | None
@@ -98,12 +98,12 @@ def run_sandboxed(
     """Runs a command in a folder that holds some files.
 
     Args:
-        command: program and arguments.
-        files: name -> content.
-        limits: see there.
-        result: name of the file to bring back, if any.
-        readable: folders it may read beside those of the system; without bubblewrap it may read what the user may.
-        devices: device files that it may use.
+        command: Program and arguments.
+        files: Contents of the input files, by name.
+        limits: Limits of the command.
+        result: Name of the file that is returned; empty for none.
+        readable: Readable folders besides those of the system; without bubblewrap the user's permissions apply.
+        devices: Device files that the command may use.
 
     Raises:
         InfrastructureError: its sandbox could not be made, or it failed and the disk is full.

@@ -47,8 +47,8 @@ def count_instructions(binary: bytes, toolkit: Path) -> dict[str, InstructionCou
     """The instructions of each kernel by its mangled name; None where they cannot be read.
 
     Args:
-        binary: a shared object with machine code for GPUs in it.
-        toolkit: the CUDA toolkit, which may hold a cuobjdump.
+        binary: Shared object with machine code for GPUs.
+        toolkit: Folder of the CUDA toolkit, which may hold a cuobjdump.
     """
     folder = find_disassembler(toolkit)
     if folder is None:

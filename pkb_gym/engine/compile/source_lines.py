@@ -27,8 +27,8 @@ class SourceLine:
 
     Attributes:
         file: "kernel.cpp", "kernel.cu" or "pkb/....h".
-        line: from 1.
-        function: that it belongs to. Little is known of functions that were inlined: it may be the one around it.
+        line: Line number, from 1.
+        function: Function that the line belongs to. For inlined code it may be the surrounding function.
     """
 
     file: str
@@ -48,8 +48,8 @@ def source_lines(binary: bytes, stacks: Sequence[Sequence[int]]) -> list[list[So
     """The lines of some stacks, inlined calls included; of the candidate and `pkb/` headers alone.
 
     Args:
-        binary: the shared object; one without debug information has no lines.
-        stacks: of each the offsets of instructions, innermost first; no more than `MAX_PLACES` are looked up.
+        binary: Shared object; one without debug information has no lines.
+        stacks: Offsets of instructions in each stack, innermost first; at most `MAX_PLACES` are looked up.
 
     Returns:
         The lines of each stack, innermost first.

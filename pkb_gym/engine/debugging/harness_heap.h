@@ -38,7 +38,7 @@ int device_index = 0;  // of this process's GPU
 
 // The first page of the heap file: where ranks meet.
 struct Meeting {
-  std::atomic<uint64_t> begun[pkb::kMaxRanks];  // meetings that a rank has come to
+  std::atomic<uint64_t> begun[pkb::kMaxRanks];  // meetings that a rank has reached
 #ifdef PKB_CUDA
   cudaIpcMemHandle_t handles[pkb::kMaxRanks];
 #endif

@@ -59,7 +59,7 @@ def _shown(output: str) -> str:
 _FOLDERS = re.compile(
     r"/tmp/(?=kernel\.|harness[._])|(?<![\w./-])/[\w./-]*/include/(?=pkb/|tvm/)|(?<!\.\./)(?:\.\./)++src/libsanitizer/\w+/"
 )
-"""In front of files whose names say enough. A path is looked at from its beginning alone, once."""
+"""Pattern of folders in front of files whose names suffice. A path is looked at from its beginning alone, once."""
 
 _RED_ZONE = "use-after-poison"
 """What AddressSanitizer calls an access to memory that the harness has marked: all that belongs to no tensor."""

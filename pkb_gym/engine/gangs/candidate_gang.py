@@ -310,7 +310,7 @@ class CandidateGang:
     def profile(
         self, sets: Sequence[int], stage: Callable[[], Processors | None], link_bytes_per_s: float | None
     ) -> list[ProfileDone]:
-        """As `run`, for where the time goes.
+        """Profiles a block of calls.
 
         Args:
             sets: Indices into the bound block.

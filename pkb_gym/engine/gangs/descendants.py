@@ -18,7 +18,7 @@ def end_descendants(leader_pidfd: int, rank_pidfds: Sequence[int]) -> int:
     wake its stopped parent (clone(2), exit signal), so that the ranks must be stopped again unless none was found.
 
     Returns:
-        How many were found.
+        Number of processes found.
     """
     leader, ranks = pid_of(leader_pidfd), {pid_of(fd) for fd in rank_pidfds}
     if leader is None:

@@ -106,11 +106,11 @@ class EmulatedGang:
 
     @property
     def pidfds(self) -> Sequence[int]:
-        """As `CandidateGang.pidfds`: none, since no rank has a process of its own."""
+        """Process descriptors of the ranks: none, since no rank has a process of its own."""
         return ()
 
     def output_of(self, rank: int) -> str:
-        """As `output`, of one rank alone: where its host code stood when it crashed."""
+        """Output of one rank: the place of its host code when it crashed."""
         return traces_of(self._gang.output_of(0), rank)
 
     def map_heap(
@@ -233,7 +233,7 @@ class EmulatedGang:
         return 0
 
     def frozen_segments(self) -> int:
-        """As `loopback_bytes`."""
+        """TCP segments that frozen ranks have sent: they have no network in one process."""
         return 0
 
     def _of_all(self, failed: GangFailed) -> GangFailed:

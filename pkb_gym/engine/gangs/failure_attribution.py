@@ -115,5 +115,5 @@ def _crash(rank: int, status: int) -> GangFailed:
 
 
 def _is_aftermath(error: Failed) -> bool:
-    """Whether an error only says that another rank is gone."""
+    """Whether an error only reports that another rank is gone."""
     return any(words in error.text for words in _PEER_GONE)

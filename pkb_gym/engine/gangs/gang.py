@@ -48,7 +48,7 @@ REPORT_S = 10.0
 """How long to wait for the leader's report on a rank that has ended: on a busy machine it takes its time."""
 
 TRACE_S = 0.5
-"""How long ranks that missed a deadline may take to say where they stand."""
+"""Time in seconds for ranks that missed a deadline to report their places."""
 
 Reply = TypeVar("Reply", bound=WireMessage)
 
@@ -60,7 +60,7 @@ class Replies(Generic[Reply]):
     Attributes:
         messages: Replies in the order of ranks.
         raw: The bytes that came with them.
-        ended_ns: perf_counter_ns when the last had arrived.
+        ended_ns: Moment of the last arrival, by `time.perf_counter_ns`.
     """
 
     messages: list[Reply]
@@ -75,7 +75,7 @@ class Gang:
         zygote: Zygote that forks the gang.
         entry: Module whose `main` each rank runs, see `GangRequest`.
         world_size: Number of ranks.
-        confinement: None for a trusted gang.
+        confinement: Confinement of the ranks; None for a trusted gang.
 
     Attributes:
         processes: Processes of the gang, to stop, continue and look at.

@@ -1,4 +1,4 @@
-"""The symmetric heap as the evaluator sees it: descriptors that it hands to gangs, and where ranks say they stand."""
+"""The symmetric heap as the evaluator sees it: descriptors that it hands to gangs, and the reported places of ranks."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class ReferenceGang:
         """Judges the candidate's outputs of the block.
 
         Args:
-            claims: Per rank and call.
+            claims: Claims per rank and call.
             dialect: Dialect of the candidate.
         """
         orders = [CompareOutputs(tuple(of_rank), dialect) for of_rank in claims]

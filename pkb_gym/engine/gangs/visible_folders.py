@@ -41,7 +41,7 @@ def compiler_paths(programs: Iterable[Path] = ()) -> tuple[str, ...]:
     """The folders and files that compilers need, and no others: an error message may quote a file that is opened.
 
     Args:
-        programs: Those to be run.
+        programs: Programs that the gang runs.
     """
     own = [str(folder) for program in programs for folder in (program.parent, program.resolve().parent)]
     return _existing([*COMPILER_FOLDERS, *_TOP, "/usr/local/include", "/usr/local/lib", *own, *_LOADER_FILES])

@@ -88,7 +88,7 @@ def measure_processors(processors: Sequence[int]) -> None:
 
 
 def load_or_measure(cache: Path, repetitions: int = REPETITIONS) -> HardwareSpec:
-    """As `cpu_hardware`, with a cache folder of the caller's; what is wrong with that folder is a warning, no error.
+    """Measured hardware of this machine, cached in the caller's folder; a fault of that folder is a warning, no error.
 
     Raises:
         InfrastructureError: the machine could not be measured.

@@ -22,8 +22,8 @@ class Cache:
 
     Attributes:
         name: "L1", "L2", ...
-        core_bytes: what one core can fill of it.
-        machine_bytes: all caches of this level that the allowed cores can reach.
+        core_bytes: Capacity that one core can fill, in bytes.
+        machine_bytes: Capacity of all caches of this level that the allowed cores can reach, in bytes.
     """
 
     name: str
@@ -36,10 +36,10 @@ class CpuInfo:
     """The cores that this process may use.
 
     Attributes:
-        model: for people.
-        identity: a digest that differs between kinds of processor.
-        cores: physical cores; two hardware threads of one core share its arithmetic units and count once.
-        caches: smallest first, at least one.
+        model: Name of the processor's model, for display.
+        identity: Digest that differs between kinds of processor.
+        cores: Number of physical cores; two hardware threads of one core share its arithmetic units and count once.
+        caches: Caches, smallest first, at least one.
     """
 
     model: str
@@ -49,7 +49,7 @@ class CpuInfo:
 
 
 def cpu_info() -> CpuInfo:
-    """The cores that this process may use now, with common values where the system says nothing."""
+    """The cores that this process may use now, with common values where the system reports none."""
     has_affinity = hasattr(os, "sched_getaffinity")
     return _read_once(frozenset(os.sched_getaffinity(0) if has_affinity else range(os.cpu_count() or 1)))
 
@@ -61,12 +61,12 @@ def _read_once(cpus: frozenset[int]) -> CpuInfo:
 
 
 def read_cpu_info(system: Path, processors: Path, cpus: frozenset[int]) -> CpuInfo:
-    """Reads what a system says.
+    """Reads the processor information of a system.
 
     Args:
-        system: folder with one folder `cpu<N>` per logical processor.
-        processors: file with one block of `name : value` lines per logical processor.
-        cpus: logical processors that may be used.
+        system: Folder with one folder `cpu<N>` per logical processor.
+        processors: File with one block of `name : value` lines per logical processor.
+        cpus: Indices of the logical processors that may be used.
     """
     siblings = {_read(system / f"cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus}
     cores = len(siblings)

@@ -22,8 +22,8 @@ class NvlinkBytes:
     """Traffic of one GPU's NVLinks: data alone, without the protocol's share.
 
     Attributes:
-        sent_bytes: that left it.
-        received_bytes: that came to it.
+        sent_bytes: Bytes that left the GPU.
+        received_bytes: Bytes that reached the GPU.
     """
 
     sent_bytes: int
@@ -45,8 +45,8 @@ class GpuConnections:
     """The connections between the GPUs of this machine.
 
     Attributes:
-        nvlinks: of each GPU, those that are up.
-        apart: pairs of GPUs, the lower index first, that no NVLink joins, directly or through a switch.
+        nvlinks: Number of active NVLinks of each GPU.
+        apart: Pairs of GPUs, the lower index first, that no NVLink joins, directly or through a switch.
     """
 
     nvlinks: tuple[int, ...]
@@ -85,7 +85,7 @@ def _link_bytes(handle: object) -> NvlinkBytes | None:
 
 
 def _field(value: Any) -> int:  # noqa: ANN401 - a structure of pynvml, which is untyped
-    """A counter, as the driver says that it is stored."""
+    """A counter, in the type that the driver reports."""
     kinds = {
         pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
         pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",

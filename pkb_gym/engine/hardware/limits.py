@@ -14,9 +14,9 @@ from pkb_gym.engine.hardware.tiers import MemoryTier, Rate, check_tiers, shared_
 MEGA, GIGA, MIB = 1e6, 1e9, 2.0**20
 
 L2_PORT_BYTES = 128
-"""Bytes that an SM exchanges with the L2 cache in a clock at most. Datasheets do not say. NVIDIA gives 5120 for the
-reads of an A100's 108 SMs (A100 Tensor Core GPU Architecture whitepaper), 47 each; the rest is room for wider caches,
-and for writes at the same time."""
+"""Maximum number of bytes per clock between an SM and the L2 cache. Datasheets do not give it. NVIDIA gives 5120 for
+the reads of an A100's 108 SMs (A100 Tensor Core GPU Architecture whitepaper), 47 each; the rest is room for wider
+caches, and for writes at the same time."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -24,10 +24,10 @@ class HardwareLimits:
     """Rates of one rank, one device or one machine.
 
     Attributes:
-        matrix_flops_per_s: of dense products in the fastest format, whatever the dtype.
-        memory: tiers, fastest first; the last has no capacity.
-        link_bytes_per_s: per direction, over all links together; None where ranks share one memory, so that nothing has
-            to cross.
+        matrix_flops_per_s: Rate of dense products in the fastest format, whatever the dtype.
+        memory: Memory tiers, fastest first; the last has no capacity.
+        link_bytes_per_s: Bandwidth per direction over all links together; None where ranks share one memory, so that no
+            link is used.
         source: "datasheet ..." or "measured ...".
     """
 
@@ -64,15 +64,15 @@ def _gpu(
     """One row of the table.
 
     Args:
-        sms: streaming multiprocessors.
-        sm_mhz: highest clock, by `nvidia-smi -q -d CLOCK`.
-        flops_per_clock: of one SM, dense, 8-bit factors.
-        l2_mib: capacity of the L2 cache.
-        memory_mhz: highest clock, likewise; two transfers a clock.
-        memory_bits: width of the memory bus.
+        sms: Number of streaming multiprocessors.
+        sm_mhz: Highest clock in MHz, by `nvidia-smi -q -d CLOCK`.
+        flops_per_clock: Dense operations of one SM per clock, with 8-bit factors.
+        l2_mib: Capacity of the L2 cache, in MiB.
+        memory_mhz: Highest memory clock in MHz, with two transfers a clock.
+        memory_bits: Width of the memory bus, in bits.
         nvlink_gb: GB/s per direction.
         pcie_gb: GB/s per direction of the x16 slot, over which peers can be reached through the host's memory.
-        source: where the numbers stand.
+        source: Origin of the numbers.
     """
     clock = sm_mhz * MEGA
     return HardwareLimits(

@@ -32,10 +32,10 @@ def find_hardware(device: Literal["cpu", "cuda", "emulated"]) -> HardwareSpec:
 
 
 def known_hardware(device: Literal["cpu", "cuda", "emulated"]) -> HardwareSpec | None:
-    """As `find_hardware`, but None where that would take long or fails.
+    """The hardware if it is quick to find, else None.
 
-    That is where the CPU was not measured yet, where torch is not installed, and where the GPU is emulated or not in
-    the table.
+    It is None where the CPU was not measured yet, where torch is not installed, and where the GPU is emulated or not
+    in the table.
     """
     if device == "cpu":
         # Measuring takes seconds, which a reset must not; the first evaluation does it.

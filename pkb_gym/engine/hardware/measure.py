@@ -47,8 +47,8 @@ def measure(info: CpuInfo, compiler: str | None, repetitions: int) -> tuple[Peak
     """Ceilings of one core and of the whole machine, without margin.
 
     Args:
-        info: this machine.
-        compiler: path of g++ or its like; None where there is none.
+        info: Processors of this machine.
+        compiler: Path of g++ or a compatible compiler; None where there is none.
         repetitions: 3 is usual; 1 is quick and less sure.
     """
     products = {dtype: _matmul_flops_per_s(dtype, repetitions) for dtype in DTYPES}

@@ -17,11 +17,12 @@ class Peaks:
     """Rates at best of one rank, one core, one device or one machine; `HardwareLimits` are those that nothing exceeds.
 
     Attributes:
-        matrix_flops_per_s: by dtype of the factors, dense.
-        vector_flops_per_s: by dtype, outside matrix units.
-        memory: tiers, fastest first; the last has no capacity.
-        link_bytes_per_s: per direction.
-        link_latency_s: from a write on one rank until another rank can see it; None where it is unknown.
+        matrix_flops_per_s: Rate of dense matrix products, by dtype of the factors.
+        vector_flops_per_s: Rate outside matrix units, by dtype.
+        memory: Memory tiers, fastest first; the last has no capacity.
+        link_bytes_per_s: Bandwidth per direction.
+        link_latency_s: Time in seconds from a write on one rank until another rank can see it; None where it is
+            unknown.
         source: "datasheet ..." or "measured ...".
     """
 
@@ -46,7 +47,7 @@ class HardwareSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
-    """For example "NVIDIA H200", as the driver names it, or the processor's model."""
+    """Name of the GPU as by the driver, such as "NVIDIA H200", or of the processor's model."""
     device: Literal["cpu", "cuda"]
     """One rank has a "cuda" device for itself; all ranks share the "cpu" machine."""
     peaks: Peaks
@@ -88,7 +89,7 @@ class HardwareSpec(BaseModel):
         )
 
     def rank_limits(self, world_size: int) -> HardwareLimits:
-        """As `rank_peaks`, of what no kernel exceeds."""
+        """One rank's share of the limits, which no kernel exceeds."""
         holders = self._holders(world_size)
         return self.limits if holders == 1 else self.limits.shared_by(holders)
 
@@ -139,7 +140,7 @@ def _gpu(
         hbm: TB/s.
         l2: (MiB, TB/s).
         nvlink: TB/s per direction.
-        source: where the numbers stand.
+        source: Origin of the numbers.
     """
     half, single, double = (rate * TERA for rate in matrix)
     return Peaks(

@@ -17,9 +17,9 @@ class MemoryTier:
     """One level of memory.
 
     Attributes:
-        name: for example "L2", "HBM".
-        capacity_bytes: None where it holds everything (the last tier).
-        bytes_per_s: reads and writes together.
+        name: Name of the tier, such as "L2" or "HBM".
+        capacity_bytes: Capacity in bytes; None where it holds everything (the last tier).
+        bytes_per_s: Bandwidth of reads and writes together.
     """
 
     name: str

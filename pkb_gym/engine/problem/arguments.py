@@ -16,12 +16,14 @@ class Tensor:
     """One tensor argument; its contents come from `Trials.inputs`.
 
     Attributes:
-        shape: may differ by rank, because axes may.
-        dtype: None is the problem's floating dtype; may name an axis of the sizes that holds a dtype or None.
-        optional: axis name; where that axis is falsy the argument is None.
-        mutable: the callee may overwrite it. A change of any other argument is a failure (`input_modified`).
-        resident: None, or the reason why no kernel copies it as a whole: the symmetric scratch has no room for it.
-        about: one line for the agent.
+        shape: Symbolic shape; it may differ by rank, as axes may.
+        dtype: Name of a dtype, or of an axis of the sizes that holds a dtype or None; None is the problem's floating
+            dtype.
+        optional: Name of an axis; where that axis is falsy the argument is None.
+        mutable: Whether the callee may overwrite it. A change of any other argument is a failure (`input_modified`).
+        resident: Reason why no kernel copies it as a whole, as it exceeds the symmetric scratch; None for other
+            arguments.
+        about: Description of one line, for the agent.
     """
 
     name: str
@@ -38,10 +40,10 @@ class TensorList:
     """A list of tensors.
 
     Attributes:
-        shapes: name of an axis that holds one shape (tuple) per element, None where the element is None.
-        bare: axis name; where that axis is truthy the list has one element, which `solution` of the python dialect
-            receives by itself. Native kernels always get an array.
-        may_hold_none: whether elements can be None; a native kernel's parameter type then says so.
+        shapes: Name of an axis that holds one shape (tuple) per element, None where the element is None.
+        bare: Name of an axis; where that axis is truthy the list has one element, which `solution` of the python
+            dialect receives by itself. Native kernels always get an array.
+        may_hold_none: Whether elements can be None, which changes a native kernel's parameter type.
     """
 
     name: str
@@ -75,9 +77,9 @@ class Sparse:
     """A sparse COO tensor argument, coalesced; a native kernel gets `<name>_indices` (dims, nnz) and `<name>_values`.
 
     Attributes:
-        shape: as of a dense tensor; axis names and numbers.
-        nnz: axis that holds the number of stored entries on this rank.
-        dtype: of the values; None is the problem's floating dtype. Indices are int64.
+        shape: Shape of the dense tensor; axis names and numbers.
+        nnz: Name of the axis that holds the number of stored entries on this rank.
+        dtype: Dtype of the values; None is the problem's floating dtype. Indices are int64.
     """
 
     name: str
@@ -95,8 +97,8 @@ class Scalar:
     Attributes:
         kind: C++ type of the native dialect: int -> int64_t, float -> double, bool -> bool, str -> String,
             ints -> Array<int64_t>, shapes (a list of tuples in Python) -> Array<Array<int64_t>>.
-        axis: the axis it is read from; None means the axis of its own name.
-        optional: the axis may be None, which is handed over as None.
+        axis: Name of the axis that holds the value; None means the axis of the argument's own name.
+        optional: Whether the axis may be None, which is handed over as None.
     """
 
     name: str
@@ -111,8 +113,8 @@ class Group:
     """A process group argument.
 
     Attributes:
-        axis: axis that holds None (the argument is None) or the partition, a tuple of tuples of global ranks; each
-            rank is handed the group that it is in. None means the axis of its own name.
+        axis: Name of the axis that holds None (the argument is None) or the partition, a tuple of tuples of global
+            ranks; each rank is handed the group that it is in. None means the axis of the argument's own name.
     """
 
     name: str
@@ -130,12 +132,12 @@ class Output:
     Attributes:
         shape: "?" marks a dimension that depends on the data. A native kernel returns such an output; all others are
             preallocated and handed over after the arguments.
-        capacity: with "?", the axis that bounds the number of elements.
-        dtype: None is the problem's floating dtype.
-        when: axis name; where that axis is falsy the output is absent (left out of a dict, None in a tuple).
-        check: the rule under protocol "robust".
-        published: the rule of the published benchmark; None where it does not compare this output.
-        returned_as: its key in the returned dict, where an argument already has that name.
+        capacity: Name of the axis that bounds the number of elements, where the shape has "?".
+        dtype: Name of a dtype; None is the problem's floating dtype.
+        when: Name of an axis; where that axis is falsy the output is absent (left out of a dict, None in a tuple).
+        check: Rule under protocol "robust".
+        published: Rule of the published benchmark; None where it does not compare this output.
+        returned_as: Key in the returned dict, where an argument already has the output's name.
     """
 
     name: str

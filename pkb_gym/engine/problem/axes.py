@@ -40,10 +40,11 @@ class Axes(Mapping[str, AxisValue]):
     `number` reads an axis that has the name of a method.
 
     Attributes:
-        entries: name -> value; always holds ``W`` (world size) and, except in `Trials.vary`, ``r`` (this rank).
-        dtype: the problem's floating dtype in this evaluation, for example ``"bfloat16"``.
-        problem: its name, with which errors begin; empty in `derive` and `vary`, whose errors `Problem` completes.
-        kept_leaves: of `tensors`: id of a declared argument or output -> it, and its tensors here.
+        entries: Values by axis name; always holds ``W`` (world size) and, except in `Trials.vary`, ``r`` (this rank).
+        dtype: Floating dtype of the problem in this evaluation, for example ``"bfloat16"``.
+        problem: Name of the problem, with which errors begin; empty in `derive` and `vary`, whose errors `Problem`
+            completes.
+        kept_leaves: Cache of `tensors`: by id, a declared argument or output and its tensors here.
     """
 
     entries: Mapping[str, AxisValue]
@@ -157,7 +158,7 @@ class Axes(Mapping[str, AxisValue]):
         """The global ranks of the group that this rank is in, in order.
 
         Args:
-            name: an axis that holds a partition of the ranks, or None for one group of all ranks.
+            name: Name of an axis that holds a partition of the ranks; None for one group of all ranks.
 
         Raises:
             SizeError: this rank is in no group.
@@ -272,8 +273,8 @@ def resolve_dtype(dtype: str | None, ax: Axes) -> str:
     """A declared dtype's name.
 
     Args:
-        dtype: a dtype; the name of an axis that holds one, or None; None is the problem's floating dtype.
-        ax: this rank's axes.
+        dtype: Name of a dtype, or of an axis that holds one or None; None is the problem's floating dtype.
+        ax: Axes of this rank.
 
     Raises:
         SizeError: the axis holds something else.
@@ -290,8 +291,8 @@ def resolve_shape(shape: tuple[str | int, ...] | str, ax: Axes) -> tuple[int, ..
     """A symbolic shape in numbers.
 
     Args:
-        shape: one axis name or number per dimension, or one name of an axis that holds the whole shape.
-        ax: this rank's axes.
+        shape: One axis name or number per dimension, or the name of an axis that holds the whole shape.
+        ax: Axes of this rank.
 
     Raises:
         SizeError: a dimension is missing, negative or not a whole number.

@@ -1,7 +1,7 @@
 """A rule for results that are gathered: what each rank contributes is held to the norm of its own errors.
 
 Single elements need room for the largest rounding, which leaves as much to a code of half the bits. Roundings of a
-whole block come to a known norm, and so does such a code.
+whole block have a known norm, and so has such a code.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class blocks_close:  # noqa: N801  # reads as a function where rules are declare
     A bad block is all wrong.
 
     Attributes:
-        rel: for bfloat16.
-        dim: along which the ranks' blocks, all of one size, follow one another.
+        rel: Relative tolerance for bfloat16.
+        dim: Dimension along which the ranks' blocks, all of one size, follow one another.
     """
 
     batched: ClassVar[bool] = True
@@ -35,12 +35,12 @@ class blocks_close:  # noqa: N801  # reads as a function where rules are declare
     dim: int
 
     def describe(self, dtype: str = "bfloat16") -> str:
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         rel = self.rel * DTYPE_SCALE[dtype]
         return f"blocks_close(rel={rel:.3g} (1 + 2 / sqrt(elements)), for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         import torch
 
         ranks_first = wide(got).movedim(self.dim, 0)

@@ -18,8 +18,7 @@ MIN_LINK_BITS = 4
 
 What crosses a link may be coded. Of normal numbers, a lossless code keeps sign and significand, 8 bits of bfloat16; a
 lossy one keeps what the check asks for, about log2(1 / tolerance) bits (rate-distortion theory, Shannon 1959). The
-widest tolerance of the catalogue, 3 % of a row's norm, leaves 5 bits, and the published checks, 1 %, leave 6.
-"""
+widest tolerance of the catalogue, 3 % of a row's norm, leaves 5 bits, and the published checks, 1 %, leave 6."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,15 @@ class Cost:
 class LeastWork:
     """The work that every legal kernel does, whatever its algorithm: the numerators of the lower bound.
 
-    A legal kernel is right, within the check's tolerances, for all inputs of the declared shapes; docs/roofline.md says
-    what follows for each resource. Where `work` is None the problem's cost counts, but for its vector operations.
+    A legal kernel is right, within the check's tolerances, for all inputs of the declared shapes; docs/roofline.md
+    describes the consequences for each resource. Where `work` is None the problem's cost counts, without its vector
+    operations.
 
     Attributes:
-        argument: why no kernel does less, in a sentence or two.
-        of: the resources for which the argument holds.
-        work: gives the least work of one rank where it is less than the cost, in the same units. Bytes over links are
-            those of numbers as they are, before `MIN_LINK_BITS`.
+        argument: Reason why no kernel does less, in a sentence or two.
+        of: Resources for which the argument holds.
+        work: Function that gives the least work of one rank where it is less than the cost, in the same units. Bytes
+            over links are those of uncompressed numbers, before `MIN_LINK_BITS`.
     """
 
     argument: str
@@ -69,8 +69,8 @@ class LeastWork:
         """The least work of one rank, with coded numbers on its links; never more than its cost.
 
         Args:
-            ax: the rank's axes.
-            cost: the problem's cost of them.
+            ax: Axes of the rank.
+            cost: Cost of the problem at these axes.
         """
         least = cost if self.work is None else self.work(ax)
         coded = MIN_LINK_BITS / (8 * ax.itemsize) if "link" in self.of else 0.0

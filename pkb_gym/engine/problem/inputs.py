@@ -33,12 +33,12 @@ class TrialKey:
     """Names one trial of one evaluation.
 
     Attributes:
-        key: the evaluator's secret.
-        seed: the seed given to `reset`, or 0.
-        problem: its name.
-        turn: turn of the episode.
-        trial: counts the input sets of one evaluation, checks and timing together.
-        timed: whether the trial serves timing; modes then stay as the size names them.
+        key: Secret key of the evaluator.
+        seed: Seed given to `reset`, or 0.
+        problem: Name of the problem.
+        turn: Index of the turn in the episode.
+        trial: Index of the input set in one evaluation, checks and timing together.
+        timed: Whether the trial serves timing; modes then stay as the size names them.
     """
 
     key: bytes
@@ -68,8 +68,8 @@ class Draw(random.Random):
     """Draws for `Trials.vary`: a standard `random.Random` that gives the same on all ranks.
 
     Attributes:
-        trial: number of the trial.
-        timed: whether the trial serves timing.
+        trial: Index of the trial.
+        timed: Whether the trial serves timing.
     """
 
     def __init__(self, trial: TrialKey) -> None:
@@ -217,10 +217,10 @@ class InputMaker(Stream):
     """The random streams of `Trials.inputs`: this rank's own, and others by key.
 
     Attributes:
-        ax: this rank's axes of this trial.
-        rank, world_size: as in torch.distributed.
-        trial: number of the trial.
-        device: where tensors are made.
+        ax: Axes of this rank in this trial.
+        rank, world_size: Rank and world size, as in torch.distributed.
+        trial: Index of the trial.
+        device: Device on which tensors are made.
     """
 
     def __init__(self, problem: Declared, ax: Axes, trial_key: TrialKey, device: str = "cpu") -> None:
@@ -245,7 +245,7 @@ class InputMaker(Stream):
         return torch_dtype(self.ax.dtype)
 
     def stream(self, *key: str | int) -> Stream:
-        """A stream of its own for `key`: equal on the ranks that pass an equal key (say, a group's index)."""
+        """A stream of its own for `key`: equal on the ranks that pass an equal key (such as a group's index)."""
         return Stream(self, "key", *key)
 
     def seeded(self, seed: int) -> Stream:

@@ -92,10 +92,11 @@ class Trials:
     """The trials of one protocol.
 
     Attributes:
-        inputs: returns one value per data argument (Tensor, TensorList, Linear, Sparse), in declared order: a tensor, a
-            list of tensors and None, (weight, bias), or (indices, values). Called on every rank.
-        vary: given the axes of the size and ``W``, returns those that change from trial to trial (a root rank, a mode,
-            ragged sizes), none where nothing changes. Its draws are equal on all ranks. Called before `Problem.derive`.
+        inputs: Function that returns one value per data argument (Tensor, TensorList, Linear, Sparse), in declared
+            order: a tensor, a list of tensors and None, (weight, bias), or (indices, values). Called on every rank.
+        vary: Function from the axes of the size and ``W`` to those that change from trial to trial (a root rank, a
+            mode, ragged sizes), none where nothing changes. Its draws are equal on all ranks. Called before
+            `Problem.derive`.
     """
 
     inputs: Callable[[InputMaker], tuple[Value, ...]]
@@ -108,23 +109,23 @@ class Problem:
 
     Attributes:
         name: CamelCase; the environment is `PKB/<name>-v0`, the folder is its snake case.
-        upstream: file stem in ParallelKernelBench, for example "12_allgather_gemm"; empty for a problem outside it.
-        category: one of `CATEGORIES`.
-        summary: one sentence.
-        origin: the code base or model that the problem comes from.
-        weaknesses: what the published inputs or tolerances accept that they should not, one sentence each.
-        tags: communication pattern and the like, for filters.
-        dtypes: legal floating dtypes, the first is the default.
+        upstream: File stem in ParallelKernelBench, for example "12_allgather_gemm"; empty for a problem outside it.
+        category: One of `CATEGORIES`.
+        summary: Summary of one sentence.
+        origin: Code base or model that the problem comes from.
+        weaknesses: Errors that the published inputs or tolerances accept, one sentence each.
+        tags: Tags for filters, such as the communication pattern.
+        dtypes: Legal floating dtypes, the default first.
         sizes: "tiny", "published" and "large" -> axes.
-        args: in the order of `solution`'s signature.
-        outputs: results, returned ones first, in returned order.
+        args: Arguments in the order of `solution`'s signature.
+        outputs: Results, returned ones first, in returned order.
         returns: "value" (the single returned output itself), "tuple" (in order) or "dict" (by name).
-        derive: given one rank's axes, with ``W`` and ``r``, returns those that follow from them.
-        robust, published: the two protocols.
-        cost: work of one rank in a good kernel.
-        least_work: the part of it that no kernel avoids, and why.
-        world_sizes: legal world sizes.
-        declared_in: path of the `problem.py` that declares it; the catalogue fills it in.
+        derive: Function from one rank's axes, with ``W`` and ``r``, to those that follow from them.
+        robust, published: Settings of the two protocols.
+        cost: Function that gives one rank's work in a good kernel.
+        least_work: Part of the work that no kernel avoids, with the reason.
+        world_sizes: Legal world sizes.
+        declared_in: Path of the `problem.py` that declares it; the catalogue fills it in.
     """
 
     name: str
@@ -262,12 +263,12 @@ class Problem:
 
     @contextmanager
     def fitting_axes(self, size: str | Mapping[str, AxisValue]) -> Iterator[None]:
-        """Has whatever this declaration raises on axes of a user's be a SizeError.
+        """Turns any error of this declaration on a user's axes into a SizeError.
 
-        A declaration may fail in any way on axes that nobody foresaw; on its own sizes it does not.
+        A declaration may fail in any way on unforeseen axes; on its own sizes it does not.
 
         Args:
-            size: whose axes are looked at meanwhile.
+            size: Size whose axes are used inside the context.
 
         Raises:
             SizeError: they do not fit together.

@@ -25,12 +25,12 @@ class close_by_rows:  # noqa: N801  # reads as a function where rules are declar
     atol_rms: float
 
     def describe(self, dtype: str = "bfloat16") -> str:
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         scale = DTYPE_SCALE[dtype]
         return f"close_by_rows(rtol={self.rtol * scale:.3g}, atol_rms={self.atol_rms * scale:.3g}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         expected = wide(context.expected)
         of_rows = expected.square().mean(dim=-1, keepdim=True).sqrt() if expected.numel() else expected
         bound = self.rtol * expected.abs() + self.atol_rms * (rms(expected) + of_rows) / 2

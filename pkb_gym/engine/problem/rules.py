@@ -34,12 +34,12 @@ class CheckContext:
     """The data that a rule may look at.
 
     Attributes:
-        ax: this rank's axes.
-        expected: the baseline's output, same shape and dtype as the one to be judged.
-        args: every rank's data arguments by name, as they were before the call: `args[rank][name]`.
-        outputs: this rank's baseline outputs by leaf name.
-        candidate: this rank's candidate outputs by leaf name, for rules that look at several together.
-        leaf: name of the leaf under judgement.
+        ax: Axes of this rank.
+        expected: Output of the baseline, of the same shape and dtype as the judged one.
+        args: Data arguments of every rank by name, as they were before the call: `args[rank][name]`.
+        outputs: Baseline outputs of this rank by leaf name.
+        candidate: Candidate outputs of this rank by leaf name, for rules that look at several together.
+        leaf: Name of the judged leaf.
     """
 
     ax: Axes
@@ -93,11 +93,11 @@ class Check(Protocol):
         """Marks the wrong elements.
 
         Args:
-            got: the candidate's output; shape and dtype have been found right already.
-            context: see there.
+            got: Output of the candidate; its shape and dtype are right.
+            context: Baseline output, axes and arguments that the rule may use.
 
         Returns:
-            bool tensor of the shape of `got`.
+            Mask of the wrong elements: a bool tensor of the shape of `got`.
         """
 
 
@@ -108,11 +108,11 @@ class exact:  # noqa: N801  # reads as a function where rules are declared
     batched: ClassVar[bool] = True
 
     def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return "exact"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         return unequal(got, context.expected)
 
 
@@ -123,11 +123,11 @@ class same_bits:  # noqa: N801
     batched: ClassVar[bool] = True
 
     def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return "same bits"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         return as_integers(got) != as_integers(context.expected)
 
 
@@ -145,13 +145,13 @@ class close:  # noqa: N801
     atol_rms: float = 0.0
 
     def describe(self, dtype: str = "bfloat16") -> str:
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         parts = [("rtol", self.rtol), ("atol", self.atol), ("atol_rms", self.atol_rms)]
         given = ", ".join(f"{name}={value * DTYPE_SCALE[dtype]:.3g}" for name, value in parts if value)
         return f"close({given}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         import torch
 
         expected = wide(context.expected)
@@ -171,11 +171,11 @@ class allclose:  # noqa: N801
     atol: float = 1e-2
 
     def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return f"allclose(rtol={self.rtol:g}, atol={self.atol:g})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         expected = wide(context.expected)
         return outside(wide(got), expected, self.atol + self.rtol * expected.abs())
 
@@ -189,11 +189,11 @@ class rows_close:  # noqa: N801
     rel: float
 
     def describe(self, dtype: str = "bfloat16") -> str:
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return f"rows_close(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         import torch
 
         expected = wide(context.expected)
@@ -211,11 +211,11 @@ class norm_close:  # noqa: N801
     rel: float
 
     def describe(self, dtype: str = "bfloat16") -> str:
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return f"norm_close(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         import torch
 
         expected = wide(context.expected)
@@ -236,11 +236,11 @@ class within:  # noqa: N801
     batched: bool = True
 
     def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return self.description
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         expected, bound = self.compute(context)
         return outside(wide(got), expected, bound)
 
@@ -254,31 +254,31 @@ class rule:  # noqa: N801
     batched: bool = True
 
     def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return self.description
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         return self.mark(got, context)
 
 
 @dataclass(frozen=True)
 class all_of:  # noqa: N801
-    """Several rules together: an element is wrong if any rule says so."""
+    """Several rules together: an element is wrong if it breaks any of them."""
 
     rules: tuple[Check, ...]
 
     @property
     def batched(self) -> bool:
-        """See `Check`."""
+        """Whether every rule can be vectorised."""
         return all(rule.batched for rule in self.rules)
 
     def describe(self, dtype: str = "bfloat16") -> str:
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return " and ".join(rule.describe(dtype) for rule in self.rules)
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         import torch
 
         return torch.stack([rule.wrong(got, context) for rule in self.rules]).any(dim=0)
@@ -346,10 +346,10 @@ def far(got: torch.Tensor, expected: torch.Tensor, bound: torch.Tensor | float, 
     """Whether ||got - expected|| > bound, in the 2-norm; equal infinities and NaN against NaN are right.
 
     Args:
-        got: the candidate's.
-        expected: the right result.
-        bound: of the norm.
-        dim: norms are taken along it, and it is kept with length 1; of the whole tensor (0-dim) by default.
+        got: Result of the candidate.
+        expected: Right result.
+        bound: Largest norm of the error that is right.
+        dim: Dimension along which norms are taken, kept with length 1; by default the norm of the whole tensor (0-dim).
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""A rule for sums over ranks: each element within what roundings can amount to, all of them within what they do.
+"""A rule for sums over ranks: a bound of each element's error, and one of the norm of all errors.
 
 The bound of an element has to hold where all of its roundings go the same way, and so it grows with the ranks: on eight
 of them it allows for addends of half as many bits. That hardly ever happens, and not in all elements at once: the norm
@@ -23,13 +23,13 @@ DEVIATION = 0.43
 """Standard deviation of one rounding's relative error, in units of the roundoff, for numbers of any size alike."""
 
 ROOM = 1.5
-"""Times the deviation that follows from the roundings. A sum in the dtype of its addends, one after the other, comes to
-1; addends of nine bits on eight ranks, instead of sixteen, to 1.8."""
+"""Largest norm, in units of the deviation that follows from the roundings. A sum in the dtype of its addends, one after
+the other, has 1; addends of nine bits on eight ranks, instead of sixteen, have 1.8."""
 
 ROOM_OF_FEW = 4.0
 """Over the square root of the number of elements: how much more room the norm of few has."""
 
-SUM_NORM = "||error|| <= 1.5 times what one rounding an addition comes to"
+SUM_NORM = "||error|| <= 1.5 times its expectation with one rounding per addition"
 """The second half of the rule in a few words, for the agent."""
 
 
@@ -42,9 +42,9 @@ class RoundedSum:
     """A sum and its roundings, each of the shape of the output and in the dtype of the comparison.
 
     Attributes:
-        total: the exact sum.
-        bound: of the error of an element; 0 where sums are exact in any order.
-        deviation: standard deviation of that error.
+        total: Exact sum.
+        bound: Bound of the error of each element; 0 where sums are exact in any order.
+        deviation: Standard deviation of that error.
     """
 
     total: torch.Tensor
@@ -57,9 +57,9 @@ class rounded_sum:  # noqa: N801  # reads as a function where rules are declared
     """|got - total| <= bound in each element, and ||(got - total) / deviation|| <= 1.5 sqrt(elements) over all.
 
     Attributes:
-        compute: a module-level function of the problem that gives the sum from the inputs of all ranks.
-        description: of the bound.
-        batched: as in `Check`.
+        compute: Module-level function of the problem that gives the sum from the inputs of all ranks.
+        description: Description of the bound, for the agent.
+        batched: Whether `wrong` takes a batch of calls, as in `Check`.
     """
 
     compute: Callable[[CheckContext], RoundedSum]
@@ -67,11 +67,11 @@ class rounded_sum:  # noqa: N801  # reads as a function where rules are declared
     batched: bool = True
 
     def describe(self, dtype: str = "bfloat16") -> str:  # noqa: ARG002
-        """See `Check`."""
+        """The rule in a few words, for the agent."""
         return f"{self.description} and {SUM_NORM}"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """See `Check`."""
+        """Marks the wrong elements of `got`."""
         return wrong_sum(got, self.compute(context))
 
 
@@ -95,10 +95,10 @@ def deviation_of_sum(total: torch.Tensor, squares: torch.Tensor, addends: int, u
     the addends' mean square and c the mean product of two of them.
 
     Args:
-        total: the sum of the addends.
-        squares: the sum of their squares.
-        addends: how many there are.
-        unit_roundoff: of the dtype in which they are rounded.
+        total: Sum of the addends.
+        squares: Sum of their squares.
+        addends: Number of addends.
+        unit_roundoff: Unit roundoff of the dtype in which they are rounded.
     """
     products = (total.square() - squares).clamp(min=0)  # of all ordered pairs
     mean_square = (addends + 1) / 2 * squares + (addends + 1) / 3 * products

@@ -27,11 +27,11 @@ class Leaf(NamedTuple):
     """One tensor of an argument or result, on one rank: a tuple, as layouts make thousands of them.
 
     Attributes:
-        name: see the module.
-        owner: the argument or output that it belongs to.
-        shape: numbers; None where the size depends on the data.
-        dtype: name.
-        capacity: most elements it can have.
+        name: Name of the leaf, such as `x` or `grads[2]`.
+        owner: Argument or output that the leaf belongs to.
+        shape: Shape in numbers; None where it depends on the data.
+        dtype: Name of the dtype.
+        capacity: Maximum number of elements.
     """
 
     name: str

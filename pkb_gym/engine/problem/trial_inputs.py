@@ -1,4 +1,4 @@
-"""The data arguments of one trial, drawn as the problem says and compared with what it declares."""
+"""The data arguments of one trial, drawn by the problem's functions and compared with its declaration."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import torch
 
 
 class _View(torch.autograd.Function):
-    """A function of our own may say itself how it is vectorised."""
+    """A function of our own may define its own vectorisation."""
 
     @staticmethod
     def forward(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

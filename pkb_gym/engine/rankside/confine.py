@@ -182,7 +182,7 @@ def limit_resources(limits: Mapping[str, int]) -> None:
 
 
 _STATM_FIELDS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
-"""Where proc(5)'s statm says how much of it the process has: all that is mapped, or private data and stack."""
+"""Index in proc(5)'s statm of the memory that counts: all that is mapped, or private data and stack."""
 
 
 def _memory_bytes(field: int) -> int:
@@ -263,7 +263,7 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
         elif name == "prlimit64":
             body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_LD, _ARG1_LOW_OFFSET), _op(_JEQ, RLIMIT_CORE, 0, 5)]
             body += [_op(_LD, _ARG2_LOW_OFFSET), _op(_JEQ, 0, 0, 2), _op(_LD, _ARG2_HIGH_OFFSET), _op(_JEQ, 0, 1, 0)]
-            body += [deny, _op(_RET, _ALLOW)]  # without a new limit, it only tells the present one
+            body += [deny, _op(_RET, _ALLOW)]  # without a new limit, it only returns the present one
         elif name in only:
             body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_RET, _ALLOW)]
         elif name == "setsockopt":

@@ -21,7 +21,7 @@ class Segment:
 
     Attributes:
         fd: Names it for other processes; `close` closes it.
-        nbytes: Its size.
+        nbytes: Size of the memory, in bytes.
     """
 
     def __init__(self, nbytes: int, device: int) -> None:

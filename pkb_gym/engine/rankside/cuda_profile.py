@@ -52,7 +52,7 @@ MAX_EVENTS = 2000
 """Slices that are reported one by one, in order of their beginnings."""
 
 MEET_S = 5.0
-"""A rank that does not come is not waited for any longer; the calls then say what is wrong with it."""
+"""A rank that does not come is not waited for any longer; its fault then shows in the calls."""
 CLOCKS_AGREE_US = 1e6
 
 Interval = tuple[float, float]
@@ -130,7 +130,7 @@ def profile_calls(
         epoch: Epoch of the first call.
         synchronize: Waits for the GPU.
         meet: Waits for the other ranks.
-        begin: Called between the first call and the others.
+        begin: Function called between the first call and the others.
         link_bytes_per_s: The most that can leave or enter a GPU by its links; None where there is no peer.
     """
     recording = Recording()

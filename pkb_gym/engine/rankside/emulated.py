@@ -124,7 +124,7 @@ class EmulatedRanks:
         self._regions: list[int] = []
 
     def load(self, order: LoadCopies, copies: list[int]) -> Fault | None:
-        """Loads a copy of the library on each rank; says why that cannot be done.
+        """Loads a copy of the library on each rank; returns the reason where that is impossible.
 
         One rank after the other: the dynamic linker's lock is held while a library's constructors run, and one that
         waits for its GPU would wait for ranks that wait for the lock.

@@ -83,7 +83,7 @@ class EmulatedNative(Native):
         self.world.synchronize()
         claims = []
         for slot, part in zip(slots, parts, strict=True):
-            # The library says that it lies on a GPU, which torch does not find here.
+            # The library reports a GPU as its device, which torch does not find here.
             shape, dtype = tuple(map(int, part.shape)), str(part.dtype)
             here = torch.utils.dlpack.from_dlpack(HeapTensor(part.data_ptr(), shape, dtype))
             claims.append(Destination(self._heap, slot).take(here)[1])

@@ -80,7 +80,7 @@ def serve(libraries: dict[str, str]) -> None:
         if found is None:
             where = "at module level, or in a function of the module that needs no argument"
             what = f"extension {name!r} was not built when the source was compiled"
-            raise RuntimeError(f"{what}; if that was tried, the compiler's log says why not; else build it {where}")
+            raise RuntimeError(f"{what}; if that was tried, see the compiler's log; else build it {where}")
         module_name, path = found
         if path not in loaded:
             as_module = kwargs.get("is_python_module", True)
@@ -95,11 +95,11 @@ def build_what_functions_build(source: str, module: ModuleType) -> list[str]:
     """Builds the extensions that an imported module would build when it is first called.
 
     Args:
-        source: Its text.
+        source: Text of the source.
         module: The module, as far as its import came.
 
     Returns:
-        What could not be done, in words.
+        Description of the failures.
 
     Raises:
         RuntimeError: an extension does not compile.

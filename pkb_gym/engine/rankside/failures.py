@@ -63,7 +63,7 @@ def text_of(error: BaseException) -> str:
 def trace_of(error: BaseException) -> str:
     """The traceback of an error, and of those that it came from, with the frames of candidates and libraries alone.
 
-    Frames of rank programs are the same for every candidate, and say nothing about any.
+    Frames of rank programs are the same for every candidate, and so no evidence on any.
     """
     trace = traceback.TracebackException.from_exception(error)
     left: list[traceback.TracebackException | None] = [trace]

@@ -1,7 +1,7 @@
 """A rank's side of handovers: between two calls, on its own stream, the one departs and the next arrives.
 
-The rank program only says that its stream has come there, and waits until the trusted side has done what it does. Which
-lines of the arguments arrive, and what they hold, is not known in this process before.
+The rank program only reports that its stream has arrived there, and waits until the trusted side has done its part.
+Which lines of the arguments arrive, and what they hold, is not known in this process before.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Heap:
         segment_bytes: Distance between the segments of two ranks.
         rank: Number of the rank whose segment `tensor` looks in.
         base: Address of rank 0's segment in this process.
-        cuda_device: None, since no GPU reads it.
+        cuda_device: Index of the GPU that reads the heap; None for no GPU.
 
     The descriptor is closed, so that the memory can be reached by its addresses alone.
     """

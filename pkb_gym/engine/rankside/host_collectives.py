@@ -1,7 +1,7 @@
 """A process group for ranks that share a GPU, which NCCL refuses: collectives go through main memory and gloo.
 
 Tensors of any device are copied to main memory, gloo works on the copies, and results are copied back when they are
-waited for. Sources written for NCCL run on it as they are; what they take on it says nothing of NCCL.
+waited for. Sources written for NCCL run on it as they are; their times on it do not predict those on NCCL.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HostWork(dist.Work):
 
 
 class HostProcessGroup(dist.ProcessGroup):
-    """See the module.
+    """A process group for GPU tensors whose collectives run in main memory.
 
     Args:
         gloo: A process group of the same ranks on tensors in main memory.

@@ -55,7 +55,7 @@ def fork_into_new_pid_namespace() -> int:
     When that child ends, the kernel ends everything in its namespace.
 
     Returns:
-        As os.fork: 0 in the child, its pid here.
+        Result of os.fork: 0 in the child, the child's pid here.
     """
     here = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     unshare(CLONE_NEWPID)

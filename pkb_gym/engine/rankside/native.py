@@ -31,7 +31,7 @@ class Native:
     """A loaded kernel and the argument sets it is called on.
 
     Attributes:
-        trace_thrown: Called after an exception of the kernel, see `crash.trace_native_code`.
+        trace_thrown: Function called after an exception of the kernel, see `crash.trace_native_code`.
     """
 
     def __init__(self, order: Load, library_fd: int, heap: AnyHeap, device: Device, rank: int, world_size: int) -> None:

@@ -13,7 +13,7 @@ def bind_rank(rank: int, world_size: int) -> int:
     caches with each other rather than with another rank's; where there are more ranks than processors, they take turns.
 
     Returns:
-        How many processors that is.
+        Number of processors.
     """
     processors = sorted(os.sched_getaffinity(0))
     share = len(processors) // world_size

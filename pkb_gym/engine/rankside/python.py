@@ -141,7 +141,7 @@ def load_solution(source_fd: int, extensions: dict[str, str]) -> Any:
 
     Args:
         source_fd: The source, as a file.
-        extensions: Those that were built at compile time; see `extensions.serve`.
+        extensions: Extensions that were built at compile time; see `extensions.serve`.
     """
     path = f"/proc/self/fd/{source_fd}"
     with open(path, encoding="utf-8") as file:
@@ -164,7 +164,7 @@ COMPILER_USERS = re.compile(
 
 
 def import_what_first_calls_import(source: str) -> None:
-    """Imports torch's compiler for sources that use it, if only to say that it passes over them.
+    """Imports torch's compiler for sources that use it, if only to report that it ignores them.
 
     That takes seconds, of several ranks on few processors as long as a block may take; loading has more time.
     """

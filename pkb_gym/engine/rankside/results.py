@@ -114,8 +114,8 @@ class Delivery:
         """Takes a result apart and copies its tensors.
 
         Returns:
-            Per output its tensors: the copies, or what was returned where that is not copied. And per copied tensor
-            the claim that the evaluator compares with the declaration.
+            Tensors of each output: the copies, or the returned tensors where they are not copied. And, for each copied
+            tensor, the claim that the evaluator compares with the declaration.
 
         Raises:
             CandidateError: it has another structure than declared.
@@ -135,7 +135,7 @@ class Destination:
 
     Args:
         heap: Heap that the tensor lies in.
-        slot: Its place.
+        slot: Slot of the tensor.
     """
 
     def __init__(self, heap: AnyHeap, slot: TensorSlot) -> None:

@@ -12,14 +12,14 @@ class Artifact:
     """The result of one compile, good or bad.
 
     Attributes:
-        ok: whether there is something to load.
-        log: the output of the compiler or the first import.
-        duration_s: wall time of the compile (of the original one where it came from the cache).
-        binary: the shared object of a native source; None otherwise.
+        ok: Whether there is something to load.
+        log: Output of the compiler or of the first import.
+        duration_s: Wall time of the compile in seconds (of the original one where it came from the cache).
+        binary: Shared object of a native source; None otherwise.
         extensions: C++ extensions that a Python module built when it was imported, by name.
-        kernels: the resources of each GPU kernel, from the CUDA compiler's report.
-        transfers: instructions of all GPU kernels together; None where they were not read.
-        cached: whether it came from the cache.
+        kernels: Resources of each GPU kernel, from the CUDA compiler's report.
+        transfers: Instruction counts of all GPU kernels together; None where they were not read.
+        cached: Whether it came from the cache.
     """
 
     ok: bool

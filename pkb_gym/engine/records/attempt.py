@@ -29,7 +29,7 @@ class TokenCounts(Record):
     completion: int = Field(ge=0)
     """All that it wrote, reasoning included."""
     reasoning: int = Field(default=0, ge=0)
-    """Of those, the tokens of its reasoning; 0 where the model does not report them."""
+    """Reasoning tokens among the completion tokens; 0 where the model does not report them."""
 
 
 class Attempt(Record):
@@ -38,7 +38,7 @@ class Attempt(Record):
     schema_version: Literal[1] = 1
     problem: str
     agent: str | None = None
-    """Its author, as tables name it; None where it is not given."""
+    """Author, as tables name it; None where it is not given."""
     sample: int = Field(default=0, ge=0)
     """Number of the episode among those on the same problem and configuration."""
     turn: int = Field(default=0, ge=0)
@@ -58,7 +58,7 @@ class Attempt(Record):
     messages: tuple[ChatMessage, ...] | None = None
     """The model's prompt for this reply, where it was kept: the messages that are new since its last turn."""
     feedback: Feedback | None = None
-    """None where nothing was submitted, or where the evaluator raised an error or was late."""
+    """Feedback; None where nothing was submitted, or where the evaluator raised an error or was late."""
     reward: float | None = None
     """Value of the submission, or of none; None where it was not judged, or not paid by anybody."""
     reward_name: str | None = None

@@ -28,13 +28,13 @@ class AttemptFile:
     """The attempts of a file when it was opened, and where more are appended; see `LineFile`.
 
     Args:
-        path: of the file; made where there is none, in a folder that there is.
-        writer: the command that writes it, for errors.
-        option: of that command, names another place.
+        path: Path of the file, which is created where there is none, in an existing folder.
+        writer: Name of the command that writes it, for errors.
+        option: Option of that command that names another place, for errors.
 
     Attributes:
-        path: see above.
-        attempts: in order.
+        path: Path of the file.
+        attempts: Attempts in the order of the file.
 
     Raises:
         ConfigError: a line is no attempt, the file cannot be opened, or another process writes it.

@@ -27,7 +27,7 @@ class Mismatch(Record):
     elements: int
     """Number of elements of the output."""
     bounding_box: tuple[tuple[int, int], ...] | None = None
-    """Per dimension the first and the last index with a wrong element."""
+    """First and last index with a wrong element, for each dimension."""
     worst_index: tuple[int, ...] | None = None
     """Index of the element that is farthest off."""
     got: str | None = None
@@ -73,9 +73,9 @@ class Race(Record):
     ("reuse"); two accesses to the same bytes, one of them a write, are ordered by nothing, by the detector of emulated
     ranks ("unordered"); one of these, but which is not known ("unknown")."""
     rank: int | None = None
-    """That reads; None where another one's part is not known."""
+    """Rank that reads; None where another rank's part is not known."""
     owner: int | None = None
-    """Whose tensor it is, or that was not waited for; None for "reuse" and "unknown"."""
+    """Rank that owns the tensor, or that was not waited for; None for "reuse" and "unknown"."""
     tensor: str | None = None
     """Argument or output, of "unordered" any memory by its name; None for "missing_wait", "reuse" and "unknown"."""
     evidence: str

@@ -21,11 +21,11 @@ class InstructionCounts(Record):
     atomics: int = 0
     """Atomic operations and reductions on global memory, of any scope (ATOM, ATOMG, RED, REDG)."""
     async_copies: int = 0
-    """cp.async, from global to shared memory (LDGSTS)."""
+    """cp.async instructions, from global to shared memory (LDGSTS)."""
     bulk_copies: int = 0
-    """cp.async.bulk: the TMA unit copies plain ranges (UBLKCP)."""
+    """cp.async.bulk instructions: the TMA unit copies plain ranges (UBLKCP)."""
     bulk_reductions: int = 0
-    """cp.reduce.async.bulk: the TMA unit adds to plain ranges (UBLKRED)."""
+    """cp.reduce.async.bulk instructions: the TMA unit adds to plain ranges (UBLKRED)."""
     tensor_loads: int = 0
     """Loads of tiles through tensor maps by the TMA unit (UTMALDG)."""
     tensor_stores: int = 0
@@ -54,16 +54,16 @@ class KernelResources(Record):
     name: str
     """Demangled, without parameters."""
     registers: int
-    """Per thread."""
+    """Registers per thread."""
     shared_bytes: int
     """Static shared memory per block; the dynamic part of a launch comes on top."""
     stack_bytes: int
-    """Per thread, of local memory."""
+    """Local memory per thread, in bytes."""
     spill_store_bytes: int
-    """Per thread: registers written to local memory for want of room."""
+    """Registers written to local memory for want of room, in bytes per thread."""
     spill_load_bytes: int
-    """Per thread: registers read back."""
+    """Registers read back from local memory, in bytes per thread."""
     barriers: int
     """Named barriers of a block, at most 16."""
     instructions: InstructionCounts | None
-    """None where the machine code was not read."""
+    """Instruction counts; None where the machine code was not read."""

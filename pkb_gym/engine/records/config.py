@@ -14,9 +14,9 @@ from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.wire.orders import Dialect
 
 Device: TypeAlias = Literal["cpu", "cuda", "emulated"]
-"""On which a candidate runs; "emulated" is a model of GPUs in one process, for CUDA sources without a GPU."""
+"""Device of a candidate; "emulated" is a model of GPUs in one process, for CUDA sources without a GPU."""
 HostDevice: TypeAlias = Literal["cpu", "cuda"]
-"""On which rank processes of their own run."""
+"""Device of ranks that are processes of their own."""
 Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
 Protocol: TypeAlias = Literal["robust", "published"]
 Until: TypeAlias = Literal["compile", "check", "time", "profile"]
@@ -163,12 +163,12 @@ def resolve(
     """Fills in the open choices; the only place where defaults are decided.
 
     Args:
-        config: as requested.
-        problem: the problem to be solved.
-        device: what the configuration's comes to.
-        language: of the source at hand, where the configuration says "auto".
-        memory_total_bytes: main memory of this machine.
-        gpus: that this machine has; none where "cuda" sources are only compiled.
+        config: Requested configuration.
+        problem: Problem to be solved.
+        device: Device that the configuration resolves to.
+        language: Language of the source, used where the configuration has "auto".
+        memory_total_bytes: Main memory of this machine, in bytes.
+        gpus: GPUs of this machine; none where "cuda" sources are only compiled.
 
     Raises:
         ConfigError: the configuration cannot be met on this machine.
@@ -246,9 +246,9 @@ def last_stage(requested: Until | None, untimed: bool, device: Device) -> Until:
     """The last stage of an evaluation.
 
     Args:
-        requested: None for the last that there can be.
-        untimed: whether it is a debug build, or ranks share GPUs.
-        device: an emulated one times nothing.
+        requested: Requested last stage; None for the last possible one.
+        untimed: Whether it is a debug build, or ranks share GPUs.
+        device: Device of the candidate; an emulated one times nothing.
     """
     if device == "emulated":
         return requested or "check"

@@ -1,4 +1,4 @@
-"""Makes an `EvalConfig` of arguments that anybody may have given, and says in one line what is wrong with them."""
+"""Makes an `EvalConfig` of untrusted arguments; an error describes all faults in one line."""
 
 from __future__ import annotations
 

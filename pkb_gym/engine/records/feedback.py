@@ -122,7 +122,7 @@ class SanitizerReport(Record):
     """The result of the checked calls under one sanitizer."""
 
     sanitizer: Sanitizer
-    """Of g++, or a tool of compute-sanitizer."""
+    """Sanitizer of g++, or a tool of compute-sanitizer."""
     found: bool
     """Whether this is a finding."""
     summary: str
@@ -143,38 +143,39 @@ class RankProfile(Record):
     calls: int
     """Number of profiled calls."""
     wall_us: float
-    """Per call; the profiler itself slows launches."""
+    """Wall time per call; the profiler itself slows launches."""
     compute_us: float
-    """Per call, inside `solution` and outside communication; on GPUs, while kernels ran that are none of the below."""
+    """Time per call inside `solution` and outside communication; on GPUs, while kernels other than those below ran."""
     communication_us: float
-    """Per call: copies through `pkb/symm.h` (native) or torch.distributed (python). On GPUs, copies between GPUs and
-    NCCL's kernels while nothing computed."""
+    """Time per call of copies through `pkb/symm.h` (native) or of torch.distributed (python). On GPUs, of copies
+    between GPUs and NCCL's kernels while nothing computed."""
     waiting_us: float
-    """Per call: waiting for signals and in barriers. On GPUs, of kernels that do nothing else; the waits of other
-    kernels are part of their time, see `mean_wait_us`."""
+    """Time per call of waiting for signals and in barriers. On GPUs, of kernels that do nothing else; the waits of
+    other kernels are part of their time, see `mean_wait_us`."""
     host_us: float
-    """Per call, outside `solution`: the call itself. On GPUs, while the GPU was idle."""
+    """Time per call outside `solution`: the call itself. On GPUs, while the GPU was idle."""
     busy_us: float | None = None
-    """Per call, while the GPU ran any work of this rank; None on the CPU."""
+    """Time per call while the GPU ran any work of this rank; None on the CPU."""
     overlap_us: float | None = None
-    """Per call, while communication and computing ran at once; None on the CPU. Overlap within a kernel is not seen."""
+    """Time per call while communication and computing ran at once; None on the CPU. Overlap within a kernel is not
+    seen."""
     waits: float | None = None
-    """Per call: waits of `pkb/symm.h` that found their signal unset, each waiting thread of a GPU by itself; native
-    CUDA sources only."""
+    """Waits per call of `pkb/symm.h` that found their signal unset, each waiting thread of a GPU by itself; native CUDA
+    sources only."""
     mean_wait_us: float | None = None
     """Mean time of one wait. Threads wait at the same time, so that sums over them have no meaning."""
     put_bytes: int
-    """Per call, copied into peers' memory by `put`; direct stores are not seen, nor copy engines on GPUs."""
+    """Bytes per call that `put` copied into peers' memory; direct stores are not seen, nor copy engines on GPUs."""
     got_bytes: int
-    """Per call, copied from peers' memory by `get`; direct loads are not seen, nor copy engines on GPUs."""
+    """Bytes per call that `get` copied from peers' memory; direct loads are not seen, nor copy engines on GPUs."""
     copied_bytes: int | None = None
-    """Per call, copied between GPUs by copy engines, as the profiler recorded; None on the CPU."""
+    """Bytes per call that copy engines copied between GPUs, as the profiler recorded; None on the CPU."""
     link_bytes_per_s: float | None
     """Put and got bytes over the time spent copying them; None where nothing was copied, and on GPUs."""
     sent_bytes: int | None = None
-    """Per call, sent by the GPU over NVLink: the driver's counters, read by the evaluator; None without them."""
+    """Bytes per call that the GPU sent over NVLink: the driver's counters, read by the evaluator; None without them."""
     received_bytes: int | None = None
-    """Per call, received by the GPU over NVLink, likewise."""
+    """Bytes per call that the GPU received over NVLink, from the same counters; None without them."""
     user_us: float
     """Processor time per call."""
     system_us: float
@@ -204,13 +205,13 @@ class KernelTime(Record):
     """One kernel, copy or fill of a GPU, from the profiler."""
 
     name: str
-    """As the profiler has it, at most 200 characters."""
+    """Kernel name as the profiler has it, at most 200 characters."""
     launches: int
     """Over all profiled calls."""
     mean_us: float
     """Time of one launch on the GPU."""
     share: float
-    """Of the time of all listed, in [0, 1]."""
+    """Share of the time of all listed kernels, in [0, 1]."""
 
 
 class TraceEvent(Record):
@@ -245,7 +246,7 @@ class Profile(Record):
     """Means by which data may have moved between GPUs, from the trace, the machine code and NVLink's counters;
     "kernels" where the machine code was not read. Empty on the CPU, and where there is no evidence."""
     trace: tuple[TraceEvent, ...] = ()
-    """In order of ranks, at most 2000 a rank besides the calls; empty unless `config.trace` is set."""
+    """Timeline in order of ranks, at most 2000 events a rank besides the calls; empty unless `config.trace` is set."""
 
 
 class Finding(Record):
@@ -279,7 +280,7 @@ class Feedback(Record):
     problem: str
     """Name of the problem."""
     problem_sha256: str
-    """Of the problem's declaration and reference."""
+    """SHA-256 of the problem's declaration and reference."""
     source_sha256: str
     """Digest of the submitted text."""
     config: ResolvedConfig
@@ -303,7 +304,7 @@ class Feedback(Record):
     compile: CompileReport | None = None
     """Present when stage `compile` was reached and the text accepted."""
     sanitizers: tuple[SanitizerReport, ...] = ()
-    """In the order of `config.sanitize`."""
+    """Sanitizer reports in the order of `config.sanitize`."""
     race: Race | None = None
     """Present exactly when `failure` is "race"."""
     emulation: Emulation | None = None

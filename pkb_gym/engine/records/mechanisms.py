@@ -28,11 +28,11 @@ def transfer_mechanisms(
     Counts of bytes are sums over ranks and calls.
 
     Args:
-        code: instructions of the candidate's kernels; None where they were not read.
-        peer_copied_bytes: that copy engines moved between GPUs.
-        own_copied_bytes: that they moved from device to device without the trace saying that these are two.
-        nccl: whether NCCL's kernels ran.
-        moved_bytes: that left GPUs by NVLink; None or 0 where its counters, which go by KiB, show nothing.
+        code: Instruction counts of the candidate's kernels; None where they were not read.
+        peer_copied_bytes: Bytes that copy engines moved between GPUs.
+        own_copied_bytes: Bytes that they moved from device to device without the trace saying that these are two.
+        nccl: Whether NCCL's kernels ran.
+        moved_bytes: Bytes that left GPUs by NVLink; None or 0 where its counters, which go by KiB, show nothing.
     """
     moved = moved_bytes or None
     copied = peer_copied_bytes

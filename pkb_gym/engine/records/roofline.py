@@ -43,15 +43,15 @@ class LowerBound(Record):
     binds: Resource | None
     """The resource whose time it is; None where there is no work that every kernel does."""
     times: ResourceTimes
-    """Of each resource alone; vector operations are never certain."""
+    """Time of each resource alone; vector operations are never certain."""
     argument: str
     """Why no kernel does less work."""
     limits_source: str
-    """Where the limits of the hardware come from."""
+    """Origin of the hardware's limits."""
 
 
 class Roofline(Record):
-    """How near baseline and candidate come to what the hardware allows, at one size on one machine."""
+    """Times of baseline and candidate against the limits of the hardware, at one size on one machine."""
 
     ceiling_us: float
     """Time of the problem's cost at the hardware's peaks: what a kernel of the usual algorithm can reach at best.
@@ -59,7 +59,7 @@ class Roofline(Record):
     binds: Resource | None
     """The resource whose time the ceiling is; None where there is no work."""
     times: ResourceTimes
-    """Of each resource alone."""
+    """Time of each resource alone."""
     lower_bound: LowerBound
     """The time that no legal kernel beats; at most `ceiling_us`."""
     latency_floor_us: float | None
@@ -67,11 +67,11 @@ class Roofline(Record):
     peaks: Rates
     """One rank's share of the hardware; memory is the mean over the tiers that hold this much data."""
     peaks_source: str
-    """Where the peaks come from."""
+    """Origin of the peaks."""
     baseline_utilisation: float | None
-    """ceiling / baseline's time; None where it was not timed."""
+    """Ceiling over the baseline's time; None where it was not timed."""
     candidate_utilisation: float | None
-    """ceiling / candidate's time, above 1 for a faster algorithm; None where it was not timed."""
+    """Ceiling over the candidate's time, above 1 for a faster algorithm; None where it was not timed."""
     baseline_achieved: Rates | None
     """The cost over the baseline's time."""
     candidate_achieved: Rates | None

@@ -62,7 +62,8 @@ class EvaluationState(Record):
     feedback: Feedback | None = None
     """Present exactly when it has finished."""
     reward: float | None = None
-    """Of the feedback, by the preset that was asked for; None where none was, and for an infrastructure failure."""
+    """Reward of the feedback by the requested preset; None where none was requested, and for an infrastructure failure.
+    """
 
 
 class PauseState(Record):
@@ -114,7 +115,7 @@ class ServiceStatus(Record):
     evaluations_per_minute: int
     """Evaluations that finished in the last minute."""
     durations_s: dict[str, float]
-    """Of `Feedback.durations_s`, summed over all evaluations; time in the queue is not counted."""
+    """Sums of `Feedback.durations_s` over all evaluations, in seconds; time in the queue is not counted."""
     paused: bool
     """Whether the devices are left to somebody else."""
     uptime_s: float

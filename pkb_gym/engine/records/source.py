@@ -29,9 +29,9 @@ class Source:
     """One source, parsed once.
 
     Attributes:
-        text: as it was submitted.
-        language: of it, found from the content or fixed by the configuration.
-        defect: why it is no source of that language, for the agent; None where it may be one.
+        text: Source text as it was submitted.
+        language: Language of the source, found from the content or fixed by the configuration.
+        defect: Reason why it is no source of that language, for the agent; None where it may be one.
     """
 
     text: str
@@ -43,9 +43,9 @@ class Source:
         """Looks at a text; its size first, so that nothing scans a long one.
 
         Args:
-            text: whatever was submitted.
-            device: that it is to run on.
-            language: fixes it; "auto" finds it from the content.
+            text: Submitted text, any string.
+            device: Device that the source is to run on.
+            language: Requested language; "auto" finds it from the content.
         """
         defect = _text_defect(text)
         found = language
@@ -57,7 +57,7 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        """See `source_sha256`."""
+        """SHA-256 of the text, as by `source_sha256`."""
         return source_sha256(self.text)
 
 

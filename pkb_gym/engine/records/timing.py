@@ -15,9 +15,9 @@ class Block(Record):
     calls: int
     """Calls in each of the two."""
     baseline_us: float
-    """Per call."""
+    """Time of one baseline call, in microseconds."""
     candidate_us: float
-    """Per call."""
+    """Time of one candidate call, in microseconds."""
 
 
 class Timing(Record):
@@ -48,21 +48,21 @@ class Timing(Record):
     baseline_alone_us: float | None
     """Baseline per call before the candidate was loaded."""
     baseline_graph_us: float | None = None
-    """As `baseline_us`, of the baseline's CUDA graphs, so that the host launches nothing, on inputs that were used
-    before; measured once for all candidates of an evaluator and dialect. None on the CPU, and where the baseline cannot
-    be captured. A speedup over `baseline_us` that is no speedup over this time comes from saved launches, not from a
+    """Time per call of the baseline's CUDA graphs, so that the host launches nothing, on inputs that were used before;
+    measured once for all candidates of an evaluator and dialect. None on the CPU, and where the baseline cannot be
+    captured. A speedup over `baseline_us` that is no speedup over this time comes from saved launches, not from a
     better kernel."""
     graph_speedup_low: float | None = None
     """Lower end of the 95 % interval of `baseline_graph_us / candidate_us`; None where there is no such time."""
     graph_speedup_high: float | None = None
     """Upper end of the same interval."""
     delivered_bytes: int
-    """Of the outputs that a call returns and that are copied into the symmetric heap inside the clock, on the rank with
-    most of them: at most so many per call, in the times of the candidate and of both baselines alike. Native kernels
-    write outputs of static shape in place; a python source returns tensors of its own, all of which are copied. So a
-    problem's baseline takes longer beside a python source than beside a native one, by about 2 * `delivered_bytes` over
-    the memory's bandwidth where kernels take longer than their launches (AllReduce at size large on H200: 336 us and
-    301 us). Speedups are over what the other side pays too, and times compare within one dialect."""
+    """Maximum over ranks of the bytes per call that are returned and copied into the symmetric heap inside the clock,
+    for both baselines and the candidate alike. Native kernels write outputs of static shape in place; a python source
+    returns tensors of its own, all of which are copied. So a problem's baseline takes longer beside a python source
+    than beside a native one, by about 2 * `delivered_bytes` over the memory's bandwidth where kernels take longer than
+    their launches (AllReduce at size large on H200: 336 us and 301 us). Speedups are over what the other side pays too,
+    and times compare within one dialect."""
     delivery_us: float = 0.0
     """Time of that copy per call, as a rank of the reference gang takes for it. `speedup_low` and `graph_speedup_low`
     are over baselines without it: a python source that writes its results into the heap itself gains nothing."""

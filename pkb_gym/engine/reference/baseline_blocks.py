@@ -92,7 +92,7 @@ class BaselineBlocks:
     Args:
         wire: Connection to the evaluator.
         device: Device of this rank, with its process group.
-        handovers: Between the calls of a block.
+        handovers: Handovers between the calls of a block.
         conditioner: Brings the device into the same state before each block.
     """
 
@@ -188,7 +188,7 @@ class BaselineBlocks:
 
         Args:
             block: The work.
-            arm: Done just before the rank says that it is ready.
+            arm: Function called just before the rank reports that it is ready.
         """
         gc.collect()
         gc.disable()

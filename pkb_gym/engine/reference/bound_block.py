@@ -28,7 +28,7 @@ class BoundBlock:
     """A block's inputs, and the baseline's arguments that are bound to them.
 
     Attributes:
-        problem: Its declaration.
+        problem: Declaration of the problem.
         plan: Places of the block's tensors in the heap.
         rank: Number of this process's rank.
         heap: The reference heap, which holds the inputs.

@@ -1,4 +1,4 @@
-"""The contents of withheld lines before they arrive: numbers of the tensor's kind that say nothing about its values.
+"""The contents of withheld lines before they arrive: numbers of the tensor's kind that do not depend on its values.
 
 A decoy that was another call's value would hand that over before its time, and a kernel could work ahead with it. A
 constant would show which lines are withheld.

@@ -20,7 +20,7 @@ class GpuPulses:
 
     Args:
         device: Name of the GPU in torch.
-        duration_us: After which they end by themselves.
+        duration_us: Time after which the pulses end by themselves, in microseconds.
     """
 
     def __init__(self, device: str, duration_us: int) -> None:

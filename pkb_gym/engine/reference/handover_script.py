@@ -101,10 +101,10 @@ def write_script(problem: Problem, plan: BlockPlan, rank: int, heap: AnyHeap, se
     """Draws the script of a block, without delays.
 
     Args:
-        problem: Its declaration.
+        problem: Declaration of the problem.
         plan: Places of the block's tensors in the heap.
         rank: Number of the rank that the script is for.
-        heap: Holds the inputs as they were made.
+        heap: Heap with the inputs as they were made.
         seed: Seed of the draws.
     """
     rng = np.random.default_rng(seed)

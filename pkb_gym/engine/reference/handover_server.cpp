@@ -87,7 +87,7 @@ class Server {
     });
   }
 
-  // Ends the thread, whether or not the block has come to its end; returns the handovers that were served.
+  // Ends the thread, whether or not the block has ended; returns the handovers that were served.
   int32_t finish() {
     stop_ = true;
     wake();

@@ -116,7 +116,7 @@ class StageInputs(WireMessage):
 
 @dataclass(frozen=True)
 class ServeHandovers(WireMessage):
-    """As `StageInputs`, but some lines of the arguments are handed over call by call, while the block runs.
+    """Hand over some lines of the arguments call by call, while the block runs; the rest as `StageInputs`.
 
     Attributes:
         delays_us: Delay of each call's arguments in microseconds; empty for none.
@@ -140,7 +140,7 @@ class ServeNullBlock(WireMessage):
 
 @dataclass(frozen=True)
 class ConductCalls(WireMessage):
-    """As `StageInputs`, but whole arguments are handed over call by call, while the block runs.
+    """Hand over whole arguments call by call, while the block runs; the rest as `StageInputs`.
 
     Attributes:
         calls: Conduct of each call.
@@ -175,7 +175,7 @@ class Overrun:
         call: Number within the block, of the call whose tensor it is; None for scratch, which all calls share.
         beside: The tensor or the scratch, in words.
         nbytes: Number of bytes that hold other values now.
-        distance_bytes: Between that and the nearest of them.
+        distance_bytes: Distance from that place to the nearest of them, in bytes.
         is_behind: Whether they lie behind it, not in front of it.
     """
 

@@ -64,7 +64,7 @@ class Sampler {
     if (status_ == 0) status_ = settled;
   }
 
-  // The word once it has come to `request`, or as it is when the sampler is to end.
+  // The word once it has reached `request`, or as it is when the sampler is to end.
   uint64_t wait_for(uint64_t request) const {
     for (;;) {
       const uint64_t reached = __atomic_load_n(word_, __ATOMIC_ACQUIRE);

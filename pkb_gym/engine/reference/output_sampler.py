@@ -24,8 +24,8 @@ the last write of its rank's outputs, but before the end of the call, is not see
 and a launch.
 
 **Times.** Every request of a disturbed block is sampled, which decides no time. Other blocks have a few sampled calls,
-so that a candidate cannot tell blocks in which nothing is seen; between them the thread sleeps. It runs on a processor
-that neither the candidate's rank nor the handovers' server uses, where there are enough, and its copies use copy
+so that a candidate cannot recognise unobserved blocks; between them the thread sleeps. It runs on a processor that
+neither the candidate's rank nor the handovers' server uses, where there are enough, and its copies use copy
 engines, not the processors of the GPU.
 """
 
@@ -78,7 +78,7 @@ def draw_parts(problem: Problem, plan: BlockPlan, rank: int, seed: int, *, is_di
     """Draws calls of a block, and parts of their outputs: some of the outputs, of each as much as there is room for.
 
     Args:
-        problem: Its declaration.
+        problem: Declaration of the problem.
         plan: Places of the block's tensors in the heap.
         rank: Number of the rank whose outputs are sampled.
         seed: Seed of the draws, which no candidate knows.

@@ -45,8 +45,8 @@ MAX_BLOCK_US: Mapping[Device, float] = {"cpu": 10_000.0, "cuda": 30_000.0}
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
 MAX_CALLS: Mapping[Device, int] = {"cpu": 256, "cuda": 64, "emulated": 64}
-"""Maximum number of calls in a block. On GPUs the inputs and the comparison of a short call take many times as long as the call; emulated ones
-are not timed, and have the same heaps."""
+"""Maximum number of calls in a block. On GPUs the inputs and the comparison of a short call take many times as long as
+the call; emulated ones are not timed, and have the same heaps."""
 
 MIN_WORK: Mapping[Device, float] = {"cpu": 1 / 2, "cuda": 1 / 8}
 """Share of a block that is taken to be work, so that a noisy overhead never makes a time vanish. On the CPU handovers

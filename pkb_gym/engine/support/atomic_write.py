@@ -19,9 +19,9 @@ def write_atomically(path: Path, content: str | bytes, permissions: int = FOR_AL
     A temporary file that a killed writer of the same path left behind is removed.
 
     Args:
-        path: of the file.
-        content: all that it will hold.
-        permissions: of the file, as far as the umask allows.
+        path: Path of the file.
+        content: Whole content of the file.
+        permissions: Permissions of the file, as far as the umask allows.
 
     Raises:
         OSError: the folder cannot be made or written; nothing is left behind.

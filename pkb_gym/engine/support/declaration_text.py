@@ -16,7 +16,7 @@ class DeclarationText:
 
     Attributes:
         name: CamelCase, of the environment.
-        upstream: file stem in ParallelKernelBench; empty where the line after the name has none.
+        upstream: File stem in ParallelKernelBench; empty where the line after the name has none.
     """
 
     name: str

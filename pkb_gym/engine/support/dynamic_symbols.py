@@ -25,9 +25,9 @@ class DynamicSymbols:
     """The table of dynamic symbols.
 
     Attributes:
-        entries: the symbols, one after the other, each as `SYMBOL`.
-        names: their names, each ended by a zero byte.
-        names_at: where `names` begins in the file.
+        entries: Symbols one after the other, each as `SYMBOL`.
+        names: Names of the symbols, each ended by a zero byte.
+        names_at: Offset of `names` in the file, in bytes.
     """
 
     entries: bytes

@@ -67,7 +67,7 @@ def _owner(path: Path) -> int | None:
 
 
 def columns() -> int | None:
-    """The width that a caller wants texts to have; None where it does not say."""
+    """The width that a caller wants texts to have; None where it gives none."""
     named = os.environ.get("COLUMNS", "")
     return int(named) or None if named.isdecimal() else None
 
@@ -229,7 +229,7 @@ FAMILIES_FOR_TRAINING_RANKS = ("ACCELERATE_", "FSDP_", "GROUP_", "OMP_", "ROLE_"
 
 
 def without_launcher(**changes: str) -> dict[str, str]:
-    """As `with_changes`, for a child of a training rank that is no rank itself."""
+    """The environment for a child of a training rank that is no rank itself."""
     own = (
         name
         for name in os.environ

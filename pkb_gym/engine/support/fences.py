@@ -15,8 +15,8 @@ class FencedBlocks:
     """The blocks of a text.
 
     Attributes:
-        blocks: content of those that end, in order.
-        is_open: whether a last one does not end.
+        blocks: Contents of the closed blocks, in order.
+        is_open: Whether a last block is not closed.
     """
 
     blocks: tuple[str, ...]
@@ -49,8 +49,8 @@ def fence_after(fence: str, line: re.Match[str]) -> str:
     """The fence of the block that is open after a line with one; empty where none is.
 
     Args:
-        fence: of the block that is open before it, or empty.
-        line: a match of `FENCE`.
+        fence: Fence of the block that is open before the line; empty for none.
+        line: Match of `FENCE`.
     """
     if not fence:
         return line["fence"]

@@ -23,15 +23,15 @@ class Library:
     """A library that is looked for.
 
     Attributes:
-        name: of the library, as it is written.
-        variable: environment variable that names its folder.
-        layouts: header folders below that folder, one tuple for each way to lay it out.
-        header: proves that the library is there; below the first folder of a layout.
-        begins: how names of its headers begin in `#include`.
+        name: Name of the library, as it is written.
+        variable: Environment variable that names the library's folder.
+        layouts: Header folders below that folder, one tuple for each way to lay it out.
+        header: Header that proves the presence of the library; below the first folder of a layout.
+        begins: Prefixes of its headers' names in `#include`.
         wheels: (distribution, folder of the library in site-packages), in order of preference.
-        version_header: the header with its version, and the pattern of each number in it; None where it has none.
-        remedy: how to get it.
-        note: a limit that an author of kernels has to know.
+        version_header: Header with the version, and the pattern of each number in it; None where it has none.
+        remedy: Instructions for the installation.
+        note: Limit that an author of kernels has to know.
     """
 
     name: str
@@ -96,13 +96,13 @@ class FoundLibrary:
     """A library on this machine.
 
     Attributes:
-        library: which one.
-        folders: to look for headers in, absolute.
-        version: of the library, empty where it has none.
-        origin: where it was found, in words.
-        installed: the wheel and its version, or the compiler that it belongs to; None for a folder that anyone may
-            have changed.
-        is_built_in: whether compilers look in its folders anyway.
+        library: Library that was found.
+        folders: Absolute paths of the header folders.
+        version: Version of the library; empty where it has none.
+        origin: Description of the place where it was found.
+        installed: Wheel and its version, or the compiler that it belongs to; None for a folder that any user may have
+            changed.
+        is_built_in: Whether compilers search its folders by themselves.
     """
 
     library: Library

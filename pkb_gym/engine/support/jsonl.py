@@ -19,11 +19,11 @@ class LineFile:
     """Lines so far, and where more are appended; locked against other writers while open.
 
     Args:
-        path: of the file; made where there is none, in a folder that there is.
-        holds: what its lines are, for errors: "results".
-        writer: the command that writes it, for errors: "pkb eval-dir".
-        option: of that command, names another place: "--output".
-        private: whether a file that is made is its user's alone.
+        path: Path of the file, which is created where there is none, in an existing folder.
+        holds: Noun for the lines, for errors: "results".
+        writer: Name of the command that writes it, for errors: "pkb eval-dir".
+        option: Option of that command that names another place: "--output".
+        private: Whether a new file is readable by its user alone.
 
     Raises:
         ConfigError: it cannot be opened, or another process writes it.
@@ -63,7 +63,7 @@ class LineFile:
         """The whole lines as they were parsed; what a killed writer left of one more is cut off.
 
         Args:
-            parse: of the lines, without their ends; raises `ConfigError` where they are something else.
+            parse: Parser of the lines, without their ends; raises `ConfigError` where they are something else.
 
         Raises:
             ConfigError: the file holds something else. It is left as it was.
@@ -86,8 +86,9 @@ class LineFile:
         """Adds one line.
 
         Args:
-            line: without its end.
-            durably: whether to return when it lies on the disk. Without, it outlives this process alone, until `sync`.
+            line: Line without its end.
+            durably: Whether to return only when the line lies on the disk. Otherwise it outlives this process alone,
+                until `sync`.
 
         Raises:
             InfrastructureError: the disk would not take it; nothing of it stays behind.
@@ -118,7 +119,7 @@ class LineFile:
         """Puts other lines in place of all; a reader, and whoever comes after a kill, finds the old or the new ones.
 
         Args:
-            lines: without their ends.
+            lines: Lines without their ends.
 
         Raises:
             InfrastructureError: the disk would not take them; the old ones stay.

@@ -25,7 +25,7 @@ class TemporaryFolder:
     """A fresh folder in the system's folder for temporary files; a context manager that removes it.
 
     Attributes:
-        path: of the folder.
+        path: Path of the folder.
 
     Raises:
         OSError: it cannot be made; nothing is left behind.
@@ -72,7 +72,7 @@ def take_ownership(path: Path) -> int | None:
 
 
 def share_ownership(path: Path) -> int | None:
-    """As `take_ownership`, of what several processes use: it is abandoned when the last of them has ended.
+    """Takes a share of a folder that several processes use: it is abandoned when the last of them has ended.
 
     Waits while somebody has it alone.
     """

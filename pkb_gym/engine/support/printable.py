@@ -20,8 +20,8 @@ def printable(text: str, max_chars: int | None = None) -> str:
     another one.
 
     Args:
-        text: whatever a candidate wrote, raised or was named.
-        max_chars: how much of it is looked at; what follows is left out. None for all.
+        text: Any text that a candidate wrote, raised or was named.
+        max_chars: Maximum number of characters that are kept; None for all.
 
     Example:
         >>> printable("\x1b]0;title\x07 caf\u00e9\r\n\u202e")
@@ -38,7 +38,7 @@ def printable(text: str, max_chars: int | None = None) -> str:
 
 
 def on_one_line(text: str) -> str:
-    r"""As `printable`, with escapes for line breaks and tabs too: a name of others that a line of ours quotes.
+    r"""Printable text on one line, with escapes for line breaks and tabs too: a foreign name in a line of ours.
 
     Example:
         >>> print(on_one_line("kernel.cpp\n[2/2] other.cpp: passed"))

@@ -32,10 +32,10 @@ class ProblemFolder:
     """One problem outside this package, before it is loaded.
 
     Attributes:
-        path: real path of the folder.
-        name: that its text declares; empty where none is found.
-        origin: the way it came into the catalogue, for errors.
-        fault: why it cannot be loaded; empty where nothing is known to be wrong.
+        path: Real path of the folder.
+        name: Name that its text declares; empty where none is found.
+        origin: Way in which it entered the catalogue, for errors.
+        fault: Reason why it cannot be loaded; empty where no fault is known.
     """
 
     path: Path
@@ -52,8 +52,8 @@ class InstalledFolders:
     """The folders that one entry point names.
 
     Attributes:
-        roots: the folders of its package, with all that lies in them.
-        problems: found there.
+        roots: Folders of its package, with all that lies in them.
+        problems: Problem folders found there.
     """
 
     roots: tuple[Path, ...]
@@ -75,8 +75,8 @@ def read_folder(path: str | os.PathLike[str], origin: str = "registered") -> Pro
     """A problem's folder, with the name that its text declares.
 
     Args:
-        path: of the folder, or of the `problem.py` in it.
-        origin: the way it came into the catalogue, for errors.
+        path: Path of the folder, or of the `problem.py` in it.
+        origin: Way in which it entered the catalogue, for errors.
 
     Raises:
         ConfigError: there is no such folder, or no declaration in it.

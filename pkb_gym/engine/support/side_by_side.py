@@ -23,11 +23,11 @@ def side_by_side(
     """Threads that put one result for each task, in the order in which they come, or the error that the work raised.
 
     Args:
-        tasks: begun in order.
-        work: on one of them.
-        jobs: threads.
-        name: of the threads.
-        give_up: called where the block is left early, by Ctrl-C for one; has the work that is under way end.
+        tasks: Tasks, begun in order.
+        work: Function that does one task.
+        jobs: Number of threads, at least 1.
+        name: Name of the threads.
+        give_up: Function that ends the work under way, called where the block is left early, for example by Ctrl-C.
     """
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[Task, Found | BaseException]] = queue.SimpleQueue()

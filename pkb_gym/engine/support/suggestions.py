@@ -10,9 +10,9 @@ def did_you_mean(name: object, known: Iterable[str], synonyms: Mapping[str, str]
     """The end of an error about a name that is not known: a question with the nearest known one, or nothing.
 
     Args:
-        name: what came; anything but a text is near nothing.
-        known: what would have been understood.
-        synonyms: other words for some of those, in lower case.
+        name: Unknown name; anything but a text is near nothing.
+        known: Known names.
+        synonyms: Synonyms of some known names, in lower case.
 
     Example:
         >>> did_you_mean("tinny", ["tiny", "large"])

@@ -26,8 +26,8 @@ def load_object(reference: str, kind: str) -> object:
     """Imports what a reference names.
 
     Args:
-        reference: for example "my_rewards:squared_speedup".
-        kind: what it is to be, for errors: "reward".
+        reference: Reference such as "my_rewards:squared_speedup".
+        kind: Noun for the object, for errors: "reward".
 
     Raises:
         ConfigError: it is no reference, there is no such module or object, or importing it fails.

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 ListKind: TypeAlias = Literal["tensor", "list", "bare", "linear", "sparse"]
-"""How tensors are handed over: by itself; as a list; as the only element of a list, which a solution of the python
-dialect gets by itself; as weight and bias of a module; as indices and values of a sparse tensor."""
+"""Form in which tensors are handed over: by itself; as a list; as the only element of a list, which a solution of the
+python dialect gets by itself; as weight and bias of a module; as indices and values of a sparse tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class TensorSlot:
 
 
 Slots: TypeAlias = tuple[TensorSlot | None, ...]
-"""None stands for a tensor that is None."""
+"""Slots of tensors; None stands for a tensor that is None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class Build(WireMessage):
     """Import the source that follows as raw bytes.
 
     Attributes:
-        tools: None where there is no CUDA toolkit.
+        tools: Tools of the CUDA toolkit; None where there is none.
     """
 
     tools: CudaTools | None

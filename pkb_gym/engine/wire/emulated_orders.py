@@ -18,9 +18,9 @@ from .messages import WireMessage
 from .orders import Claims, Partition
 
 Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed"]
-"""Who goes on: all in turn, beginning and ending each call together; by random priorities that change at few random
-points; all others before one rank's arrival; one rank's departure before those of the others; one rank whenever it
-can; one of these by seed. As `rank_emulator.Policy`."""
+"""Scheduling policy: all in turn, beginning and ending each call together; by random priorities that change at few
+random points; all others before one rank's arrival; one rank's departure before those of the others; one rank whenever
+it can; one of these by seed. As `rank_emulator.Policy`."""
 
 FindingClass: TypeAlias = Literal["unsynchronised", "weak_order", "benign"]
 """What follows from a race: no flag or barrier leads from one access to the other; a flag does, without the release,
@@ -208,7 +208,7 @@ class RanksDone(WireMessage):
 
     Attributes:
         claims: Claims of each rank and call; empty after a fault.
-        fault: None where all ranks have finished all calls.
+        fault: Fault of a rank; None where all ranks have finished all calls.
         instructions: Number of warp instructions executed so far.
         findings: Findings of the detector, of this block and those before it.
         advice: A line each on what is slow, likewise.

@@ -55,7 +55,7 @@ class Wire:
         """Sends one frame.
 
         Args:
-            message: Its JSON part.
+            message: JSON part of the frame.
             raw: Bytes that follow it.
             fds: File descriptors that travel with the frame; the sender keeps its own.
 
@@ -96,7 +96,7 @@ class Wire:
         return frame
 
     def receive_with_fds(self, *kinds: type[Kind]) -> tuple[Kind, bytes, list[int]]:
-        """As `receive`, with the descriptors sent along; the receiver owns them.
+        """Receives a message with the descriptors sent along; the receiver owns them.
 
         Raises:
             WireError: the connection ended, or this process has no room for the descriptors.

@@ -32,7 +32,7 @@ struct alignas(16) Entry {
 };
 
 struct alignas(4096) Mailbox {
-  uint64_t reached;               // number of the last handover that the GPU has come to; written by it
+  uint64_t reached;               // number of the last handover that the GPU has reached; written by it
   uint64_t unused[7];
   Entry message[2][kEntries];     // of handover `sequence`: [sequence % 2]
   uint8_t receipts[2][kReceipts][kLineBytes];  // likewise; written by the GPU

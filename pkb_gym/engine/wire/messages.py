@@ -40,7 +40,7 @@ Kind = TypeVar("Kind", bound="WireMessage")
 
 
 class WireMessage:
-    """Base of what travels as a frame by itself; its name says which one it is."""
+    """Base of the messages that travel as a frame of their own, identified by their class name."""
 
     KEY: ClassVar[str] = "message"
 
@@ -91,10 +91,10 @@ def decode(kind: type[Value], data: object) -> Value:
 
     Args:
         kind: A dataclass.
-        data: Its JSON, or whatever else has arrived.
+        data: Decoded JSON of the message, of any type.
 
     Raises:
-        ProtocolError: it is something else; the message says where.
+        ProtocolError: it is something else; the error names the field.
     """
     value: Value = _decode(kind, data, kind.__name__)
     return value

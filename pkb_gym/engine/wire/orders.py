@@ -8,8 +8,8 @@
     RunBlock     -> Armed, then Go -> BlockDone
     ProfileBlock -> Armed, then Go -> ProfileDone
 
-A rank that meets an error answers `Failed` and is of no further use. Everything that a rank says once a candidate has
-been loaded is an untrusted report.
+A rank that meets an error answers `Failed` and is of no further use. Everything that a rank reports once a
+candidate has been loaded is an untrusted report.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class RunBlock(WireMessage):
 
 @dataclass(frozen=True)
 class ProfileBlock(WireMessage):
-    """As `RunBlock`, with a profile of its calls.
+    """Run a block with a profile of its calls.
 
     Attributes:
         sets, epoch: Bound argument sets and epoch of the first call, see `RunBlock`.
@@ -282,7 +282,7 @@ class DeviceEvent:
 
     Attributes:
         kind: Kind of work.
-        name: Its index in `DeviceReport.names`.
+        name: Index of the name in `DeviceReport.names`.
         start_us: Beginning in microseconds of the machine's monotonic clock.
         duration_us: Duration in microseconds.
         stream: Number.
@@ -326,9 +326,9 @@ class ProfileDone(WireMessage):
         inside_ns: Inside the calls, by the host's clock.
         calls_ns: Begin and end of each call, by the machine's monotonic clock.
         usage: Use of the machine by the process.
-        transfers: None where they are not counted, as for modules on GPUs.
+        transfers: Number of transfers; None where they are not counted, as for modules on GPUs.
         operators: Hottest first; modules on the CPU only.
-        device: None on the CPU, and where a GPU could not be watched.
+        device: Device report; None on the CPU, and where a GPU could not be watched.
     """
 
     wall_ns: int

@@ -221,7 +221,7 @@ def test_without_nvcc_the_error_names_the_package(tmp_path: Path, monkeypatch: p
     [
         ("echo 'cannot make a temporary file' >&2; exit 1", "status 1.*cannot make a temporary file"),
         ("echo 'another program'", "status 0.*another program"),
-        ("exec /nowhere/else", "does not say where"),
+        ("exec /nowhere/else", "does not show its toolkit"),
     ],
 )
 def test_an_nvcc_that_does_not_say_where_it_lies(tmp_path: Path, monkeypatch, script: str, words: str) -> None:

@@ -107,7 +107,7 @@ def test_what_is_no_number_is_wrong() -> None:
 def test_the_rule_names_both_halves() -> None:
     rule = rounded_sum(lambda context: exact(context.expected[None]), "|out - sum| <= 2^-8 W sum |x_r|")
     assert rule.describe() == (
-        "|out - sum| <= 2^-8 W sum |x_r| and ||error|| <= 1.5 times what one rounding an addition comes to"
+        "|out - sum| <= 2^-8 W sum |x_r| and ||error|| <= 1.5 times its expectation with one rounding per addition"
     )
     tensor = torch.ones(3, dtype=torch.bfloat16)
     context = CheckContext(Axes({"W": 1, "r": 0}, dtype="bfloat16", problem="Test"), tensor, [{}], {}, {}, "out")
