@@ -176,7 +176,7 @@ def own_pieces(ax: Axes) -> Iterator[tuple[str, slice]]:
 
 
 def sharded_state_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
-    """As `replica_inputs`, and moments of each rank's part."""
+    """Inputs of `replica_inputs`, with moments of each rank's part."""
     return *replica_inputs(make), first_moment(make, "exp_avg_part"), second_moment(make, "exp_avg_sq_part")
 
 

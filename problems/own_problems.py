@@ -61,7 +61,7 @@ def load_own(folder: ProblemFolder) -> Problem:
         words = f"{error}" if isinstance(error, DeclarationError) else f"{type(error).__name__}: {error}"
         raise DeclarationError(f"{folder}: its problem.py cannot be loaded: {words}") from error
     if problem.name != folder.name:
-        raise DeclarationError(f"{folder}: PROBLEM is called {problem.name!r}, its text says {folder.name!r}")
+        raise DeclarationError(f"{folder}: PROBLEM is called {problem.name!r}, in its text {folder.name!r}")
     if not (folder.path / "reference.py").is_file():
         raise DeclarationError(f"{folder}: there is no reference.py beside problem.py")
     return problem

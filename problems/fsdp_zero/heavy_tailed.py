@@ -43,7 +43,7 @@ def heavy_tailed(make: InputMaker, shape: tuple[int, ...], scale: float) -> torc
 
 
 def poison(make: InputMaker, gradients: Sequence[torch.Tensor | None]) -> None:
-    """Puts a NaN or an infinity into the gradients of one rank, where the axes `poison` and `poisoned_rank` say so.
+    """Puts a NaN or an infinity into the gradients of one rank, as set by the axes `poison` and `poisoned_rank`.
 
     A norm that is no number clips nothing; an infinite one makes all gradients 0, and the infinite one NaN.
     """

@@ -95,7 +95,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
     """Checks draw ranges of keys and cycle through padding on one rank or more, few KV heads, one to R ranges.
 
     Slots per range stay those of the size, so that R alone changes the number of tokens. On one trial in six all
-    but the ranges is as in timing, so that nothing else tells that they have to be read.
+    but the ranges is as in timing, so that nothing else shows that they have to be read.
     """
     if draw.timed:
         return {}
@@ -211,7 +211,7 @@ PROBLEM = Problem(
     tags=("all_to_all", "ulysses", "attention", "overlap"),
     dtypes=("bfloat16", "float16", "float32"),
     # c None is W*m - padding, or where m is None too, as published; m None is ceil(c / W). ranges None is the block
-    # diagonal. clip says how c is handed over.
+    # diagonal. clip determines how c is handed over.
     sizes={
         "tiny": {
             "R": 4,

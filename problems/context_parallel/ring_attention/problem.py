@@ -50,7 +50,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As robust, from the published seed."""
+    """Inputs of `robust`, from the published seed."""
     stream = make.seeded(42 + 54_000 + make.rank + 1_000_003 * make.trial)
     return stream.normal("q"), stream.normal("k"), stream.normal("v")
 

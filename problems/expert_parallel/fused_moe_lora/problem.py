@@ -31,7 +31,7 @@ def derive(ax: Axes) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[Value, ...]:
-    """As for the plain layer; branches as large as the base layers."""
+    """Inputs of the plain layer, with branches as large as the base layers."""
     factors = []
     for name, shape in LORA_SHAPES.items():
         std = 1 / sqrt(make.ax.number(shape[1])) if name.endswith("A") else BRANCH / sqrt(make.ax.rank)

@@ -64,7 +64,7 @@ def cost(ax: Axes) -> Cost:
 
 
 def least_work(ax: Axes) -> Cost:
-    """As the cost, but that a switch may multicast a row; a token has experts on K other ranks at most."""
+    """The cost with rows multicast by a switch; a token has experts on K other ranks at most."""
     base = cost(ax)
     return with_link(base, base.link_in_bytes, base.link_out_bytes / max(1, min(ax.K, ax.G - 1)))
 

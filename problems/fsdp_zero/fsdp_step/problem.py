@@ -75,7 +75,7 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
 
 
 def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
-    """As `vary`; another decay in odd checks."""
+    """The axes of `vary`, with another decay in odd checks."""
     decay = ax.real("weight_decay") * (2.5 if draw.trial % 2 and not draw.timed else 1.0)
     return vary(ax, draw) | {"weight_decay": decay}
 

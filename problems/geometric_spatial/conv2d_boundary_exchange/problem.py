@@ -32,7 +32,7 @@ IMAGE_ROWS = 128
 
 
 def derive(ax: Axes) -> dict[str, AxisValue]:
-    """Adds the rows of one rank where the size does not say, those of the output, and the default group."""
+    """Adds the rows of one rank where the size does not give them, those of the output, and the default group."""
     if ax["Hl"] is None:
         ax = ax.replace(Hl=max(3, IMAGE_ROWS // max(1, ax.W // 2)))
     if ax.Hl < ax.padding:

@@ -80,7 +80,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor]:
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor]:
-    """As robust, from the published seed."""
+    """Inputs of `robust`, from the published seed."""
     return (make.seeded(42 + 78_000 + make.rank + 1_000_003 * make.trial).normal("z"),)
 
 

@@ -100,7 +100,7 @@ def cost(ax: Axes) -> Cost:
 
 
 def least_work(ax: Axes) -> Cost:
-    """As the cost, but that a switch may multicast a row to all that ask for it."""
+    """The cost, with each row multicast by a switch to all that ask for it."""
     base, foreign = cost(ax), ax.R_out - requests_of(ax)[ax.r][ax.r]
     leaving = ax.itemsize * prod(ax.ints("row")) * distinct(ax.S, foreign)
     return with_link(base, base.link_in_bytes, leaving)

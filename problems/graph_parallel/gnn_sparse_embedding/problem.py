@@ -90,7 +90,7 @@ def spread(total: int, weights: list[float], draw: Draw) -> Ints:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
-    """Owners as often as the axes say, in random order; popular nodes often; rows of random bits."""
+    """Owners with the frequencies of the axes, in random order; popular nodes often; rows of random bits."""
     import torch
 
     ax = make.ax

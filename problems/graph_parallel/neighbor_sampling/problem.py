@@ -93,7 +93,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
-    """Random owners, skewed degrees, uniform neighbours; seeds without repeats unless axes say so."""
+    """Random owners, skewed degrees, uniform neighbours; seeds without repeats unless the axes allow them."""
     import torch
 
     ax, device = make.ax, make.device

@@ -31,7 +31,7 @@ def normal_inputs(stream: Stream) -> Inputs:
 
 
 def published_inputs(make: InputMaker) -> Inputs:
-    """As robust, from the published seed."""
+    """Inputs of `robust`, from the published seed."""
     return normal_inputs(make.seeded(42 + 17_000 + make.rank + 1_000_003 * make.trial))
 
 

@@ -21,7 +21,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
-    """As robust, from the published seed."""
+    """Inputs of `robust`, from the published seed."""
     stream = make.seeded(42 + 12_000 + make.rank + 1_000_003 * make.trial)
     return stream.normal("A_local"), stream.normal("B")
 

@@ -91,7 +91,7 @@ def cost(ax: Axes) -> Cost:
 
 
 def least_work(ax: Axes) -> Cost:
-    """As the cost, but that a switch may multicast a row to all that ask for it."""
+    """The cost, with each row multicast by a switch to all that ask for it."""
     base, others = cost(ax), sum(ax.ints("lengths")) - ax.L
     if ax.text("law") != "uniform":
         return base

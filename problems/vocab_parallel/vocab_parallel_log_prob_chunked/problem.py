@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def derive(ax: Axes) -> dict[str, AxisValue]:
-    """Adds tokens, this rank's share of the vocabulary, the default group, and chunks where the size does not say."""
+    """Adds tokens, this rank's share of the vocabulary, the default group, and chunks where the size gives none."""
     size = ax.number_or_none("chunk_size")
     if size is None:
         size = min(-(-max(ax.W, ax.S // 4) // ax.W) * ax.W, ax.S)
