@@ -43,7 +43,7 @@ def distinct(attempts: Iterable[Attempt]) -> list[Attempt]:
 
 
 def judge(attempts: Sequence[Attempt], evaluator: Evaluator, timeout_s: float | None) -> dict[str, Any]:
-    """Judges all at once, and says how long that took and where the time went."""
+    """Judges all at once, and returns the duration and the time of each part."""
 
     def one(attempt: Attempt) -> tuple[Attempt, Feedback]:
         requested = attempt.requested.model_copy(update={"timeout_s": timeout_s} if timeout_s else {})

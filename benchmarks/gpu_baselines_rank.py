@@ -73,7 +73,7 @@ class Tensors:
         self.nbytes += tensor.numel() * tensor.element_size()
 
     def tensor(self, slot: TensorSlot) -> torch.Tensor:
-        """As `Heap.tensor`."""
+        """The kept copy of a slot."""
         return self._by_slot[slot]
 
 

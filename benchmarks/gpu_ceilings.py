@@ -52,7 +52,7 @@ def run_program() -> dict[str, Any]:
     """Compiles and runs `gpu_ceilings.cu`.
 
     Raises:
-        RuntimeError: it could not be compiled, or failed; the message says how.
+        RuntimeError: it could not be compiled, or failed; the message has the reason.
     """
     import torch
 

@@ -38,7 +38,7 @@ def seconds(action: Callable[[], object]) -> float:
 def evaluations(world_size: int) -> dict[str, float]:
     """AllReduce, tiny, all stages, in seconds: with a cold compile, and with the compile cached.
 
-    An evaluator's first evaluations measure what blocks cost, too, and are told apart.
+    An evaluator's first evaluations measure the overhead of blocks, too, and are reported apart.
     """
     problem = find_problem("AllReduce")
     source = expert_source(problem)

@@ -91,6 +91,6 @@ def restore_kept(name: str, kept: Path, runs: Path) -> None:
 
 
 def step_of(weights: Path) -> int:
-    """The number of steps that a policy was trained for; 0 where its folder does not say."""
+    """The number of steps that a policy was trained for; 0 where its folder does not give it."""
     state = weights / STATE
     return int(json.loads(state.read_bytes())["global_step"]) if state.exists() else 0

@@ -96,7 +96,7 @@ class Pairs:
 
 
 def measure(config: EvalConfig, evaluations: int) -> dict[str, float]:
-    """See `Pairs.medians`."""
+    """Times the parts of a pair of blocks."""
     problem = find_problem("AllReduce")
     source = expert_source(problem, "cu" if config.device == "cuda" else "cpp")
     assert source is not None

@@ -4,7 +4,7 @@
 
 Checks of the expert kernel of AllReduce at `tiny` on 2 ranks, compiled before, on a cluster of this machine alone. A
 pool of one gang and the local evaluator judge in turns, one evaluation at a time, and then several at a time, each for
-itself. Pools of several gangs share the processors: their figures say how well a pool uses them, not how it scales
+itself. Pools of several gangs share the processors: their figures show how well a pool uses them, not how it scales
 beyond. No part begins after the budget. On an idle machine.
 """
 

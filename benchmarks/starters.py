@@ -33,7 +33,7 @@ class Row:
         problem: Name of the problem.
         language: Language of the source.
         stage: Furthest stage completed.
-        failure: None where it is right; `compiled_only` where it could not be run.
+        failure: Failure of the kernel; None where it is right, `compiled_only` where it could not be run.
         message: Message of the failure; "" if none.
     """
 
@@ -83,7 +83,7 @@ def starters_of(problems: Sequence[Problem], languages: Sequence[Language], devi
 
 
 def judge(evaluator: LocalEvaluator, starter: Starter, config: EvalConfig) -> Row:
-    """Evaluates one, and says so as it goes."""
+    """Evaluates one kernel, and reports its progress."""
     feedback = evaluator.evaluate(find_problem(starter.problem), starter.source, config)
     failure = None if feedback.failure is None else str(feedback.failure)
     stage = None if feedback.stage is None else str(feedback.stage)

@@ -52,7 +52,7 @@ class PKBEnv(gym.Env[Observation, str]):
     Python module. Text that is no source (empty, too long, with NUL characters) is rejected before a compiler runs.
 
     ## Observation Space
-    `Dict` of what the agent may know. Numbers that were not measured are 0, with a flag that says so.
+    `Dict` of what the agent may know. Numbers that were not measured are 0, with a flag that marks them.
 
     | entry                                                   | meaning                                                |
     |---------------------------------------------------------|--------------------------------------------------------|

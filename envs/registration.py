@@ -6,7 +6,7 @@ of plugins.
 
 Importing the catalogue takes long, so names are read from the text of the problem files; a test compares them with the
 catalogue's. Gymnasium finds ids by their exact text and suggests those with similar letters. So the other spellings of
-`find_problem` are registered too, as ids that make nothing and say which id is meant.
+`find_problem` are registered too, as ids that make nothing and name the id that is meant.
 """
 
 from __future__ import annotations

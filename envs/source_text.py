@@ -77,7 +77,7 @@ class SourceText(spaces.Text):
 def _refuse_shared_memory(*_: object, **__: object) -> NoReturn:
     """Gymnasium reads the texts of a shared memory once, when it is made, and shows them ever after."""
     raise ConfigError(
-        "texts do not lie in shared memory; leave out vectorization_mode, and all copies share one evaluator, or say "
+        "texts do not lie in shared memory; leave out vectorization_mode, and all copies share one evaluator, or pass "
         'vector_kwargs={"shared_memory": False}'
     )
 

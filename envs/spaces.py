@@ -38,7 +38,7 @@ def action_space() -> SourceText:
 def observation_space() -> spaces.Dict:
     """The space of an observation; `PKBEnv` and `observe` explain the entries.
 
-    Numbers that were not measured are 0, and a flag beside them (`is_...`) says so.
+    Numbers that were not measured are 0, and a flag beside them (`is_...`) marks them.
     """
     text = MAX_TEXT_CHARS
     return spaces.Dict(

@@ -72,7 +72,7 @@ class SubmissionTool:
             source: The complete source file of the kernel, in one of the languages that the task accepts.
 
         Returns:
-            What was found: compiler errors, wrong outputs, times, the roofline, and where the time went.
+            The feedback: compiler errors, wrong outputs, times, the roofline, and the profile.
         """
         self._reads = 0
         return self._session.submit(source).text

@@ -41,8 +41,8 @@ class ChatAction(gym.Wrapper[Any, str, Any, str], gym.utils.RecordConstructorArg
     r"""Takes the source out of a chat model's reply, see `take_source`, and submits it.
 
     A reply that holds no source is submitted as an empty one, which is rejected before a compiler runs; it costs a
-    turn. `info["taken"]` says in a few words what was taken, `info["source"]` is that, or None, and `info["reply"]` is
-    the reply.
+    turn. `info["taken"]` describes in a few words what was taken, `info["source"]` is that, or None, and
+    `info["reply"]` is the reply.
 
     Example:
         >>> import gymnasium as gym

@@ -8,7 +8,7 @@ from pkb_gym.rewards.user_rewards import value_of
 
 
 def empty_value(reward: Reward) -> float:
-    """As much as a text that is no source at all; 0 where the reward does not value one.
+    """Value of a text that is no source at all; 0 where the reward gives none.
 
     Raises:
         ConfigError: The reward failed, or returned neither a finite number nor None.

@@ -10,7 +10,7 @@ shows it: each entry of a GPU's time (kernel, copy or fill) is the candidate's o
   in Python nothing is known there.
 
 Profiles are untrusted rank reports: a candidate can forge them. No preset pays for them; whoever does should pay
-little, and only on top of what the clock says.
+little, and only on top of the measured time.
 """
 
 from __future__ import annotations

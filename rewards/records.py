@@ -52,7 +52,7 @@ def from_json(text: str) -> Reward:
     """The reward of a record.
 
     Raises:
-        ConfigError: The text is no such record; the message says where, and names the nearest known name.
+        ConfigError: The text is no such record; the message names the field and the nearest known name.
 
     Example:
         >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "p": 1.5}}')

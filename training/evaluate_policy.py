@@ -233,7 +233,7 @@ def _play(
     """Plays the episodes (prompt, sample) that are waiting; each batch is written as soon as it is complete.
 
     Returns:
-        Which limit ended it before its end; None where none did.
+        Name of the limit that ended it early; None for no limit.
     """
     state = PartialState()
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)

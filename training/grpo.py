@@ -204,7 +204,7 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
     if args.max_turns < 1:
         raise ConfigError(f"max_turns must be at least 1, got {args.max_turns}")
     if config.max_tool_calling_iterations is not None:
-        raise ConfigError("max_tool_calling_iterations is what max_turns says; leave it out")
+        raise ConfigError("max_tool_calling_iterations follows from max_turns; leave it out")
     if args.recipe is not None and (args.reward, args.credit, args.advantages) != (
         GrpoArguments.reward,
         GrpoArguments.credit,
@@ -233,13 +233,13 @@ def train(
     """Trains, and writes model, tokenizer and logs into `config.output_dir`.
 
     Args:
-        prompts: rows of `pkb export prompts`.
-        args: of this recipe.
-        config: of TRL.
-        model: which model, and the LoRA adapter if any.
-        schedule: the evaluator, and when it may run.
-        host: all ranks.
-        trainer_class: what trains.
+        prompts: Rows of `pkb export prompts`.
+        args: Arguments of this recipe.
+        config: Configuration of TRL.
+        model: Name of the model, and the LoRA adapter if any.
+        schedule: Schedule of evaluations, with the evaluator.
+        host: Group of all ranks.
+        trainer_class: Class of the trainer.
 
     Raises:
         ConfigError: there is no model, no checkpoint where one is named, or too few prompts for one batch.

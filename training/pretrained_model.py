@@ -83,10 +83,10 @@ def convert_gguf(source: Path, output: Path, dtype: str = "bfloat16", *, keep_te
     """Writes the model of a GGUF file and its tokenizer as a folder of transformers, whole or not at all.
 
     Args:
-        source: the file.
-        output: the folder, which must not hold anything.
-        dtype: of the weights.
-        keep_template: whether the chat template stays that of the file.
+        source: Path of the file.
+        output: Path of the folder, which must be empty or new.
+        dtype: Dtype of the weights.
+        keep_template: Whether the chat template stays that of the file.
 
     Returns:
         Number of parameters.

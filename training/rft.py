@@ -76,10 +76,10 @@ def best_of(results: Iterable[Row], prompts: Sequence[Row], *, keep: int, min_re
     """The best distinct right kernels of each prompt, as rows of a corpus; of equal ones those that were found first.
 
     Args:
-        results: rows of `evaluate_policy.py` or of `rollouts.jsonl`.
-        prompts: rows of `pkb export prompts`; results on other prompts are left out.
-        keep: kernels of each prompt.
-        min_reward: least reward of a kernel.
+        results: Rows of `evaluate_policy.py` or of `rollouts.jsonl`.
+        prompts: Rows of `pkb export prompts`; results on other prompts are left out.
+        keep: Maximum number of kernels of each prompt.
+        min_reward: Minimum reward of a kernel.
 
     Raises:
         ConfigError: no right kernel on one of the prompts has that reward.

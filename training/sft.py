@@ -144,10 +144,10 @@ def fine_tune(corpus: Dataset, config: SFTConfig, model: ModelConfig, *, imitate
     """Trains, and writes model, tokenizer and `trainer_state.json` (with the losses) into `config.output_dir`.
 
     Args:
-        corpus: rows of `pkb export corpus`.
+        corpus: Rows of `pkb export corpus`.
         config: `max_length` leaves out longer conversations: one that is cut off would teach never to end.
-        model: which model, and the LoRA adapter if any.
-        imitate_failures: see `learnable`.
+        model: Name of the model, and the LoRA adapter if any.
+        imitate_failures: Whether failed submissions are learnt from, as in `learnable`.
 
     Raises:
         ConfigError: there is no model, nothing to learn from, or no checkpoint where one is named.
@@ -180,10 +180,10 @@ def learnable(corpus: Dataset, *, imitate_failures: bool) -> Dataset:
     """Conversations in TRL's prompt-completion format: loss falls on the assistant's turns of the completion.
 
     Args:
-        corpus: rows of `pkb export corpus`.
-        imitate_failures: whether the completion begins with the assistant's first turn. Otherwise it begins after the
-            last submission that failed: a broken kernel and its feedback are what the repair is conditioned on, and
-            not something to learn to write.
+        corpus: Rows of `pkb export corpus`.
+        imitate_failures: Whether the completion begins with the assistant's first turn. Otherwise it begins after the
+            last submission that failed: a broken kernel and its feedback are what the repair is conditioned on, and not
+            something to learn to write.
     """
     tools = json.dumps(submit_tools())
 
@@ -199,7 +199,7 @@ def learnable(corpus: Dataset, *, imitate_failures: bool) -> Dataset:
 
 
 def within(max_length: int | None, corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """The conversations of at most `max_length` tokens; says how many were left out.
+    """The conversations of at most `max_length` tokens; logs the number of others.
 
     Raises:
         ConfigError: none is left.

@@ -49,11 +49,11 @@ class SmokeReport:
     """The result of the chain.
 
     Attributes:
-        sft_losses: as they were logged.
-        grpo_losses: of each step.
-        submissions: lines of `rollouts.jsonl`.
-        summary: of the policy at the end, on held-out prompts.
-        durations_s: of each link.
+        sft_losses: Logged losses of SFT.
+        grpo_losses: Losses of each GRPO step.
+        submissions: Lines of `rollouts.jsonl`.
+        summary: Summary of the policy at the end, on held-out prompts.
+        durations_s: Duration of each link, in seconds.
     """
 
     sft_losses: list[float]
@@ -98,7 +98,7 @@ def run_chain(folder: Path) -> SmokeReport:
     """Runs all links, one after another.
 
     Args:
-        folder: for everything that is made.
+        folder: Folder for all files.
 
     Raises:
         InfrastructureError: an export failed.
@@ -141,7 +141,7 @@ def one_thread() -> Iterator[None]:
 
 def _export(*arguments: str) -> None:
     if status := pkb(["export", *arguments]):
-        raise InfrastructureError(f"`pkb export {' '.join(arguments)}` ended with status {status}; it says why above")
+        raise InfrastructureError(f"`pkb export {' '.join(arguments)}` ended with status {status}; see its error above")
 
 
 def _config(recipe: str) -> list[str]:

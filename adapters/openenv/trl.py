@@ -49,7 +49,7 @@ class RemoteKernelTool:
             source: The complete source file of the kernel, in one of the languages that the task accepts.
 
         Returns:
-            What was found: compiler errors, wrong outputs, times, the roofline, and where the time went.
+            The feedback: compiler errors, wrong outputs, times, the roofline, and the profile.
         """
         result = self._client.step({"source": source})
         if result.reward is None or self._total is None:

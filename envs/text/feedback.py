@@ -31,7 +31,7 @@ ADVICE: dict[Failure, str] = {
     Failure.WRONG_SHAPE_OR_DTYPE: "Return outputs of the structure, shape and dtype that the task names.",
     Failure.OUTPUT_MISMATCH: "Compare with the reference at the place named, on every rank.",
     Failure.RACE: "Touch a peer's memory only while its call runs: wait until it has begun, and signal it when done.",
-    Failure.INPUT_MODIFIED: "Leave arguments as they are unless the task says that they are overwritten.",
+    Failure.INPUT_MODIFIED: "Leave arguments as they are unless the task declares them overwritten.",
     Failure.INTEGRITY: "Do the work in every call, on every rank, before returning; nothing else is paid.",
     Failure.INFRASTRUCTURE: "This is a fault of the evaluator, not of the source; the attempt does not count.",
     Failure.COMPILED_ONLY: "Whether it is right or fast is not known; the attempt does not count.",

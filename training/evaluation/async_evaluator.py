@@ -31,10 +31,10 @@ class Verdict:
     """The result of evaluating one source.
 
     Attributes:
-        feedback: what the evaluation found; None where it crashed or was late.
-        fault: of the evaluator, if any.
-        waited_s: from request to answer.
-        is_duplicate: whether an equal request of this process was answered by the same evaluation before.
+        feedback: Feedback of the evaluation; None where it crashed or was late.
+        fault: Description of the evaluator's fault; None for no fault.
+        waited_s: Time from request to answer, in seconds.
+        is_duplicate: Whether the answer is that of an earlier equal request of this process.
     """
 
     feedback: Feedback | None
@@ -47,8 +47,8 @@ class AsyncEvaluator:
     """Asks an evaluator without ever raising or hanging itself; used by all rollouts of a process.
 
     Args:
-        evaluator: safe to call from several threads.
-        deadline_s: longest wait for one evaluation, after which it counts as a fault.
+        evaluator: Evaluator that is safe to call from several threads.
+        deadline_s: Maximum wait for one evaluation in seconds, after which it counts as a fault.
     """
 
     def __init__(self, evaluator: Evaluator, deadline_s: float = 600.0) -> None:

@@ -22,15 +22,15 @@ class CompileFarm:
     judge compiles what it does not find.
 
     Args:
-        compiler: shares the folder of compiled sources with the judge.
-        judge: whose answer is the answer.
+        compiler: Evaluator that compiles, into the judge's folder of compiled sources.
+        judge: Evaluator that gives the answer.
     """
 
     def __init__(self, compiler: Evaluator, judge: Evaluator) -> None:
         self._compiler, self._judge = compiler, judge
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """See `Evaluator.evaluate`."""
+        """Evaluates a source, compiled ahead by another evaluator."""
         if config.language == "cuda":
             try:
                 self._compiler.evaluate(problem, source, config.model_copy(update={"until": "compile"}))
@@ -48,8 +48,8 @@ def processors_apart(compilers: int, available: Sequence[int]) -> tuple[tuple[in
     """The processors of the judge's ranks, and those of compilers, which are the last ones.
 
     Args:
-        compilers: how many compile.
-        available: processors of this process.
+        compilers: Number of compiling evaluators.
+        available: Processors of this process.
 
     Raises:
         ConfigError: none is left for ranks.

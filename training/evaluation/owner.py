@@ -69,10 +69,10 @@ class Memory(Protocol):
     """The memory that a rank frees for the time of a reward phase."""
 
     def offload(self) -> None:
-        """Moves to main memory what was asked for, and hands GPU memory back."""
+        """Moves the chosen contents to main memory, and hands GPU memory back."""
 
     def restore(self) -> None:
-        """Moves it to the GPU again."""
+        """Moves them to the GPU again."""
 
 
 class ServiceProcess:
@@ -81,16 +81,16 @@ class ServiceProcess:
     Clients ask again until a service is there, so that nothing is lost but what it had in hand.
 
     Args:
-        gpus: entries of its CUDA_VISIBLE_DEVICES; None for the same as this process.
-        start_s: how long it may take to start.
-        processors: that it and its ranks run on, beside other services, for whose timings it does not wait; None for
-            all of this process.
-        variables: of its environment, beside those of this process.
+        gpus: Entries of the service's CUDA_VISIBLE_DEVICES; None for those of this process.
+        start_s: Maximum time for the start, in seconds.
+        processors: Processors of the service and its ranks, beside other services, for whose timings it does not wait;
+            None for all of this process.
+        variables: Additional environment variables of the service.
 
     Attributes:
-        url: where it is reached.
-        token: that requests carry.
-        on_restart: called, in a thread, when it was started anew.
+        url: Address of the service.
+        token: Token that requests carry.
+        on_restart: Function called, in a thread, after a restart of the service.
 
     Raises:
         InfrastructureError: it did not start.
@@ -183,11 +183,11 @@ class EvaluationSchedule:
     """The evaluator of a training run, and when it may run; each rank has one.
 
     Args:
-        evaluator: that judges.
-        host: all ranks.
-        pausable: paused while the policy generates and learns; None where evaluations disturb nobody.
-        pauses: whether this rank pauses and resumes it.
-        services: that this rank started.
+        evaluator: Evaluator of the submissions.
+        host: Group of all ranks.
+        pausable: Service that is paused while the policy generates and learns; None where evaluations disturb nobody.
+        pauses: Whether this rank pauses and resumes the service.
+        services: Services that this rank started.
     """
 
     def __init__(
@@ -216,8 +216,8 @@ class EvaluationSchedule:
         """While it lasts, evaluations run; a collective where they take turns with training.
 
         Args:
-            clock: measures waiting for other ranks, and moving memory.
-            memory: that this rank frees meanwhile, where evaluations take turns with training.
+            clock: Clock for the waits for other ranks, and for moving memory.
+            memory: Memory that this rank frees during evaluations, where these take turns with training.
         """
         if self._pausable is None:
             yield
@@ -279,14 +279,15 @@ def start_evaluation(
     """Starts the owner of this node, or connects to it; a collective of all ranks.
 
     Args:
-        mode: see the module.
-        host: all ranks.
+        mode: Mode of sharing the GPUs between training and evaluation.
+        host: Group of all ranks.
         gpus: `dedicated`, `colocated`: entries of CUDA_VISIBLE_DEVICES for the service, such as ["2", "3"]; by default
             those of this process.
         url: `dedicated`: a service that runs already, here or elsewhere; its token is read from PKB_TOKEN. `ray`: the
             address of the cluster, by default "ray".
-        deadline_s: longest wait for an evaluation that runs; one that waits for its reward phase may take longer.
-        services: `dedicated`: how many run side by side on this node's CPU, each on processors of its own.
+        deadline_s: Maximum wait for a running evaluation in seconds; one that waits for its reward phase may take
+            longer.
+        services: `dedicated`: number of services side by side on this node's CPU, each on processors of its own.
         compilers: `dedicated`, `colocated`: processors that compile CUDA sources and do nothing else, see
             `compile_farm`; 0 where the service compiles beside its ranks.
 
@@ -379,7 +380,7 @@ class _NoMemory:
     """Nothing to offload."""
 
     def offload(self) -> None:
-        """See `Memory`."""
+        """Does nothing."""
 
     def restore(self) -> None:
-        """See `Memory`."""
+        """Does nothing."""

@@ -24,8 +24,8 @@ class SpreadEvaluator:
     those that it had already been given, while others had nothing left.
 
     Args:
-        evaluators: at least one.
-        most_in_hand: requests of an evaluator at a time.
+        evaluators: Evaluators, at least one.
+        most_in_hand: Maximum number of concurrent requests to an evaluator.
     """
 
     def __init__(self, evaluators: Sequence[Evaluator], most_in_hand: int = MAX_IN_HAND) -> None:
@@ -36,7 +36,7 @@ class SpreadEvaluator:
         self._is_closed = False
 
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
-        """See `Evaluator.evaluate`.
+        """Evaluates a source on the evaluator with the fewest requests in hand.
 
         Raises:
             InfrastructureError: it was closed before an evaluator had room.
@@ -67,8 +67,8 @@ def share_out_processors(services: int, available: Sequence[int] | None = None) 
     """Processors of each service: equal shares, from the last on; what is left over is the trainer's.
 
     Args:
-        services: how many.
-        available: processors; by default those of this process.
+        services: Number of services.
+        available: Processors to share out; by default those of this process.
 
     Raises:
         ConfigError: there are fewer processors than services.

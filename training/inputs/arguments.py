@@ -27,7 +27,7 @@ C = TypeVar("C")
 
 
 class RecipeParser(TrlParser):
-    """TRL's parser, with errors that say what to write instead, and values from YAML held to the declared choices."""
+    """TRL's parser, with errors that name the right spelling, and values from YAML held to the declared choices."""
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse for what it cannot read.
@@ -72,9 +72,9 @@ def parse_arguments(kinds: tuple[type, ...], argv: Sequence[str] | None = None, 
     """Fills dataclasses from `--config FILE` (YAML) and the command line, which comes last and wins.
 
     Args:
-        kinds: dataclasses; a field's `metadata["help"]` is its help text.
-        argv: the command line without the program's name; by default this process's.
-        prog: name of the recipe in messages.
+        kinds: Dataclasses of the arguments; a field's `metadata["help"]` is its help text.
+        argv: Command line without the program's name; by default this process's.
+        prog: Name of the recipe in messages.
 
     Returns:
         One object for each dataclass.

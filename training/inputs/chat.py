@@ -54,10 +54,10 @@ def render(
     """A conversation as the text that is trained on.
 
     Args:
-        tokenizer: its template renders.
-        messages: the conversation so far.
-        reply_next: whether the header of the assistant's next message closes the text.
-        with_tools: whether the tools are part of it.
+        tokenizer: Tokenizer whose chat template renders the text.
+        messages: Conversation so far.
+        reply_next: Whether the header of the assistant's next message closes the text.
+        with_tools: Whether the text includes the tools.
     """
     return str(
         tokenizer.apply_chat_template(

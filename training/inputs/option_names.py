@@ -30,7 +30,7 @@ def refuse_unknown_options(recipe: str) -> None:
     """Ends this process where an option on its command line is none of the recipe's.
 
     Args:
-        recipe: the file that runs as a script.
+        recipe: File that runs as a script.
     """
     path = Path(recipe)
     try:

@@ -31,7 +31,7 @@ def best_of_each_problem(corpus: Dataset, keep: int) -> Dataset:
 
 
 def weighed_by_reward(corpus: Dataset, temperature: float, seed: int) -> Dataset:
-    """The corpus with each conversation as often as its reward says; each problem keeps its number of rows.
+    """The corpus with copies of each conversation by its reward; each problem keeps its number of rows.
 
         w_i = exp((r_i - max r) / temperature)         over the n conversations i of one problem
         copies of i: floor or ceiling of n * w_i / sum w, with n * w_i / sum w on average
@@ -45,12 +45,12 @@ def weighed_by_reward(corpus: Dataset, temperature: float, seed: int) -> Dataset
     are drawn by systematic resampling (Kitagawa, Journal of Computational and Graphical Statistics 5(1), 1996).
 
     Args:
-        corpus: rows of `pkb export corpus`.
-        temperature: difference of rewards that divides a weight by e; positive.
-        seed: of the resampling.
+        corpus: Rows of `pkb export corpus`.
+        temperature: Difference of rewards that divides a weight by e; positive.
+        seed: Seed of the resampling.
 
     Returns:
-        As many rows as the corpus has, in its order, copies side by side.
+        Corpus of the same number of rows, in its order, copies side by side.
 
     Raises:
         ConfigError: the temperature is not positive and finite.
@@ -72,9 +72,9 @@ def systematic_copies(weights: Sequence[float], total: int, start: float) -> lis
     """Copies of each: the points start, start + 1, ... below `total` that fall into its share of [0, total).
 
     Args:
-        weights: not negative, and not all 0.
-        total: copies of all together.
-        start: in [0, 1).
+        weights: Weights, not negative and not all 0.
+        total: Number of copies of all rows together.
+        start: Offset of the first sample, in [0, 1).
 
     Example:
         >>> systematic_copies([2.0, 1.0, 1.0], 4, start=0.5)

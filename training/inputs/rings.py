@@ -76,9 +76,9 @@ def split_rings(problems: Sequence[str], left_out: int, seed: int) -> RingSplit:
     """Leaves problems out of training; the same arguments give the same split.
 
     Args:
-        problems: of the train split, that could be trained on.
-        left_out: least number of them that is left out; near-duplicates follow.
-        seed: of the choice.
+        problems: Problems of the train split that may be trained on.
+        left_out: Minimum number of problems that are left out; near-duplicates follow.
+        seed: Seed of the choice.
 
     Raises:
         ConfigError: a problem is not of the train split, or none would be left to train on.
@@ -106,12 +106,12 @@ class PromptSettings:
     """The settings of `ring_prompts` for each problem; see `prompt_rows`.
 
     Attributes:
-        languages: in which kernels are to be written.
-        sizes: named sizes.
-        world_size: ranks.
-        style: of the prompts.
-        seeds: rows for each prompt.
-        variations: workloads of each problem and size besides the size itself.
+        languages: Languages of the kernels.
+        sizes: Named sizes.
+        world_size: Number of ranks.
+        style: Style of the prompts.
+        seeds: Number of rows for each prompt.
+        variations: Number of workloads of each problem and size besides the size itself.
     """
 
     languages: tuple[Language, ...]

@@ -22,7 +22,7 @@ def load_corpus(path: str) -> Dataset:
     """Conversations to imitate.
 
     Args:
-        path: the folder `corpus` or the file `corpus.jsonl` that `pkb export corpus` wrote, or the folder of both.
+        path: Folder `corpus` or file `corpus.jsonl` that `pkb export corpus` wrote, or the folder of both.
 
     Raises:
         ConfigError: there is no such thing, or its columns are others.
@@ -37,8 +37,8 @@ def load_prompts(path: str, part: Literal["train", "held_out"]) -> Dataset:
     """Prompts to answer.
 
     Args:
-        path: the folder `prompts` or the file `prompts.jsonl` that `pkb export prompts` wrote, or the folder of both.
-        part: which of its parts.
+        path: Folder `prompts` or file `prompts.jsonl` that `pkb export prompts` wrote, or the folder of both.
+        part: Part of the prompts, such as "train".
 
     Raises:
         ConfigError: there is no such thing, its columns are others, or the part is missing.
@@ -46,7 +46,7 @@ def load_prompts(path: str, part: Literal["train", "held_out"]) -> Dataset:
     found = _open(Path(path), "prompts")
     if isinstance(found, Dataset):
         if "part" not in found.column_names:
-            raise ConfigError(f"{path} has no column `part`; expected what `pkb export prompts` writes")
+            raise ConfigError(f"{path} has no column `part`; expected a file of `pkb export prompts`")
         found = DatasetDict({part: found.filter(lambda row: row["part"] == part)})
     if part not in found or len(found[part]) == 0:
         raise ConfigError(f"{path} has no prompts in its part {part!r}; parts: {', '.join(found)}")

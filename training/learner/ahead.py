@@ -34,12 +34,12 @@ class GeneratedBatch:
     """The rollouts of one generation, as far as they are known.
 
     Attributes:
-        tensors: what the loss reads; without advantages until the batch is judged.
-        episodes: of the rollouts, in order.
-        answers: row -> what is waited for before the batch is judged.
-        step: optimizer steps before it was generated.
-        is_judged: whether `tensors` has the advantages.
-        values: of the episodes of all ranks, once it is judged; None where one could not be.
+        tensors: Inputs of the loss, without advantages until the batch is judged.
+        episodes: Episodes of the rollouts, in order.
+        answers: Pending answers by row, awaited before the batch is judged.
+        step: Number of optimizer steps before the generation.
+        is_judged: Whether `tensors` has the advantages.
+        values: Values of the episodes of all ranks, once the batch is judged; None for one that could not be judged.
     """
 
     tensors: Tensors
@@ -68,8 +68,8 @@ def reward_figures(values: Sequence[float | None], group: int) -> dict[str, floa
     """Metrics of a batch's rewards, as TRL computes them where rewards are known at once.
 
     Args:
-        values: of the episodes of all ranks, group after group; None where one was not judged.
-        group: episodes of a prompt.
+        values: Values of the episodes of all ranks, group after group; None for one that was not judged.
+        group: Number of episodes of a prompt.
 
     Returns:
         Mean, standard deviation (Bessel's correction) and the share of groups without spread; nothing where no episode

@@ -28,7 +28,7 @@ class BestWindow(TrainerCallback):
     """Copies the weights of a checkpoint after the best steps so far.
 
     Args:
-        steps: of a window.
+        steps: Number of steps in a window.
     """
 
     def __init__(self, steps: int) -> None:
@@ -37,7 +37,7 @@ class BestWindow(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
-        """See `TrainerCallback`; the checkpoint is complete, and its step logged."""
+        """Judges the window that a checkpoint ends; it is complete, and its step logged."""
         rewards = [float(entry["reward"]) for entry in state.log_history if "reward" in entry]
         folder = Path(str(args.output_dir))
         if state.is_world_process_zero and len(rewards) >= self._steps:

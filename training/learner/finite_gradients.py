@@ -22,7 +22,7 @@ class FiniteGradients(TrainerCallback):
     Kernels of attention give such gradients at times, of a loss that is finite (see `processes.attention`).
 
     Args:
-        add_metric: is given `METRIC` and 1 for a step without an update, 0 for any other.
+        add_metric: Function that receives `METRIC` and 1 for a step without an update, 0 for any other.
     """
 
     def __init__(self, add_metric: Callable[[str, float], None] = lambda _name, _value: None) -> None:
@@ -35,7 +35,7 @@ class FiniteGradients(TrainerCallback):
         control: TrainerControl,  # noqa: ARG002
         **of_trainer: Any,
     ) -> None:
-        """See `TrainerCallback`; gradients have been clipped."""
+        """Drops gradients that are not finite, after they have been clipped."""
         model: torch.nn.Module = of_trainer["model"]
         left_out = not _are_finite(model)
         if left_out:

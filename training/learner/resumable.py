@@ -21,9 +21,9 @@ class EpochSampler(Sampler[int]):
     """TRL's sampler, whose order of an epoch depends on seed and epoch alone: a run may resume in any epoch.
 
     Args:
-        repeated: TRL's.
-        seed: of the run.
-        epoch: returns the current one.
+        repeated: Sampler of TRL.
+        seed: Seed of the run.
+        epoch: Function that returns the current epoch.
     """
 
     def __init__(self, repeated: RepeatSampler, seed: int, epoch: Callable[[], int]) -> None:
@@ -44,14 +44,14 @@ class ResumableGRPOTrainer(GRPOTrainer):
     """A run of GRPO whose checkpoints hold all that it needs to go on, on every rank and in the middle of rollouts too.
 
     Attributes:
-        checkpoint: the folder that the run resumed from, if it did.
+        checkpoint: Folder that the run resumed from; None for a new run.
     """
 
     args: GRPOConfig
     checkpoint: Path | None = None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """See `Trainer.train`; a checkpoint is given by its folder."""
+        """Trains, from a checkpoint if its folder is given."""
         self.checkpoint = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 

@@ -315,7 +315,7 @@ class RolloutGRPOTrainer(ResumableGRPOTrainer):
         self._metrics[mode][name].append(value)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """See `Trainer.training_step`."""
+        """Does one step of training, with the times of its phases."""
         with self.clock.phase("learning"):
             loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[no-untyped-call]  # trl's
             return loss

@@ -23,8 +23,8 @@ def refuse_sequence_options(config: GRPOConfig, max_turns: int) -> None:
     """Refuses weights of whole sequences where a sequence has several turns.
 
     Args:
-        config: of TRL.
-        max_turns: messages of a rollout that may submit; with 1 every token of a sequence has the same advantage.
+        config: Configuration of TRL.
+        max_turns: Maximum number of submitting messages; with 1 every token of a sequence has the same advantage.
 
     Raises:
         ConfigError: an option weighs sequences; the message names it.

@@ -17,10 +17,10 @@ class StepLogging(TrainerCallback):
     """Logs each step, and ends the run when its time or its submissions are used up.
 
     Args:
-        settings: of the trainer.
-        clock: of its phases.
-        checkpoint: returns the folder that the run resumed from, if it did.
-        add_metric: is given the name and value of each metric of a step.
+        settings: Settings of the trainer.
+        clock: Clock of the trainer's phases.
+        checkpoint: Function that returns the folder that the run resumed from; None for a new run.
+        add_metric: Function that receives the name and value of each metric of a step.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class StepLogging(TrainerCallback):
         self._began = time.monotonic()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:  # noqa: ARG002
-        """See `TrainerCallback`."""
+        """Logs the beginning of the training."""
         self._settings.log.begin(state.global_step, self._checkpoint())
         self._began = time.monotonic()
         self._clock.lap()
@@ -47,7 +47,7 @@ class StepLogging(TrainerCallback):
         control: TrainerControl,
         **_: Any,
     ) -> TrainerControl:
-        """See `TrainerCallback`; since the loss, gradients were clipped and the optimizer made its step."""
+        """Logs a step, after its gradients were clipped and applied by the optimizer."""
         settings, clock = self._settings, self._clock
         clock.charge("learning")
         of_ranks = settings.host.gather((clock.lap(), time.monotonic() - self._began, settings.log.submissions))

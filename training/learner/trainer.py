@@ -31,8 +31,8 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
     - A run resumes from any of its steps as if it had not been interrupted, see `resumable`.
 
     Args:
-        settings: see `TrainerSettings`.
-        **kwargs: arguments of `GRPOTrainer`, without reward functions, tools and environments.
+        settings: Settings of rollouts, credit and schedule.
+        **kwargs: Arguments of `GRPOTrainer`, without reward functions, tools and environments.
 
     Raises:
         ConfigError: weights shall be offloaded that are sharded over ranks, generation is chunked that ranks share, an
@@ -40,7 +40,7 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
             `trl_names`).
 
     Attributes:
-        clock: measures where the time of each step goes.
+        clock: Clock of the phases of each step.
     """
 
     def __init__(self, settings: TrainerSettings, **kwargs: Any) -> None:
@@ -122,7 +122,7 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
         size = self.args.per_device_train_batch_size
-        checkpointing: Any = self.args.gradient_checkpointing_kwargs  # a dictionary by now, whatever its type says
+        checkpointing: Any = self.args.gradient_checkpointing_kwargs  # a dictionary by now, against its declared type
         with torch.no_grad(), disable_gradient_checkpointing(self.model, checkpointing):
             kept = output["completion_ids"].shape[1]
             found: torch.Tensor = self._get_per_token_logps_and_entropies(self.model, ids, mask, kept, size)[0]
@@ -155,7 +155,7 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         """Has `beta` weigh the distance to another policy than the one that training begins with.
 
         Args:
-            reference: folder of a model of the same shape.
+            reference: Folder of a model of the same shape.
 
         Raises:
             ConfigError: there is no reference model of its own: beta is 0, or an adapter is trained; or it is sharded.

@@ -18,19 +18,20 @@ class TrainerSettings:
     """The arguments of `KernelGRPOTrainer` beside those of `GRPOTrainer`.
 
     Attributes:
-        rollouts: begins episodes.
-        credit: from values of turns to advantages.
-        schedule: when evaluations may run.
-        host: all ranks.
-        log: of the run.
-        multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
-        generation_chunk: sequences that are generated at once; None for all of a batch.
-        decoding: how transformers generates.
-        offload: what leaves the GPU in a reward phase.
-        max_minutes: the run is saved and ended after so many; None for no limit.
-        max_submissions: likewise, after the step in which it has so many, repeated ones included; None for no limit.
-        generate_ahead: whether a batch is generated a step before it is learnt from, see `ahead`.
-        drop_uniform_groups: whether groups whose advantages are all 0 are left out of the loss.
+        rollouts: Environment that begins episodes.
+        credit: Function from values of turns to advantages.
+        schedule: Schedule of evaluations.
+        host: Group of all ranks.
+        log: Log of the run.
+        multi_turn: Whether the policy submits with a tool, several times; else once, by a block of code.
+        generation_chunk: Number of sequences that are generated at once; None for all of a batch.
+        decoding: Method of generation by transformers.
+        offload: Contents that leave the GPU in a reward phase.
+        max_minutes: Time limit in minutes, after which the run is saved and ended; None for no limit.
+        max_submissions: Maximum number of submissions, repeated ones included; the run ends after the step that reaches
+            it. None for no limit.
+        generate_ahead: Whether a batch is generated a step before it is learnt from, see `ahead`.
+        drop_uniform_groups: Whether groups whose advantages are all 0 are left out of the loss.
     """
 
     rollouts: Rollouts

@@ -16,7 +16,7 @@ Negative advantages may weigh less (`negative_weight` w < 1). With A+ and A- for
     E[(A+ + w A-) grad log p] = w * grad J + (1 - w) * E[A+ grad log p]
 
 a mixture of the policy gradient and of imitating the better replies of a group. It is a biased estimate of grad J: a
-negative advantage says where probability should leave, and not where it should go, which a policy of low entropy pays
+negative advantage shows where probability should leave, and not where it should go, which a policy of low entropy pays
 for with its other replies. Source: Arnal et al., Asymmetric REINFORCE for off-policy reinforcement learning,
 arXiv:2506.20520; Le Roux et al., Tapered off-policy REINFORCE, arXiv:2503.14286.
 """
@@ -91,9 +91,9 @@ class Credit:
     """From the values of a group's turns to their advantages.
 
     Attributes:
-        returns: of an episode's turns, from their values.
-        advantages: of a group's turns, from their returns.
-        negative_weight: factor of negative advantages, from 0 to 1; see the module.
+        returns: Function from the values of an episode's turns to their returns.
+        advantages: Function from the returns of a group's turns to their advantages.
+        negative_weight: Factor of negative advantages, from 0 to 1.
     """
 
     returns: Returns
@@ -106,8 +106,8 @@ class Credit:
         """The advantages of each episode's turns; 0 where the fault was ours, and such episodes count for nobody.
 
         Args:
-            episodes: values of the turns of all rollouts of one prompt.
-            submitted: of each turn, whether it submitted anything; None where all did.
+            episodes: Values of the turns of all rollouts of one prompt.
+            submitted: Whether each turn submitted anything; None where all did.
 
         Returns:
             One advantage for each turn.
@@ -156,14 +156,14 @@ def find_credit(
     over: Over = "turn",
     negative_weight: float = 1.0,
 ) -> Credit:
-    """Credit by the names of its parts; `pkb_gym.rewards.returns` and `advantages` say what they compute.
+    """Credit by the names of its parts, which `pkb_gym.rewards.returns` and `advantages` document.
 
     Args:
-        returns: "outcome", or what a turn is credited with.
-        advantages: "group_mean" is `group_relative` without division by the standard deviation.
-        gamma: discount of later turns; of `discounted_sum` and `discounted_max` alone.
-        over: whether a turn is compared with those of the same number, or with all turns of the group.
-        negative_weight: factor of negative advantages, from 0 to 1.
+        returns: "outcome", or the name of the return of a turn.
+        advantages: Name of the advantages; "group_mean" is `group_relative` without division by the standard deviation.
+        gamma: Discount of later turns, for `discounted_sum` and `discounted_max` alone.
+        over: Turns that a turn is compared with: those of the same number, or all turns of the group.
+        negative_weight: Factor of negative advantages, from 0 to 1.
 
     Raises:
         ConfigError: there is no such name, or the weight lies outside.
@@ -203,7 +203,7 @@ def is_uniform(group: Sequence[Sequence[float]]) -> bool:
     """Whether a group of episodes has no advantage but 0, so that nothing can be learnt from it.
 
     Args:
-        group: of each episode, the advantages of its turns.
+        group: Advantages of the turns, for each episode.
     """
     return not any(advantage for turns in group for advantage in turns)
 
@@ -212,7 +212,7 @@ def token_advantages(turns: Sequence[Sequence[float]], assistant_mask: torch.Ten
     """Spreads the advantages of turns over the tokens of their messages.
 
     Args:
-        turns: of each rollout, the advantages of its turns, at least one.
+        turns: Advantages of the turns, at least one, for each rollout.
         assistant_mask: (B, T) integers, 1 where the policy wrote the token, 0 where the environment did, or nobody.
 
     Returns:

@@ -43,9 +43,9 @@ class StoredDifference:
     """The files of a difference.
 
     Attributes:
-        parts: in order.
-        weights: number of weights.
-        relative_error: root mean square of the rounding, relative to that of the differences.
+        parts: Names of the parts, in order.
+        weights: Number of weights.
+        relative_error: Root mean square of the rounding errors, relative to that of the differences.
     """
 
     parts: Sequence[Path]
@@ -62,10 +62,10 @@ def store_difference(base: Path, model: Path, output: Path, name: str) -> Stored
     """Writes `NAME.0.safetensors`, `NAME.1.safetensors` ..., after removing others of this name.
 
     Args:
-        base: folder of the model that training began with.
-        model: folder of the trained model; its tokenizer is that of the base.
-        output: folder for the parts.
-        name: of the policy.
+        base: Folder of the model that training began with.
+        model: Folder of the trained model; its tokenizer is that of the base.
+        output: Folder for the parts.
+        name: Name of the policy.
 
     Raises:
         ConfigError: a folder has no weights, or tensors or vocabularies differ.
@@ -96,10 +96,10 @@ def restore_difference(base: Path, difference: Path, name: str, output: Path) ->
     """Writes the model that a difference is of; its weights are replaced where the folder has some.
 
     Args:
-        base: folder of the model that training began with.
-        difference: folder of the parts.
-        name: of the policy.
-        output: folder of the model.
+        base: Folder of the model that training began with.
+        difference: Folder of the parts.
+        name: Name of the policy.
+        output: Folder for the model.
 
     Raises:
         ConfigError: there are no parts or not all, or they are of another base.

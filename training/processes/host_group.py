@@ -19,7 +19,7 @@ class HostGroup:
     Every method is a collective: all ranks call it, in the same order.
 
     Args:
-        timeout_s: longest wait for another rank; then all fail.
+        timeout_s: Maximum wait for another rank in seconds, after which all fail.
     """
 
     def __init__(self, timeout_s: float = 3600.0) -> None:

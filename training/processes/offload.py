@@ -16,11 +16,11 @@ class GpuMemory:
     """The memory that a rank frees for the time of a reward phase; without a GPU, none.
 
     Args:
-        model: whose weights are offloaded under "all"; they must not be sharded over ranks.
-        what: see `Offload`.
+        model: Model whose weights are offloaded under "all"; they must not be sharded over ranks.
+        what: Contents to offload.
 
     Attributes:
-        optimizer: whose state is offloaded; None until it is made.
+        optimizer: Optimizer whose state is offloaded; None until it is made.
     """
 
     def __init__(self, model: torch.nn.Module, what: Offload = "cache") -> None:

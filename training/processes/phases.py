@@ -25,8 +25,8 @@ class Lap:
     """One step's time.
 
     Attributes:
-        wall_s: of the step.
-        phases_s: by phase; they add up to `wall_s`.
+        wall_s: Wall time of the step, in seconds.
+        phases_s: Time of each phase in seconds; they add up to `wall_s`.
     """
 
     wall_s: float
@@ -37,8 +37,9 @@ class PhaseClock:
     """Shares out wall time among phases. A phase within another is taken off the outer one; used by one thread.
 
     Args:
-        synchronise: called before the clock is read, so that work queued on a GPU counts for the phase that queued it.
-        now: the clock, in seconds.
+        synchronise: Function called before the clock is read, so that work queued on a GPU counts for the phase that
+            queued it.
+        now: Clock in seconds.
 
     Example:
         >>> ticks = iter([0.0, 1.0, 3.0, 4.0, 6.0, 6.5])

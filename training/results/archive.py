@@ -30,12 +30,12 @@ class Kernel:
     """One kernel of the archive.
 
     Attributes:
-        problem, language, world_size: what it solves, and for how many ranks.
-        reward: value of its submission.
-        speedup: over the baseline; None where it was not timed.
+        problem, language, world_size: Problem, language and number of ranks of the kernel.
+        reward: Reward of its submission.
+        speedup: Speedup over the baseline; None where it was not timed.
         source_hash: SHA-256 of its text.
-        step: of the run that submitted it first.
-        source: its text.
+        step: Step of the run that submitted it first.
+        source: Source text.
     """
 
     problem: str
@@ -52,7 +52,7 @@ class Archive:
     """The best distinct kernels of each problem, language and world size.
 
     Args:
-        keep: how many of each.
+        keep: Maximum number of kernels of each kind.
     """
 
     def __init__(self, keep: int = 8) -> None:
@@ -107,9 +107,9 @@ def submission_record(step: int, episode: RolloutEpisode, submission: Submission
     """The line of `rollouts.jsonl` of one submission; `sample`, its rollout's number in the batch, is added later.
 
     Args:
-        step: of the run, in which the policy wrote it.
-        episode: that it belongs to.
-        submission: what was submitted, and what came of it.
+        step: Step of the run, in which the policy wrote it.
+        episode: Episode of the submission.
+        submission: Submission with its result.
     """
     turn, verdict = submission.turn, submission.verdict
     feedback = turn.feedback
@@ -137,9 +137,9 @@ def unread_record(step: int, episode: RolloutEpisode, reply: int) -> LogLine:
     """The line of `rollouts.jsonl` of a reply in which no submission could be read.
 
     Args:
-        step: of the run.
-        episode: that it belongs to.
-        reply: its number.
+        step: Step of the run.
+        episode: Episode of the reply.
+        reply: Index of the reply.
     """
     return {
         **_task_columns(step, episode, episode.task.config),
@@ -174,7 +174,7 @@ class StepLog:
     """A JSONL file whose every line has the `step` that it belongs to; only one process writes it.
 
     Args:
-        path: the file; made when something is written first.
+        path: Path of the file, created at the first write.
     """
 
     def __init__(self, path: Path) -> None:

@@ -19,10 +19,10 @@ def attempts_of(sample: int, episode: RolloutEpisode, reward_name: str, agent: s
     """An episode in order: one attempt for each submission, and for each reply in which none could be read.
 
     Args:
-        sample: number of the episode on its prompt.
-        episode: as it ended.
-        reward_name: the reward that valued the submissions.
-        agent: who played, as tables name it.
+        sample: Index of the episode on its prompt.
+        episode: Finished episode.
+        reward_name: Name of the submissions' reward.
+        agent: Name of the player, as in tables.
     """
     submitted = [_submitted(sample, episode, submission, reward_name, agent) for submission in episode.submissions]
     unread = [

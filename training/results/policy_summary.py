@@ -41,7 +41,7 @@ class Figures(Record):
     speedup_median: float | None
     """Median of the right submissions' speedups, the best of each episode; None without any."""
     pass_at: dict[str, Estimate]
-    """k -> chance that at least one of k episodes on a prompt has a right submission."""
+    """Chance, by k, that at least one of k episodes on a prompt has a right submission."""
 
 
 class PolicySummary(Record):
@@ -58,11 +58,11 @@ class EpisodeResult:
     """One episode.
 
     Attributes:
-        reward: value of its best submission; None where the evaluator failed.
-        is_correct: whether one was right.
-        speedup: the best of those that were right, over the eager baseline; None without any.
-        captured_speedup: likewise over the captured baseline.
-        is_compiled: whether one compiled.
+        reward: Reward of its best submission; None where the evaluator failed.
+        is_correct: Whether a submission was right.
+        speedup: Best speedup of right submissions over the eager baseline; None without any.
+        captured_speedup: Best speedup of right submissions over the captured baseline; None without any.
+        is_compiled: Whether a submission compiled.
     """
 
     reward: float | None
@@ -76,8 +76,8 @@ def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> Polic
     """Figures from result rows.
 
     Args:
-        rows: of `evaluate_policy.py`, one for each submission.
-        before: those of an earlier policy on the same prompts.
+        rows: Rows of `evaluate_policy.py`, one for each submission.
+        before: Rows of an earlier policy on the same prompts.
     """
     prompts = episodes_by_prompt(rows)
     by_problem: dict[str, dict[str, list[EpisodeResult]]] = {}

@@ -50,9 +50,9 @@ class RingFigures(Record):
     fast_captured: Estimate | None
     """Share of episodes with a right submission that is faster than the captured baseline."""
     best_of: dict[str, Estimate]
-    """k -> expected best reward of k episodes on a prompt."""
+    """Expected best reward of k episodes on a prompt, by k."""
     turns: tuple[TurnLimitFigures, ...]
-    """After the first turn, after the second, ..."""
+    """Figures after the first turn, after the second, and so on."""
     solved_problems: tuple[str, ...]
     """Problems with a right submission in any episode."""
 
@@ -61,8 +61,8 @@ def summarise_rings(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> d
     """Figures of each ring.
 
     Args:
-        rows: of `evaluate_policy.py`, one for each submission.
-        ring_of_prompt: ring of each prompt, by `prompt_key`; other prompts are left out.
+        rows: Rows of `evaluate_policy.py`, one for each submission.
+        ring_of_prompt: Ring of each prompt, by `prompt_key`; other prompts are left out.
     """
     by_ring: dict[str, dict[str, list[list[Row]]]] = {}
     for key, episodes in turns_by_prompt(rows).items():

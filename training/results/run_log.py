@@ -35,12 +35,12 @@ class EpisodeRecord:
     """The record of an episode that ranks exchange.
 
     Attributes:
-        problem: that it was about.
-        values: of its messages, see `RolloutEpisode.values`.
-        submitted: of its messages, see `RolloutEpisode.submitted`.
-        episode_value: see `Episode`.
-        submissions: lines of `rollouts.jsonl`, without the number of the sample.
-        unread: likewise, of replies in which no submission could be read.
+        problem: Problem of the episode.
+        values: Values of its messages, as in `RolloutEpisode.values`.
+        submitted: Flags of its messages, as in `RolloutEpisode.submitted`.
+        episode_value: Value of the episode, as in `Episode`.
+        submissions: Lines of `rollouts.jsonl`, without the number of the sample.
+        unread: Lines for replies in which no submission could be read, of the same form.
     """
 
     problem: str
@@ -120,8 +120,8 @@ class Evaluated:
     """Evaluations since the last step was logged.
 
     Attributes:
-        count: of new requests.
-        stages_s: time of each of their stages.
+        count: Number of new requests.
+        stages_s: Time of each of their stages, in seconds.
     """
 
     count: int = 0
@@ -138,14 +138,14 @@ class RunLog:
     """Writes what a run reports into its folder; only rank 0 has one that writes.
 
     Args:
-        folder: of the run.
-        keep: kernels of each problem, language and world size in the archive.
-        writes: whether this rank writes.
+        folder: Folder of the run.
+        keep: Maximum number of kernels of each problem, language and world size in the archive.
+        writes: Whether this rank writes.
 
     Attributes:
-        archive: the best kernels so far.
-        submissions: of the run so far, repeated ones and those before it resumed included; 0 on ranks that do not
-            write.
+        archive: Best kernels so far.
+        submissions: Number of submissions of the run so far, repeated ones and those before it resumed included; 0 on
+            ranks that do not write.
     """
 
     def __init__(self, folder: Path, keep: int = 8, *, writes: bool = True) -> None:
@@ -193,8 +193,8 @@ class RunLog:
         """Logs where a step's time went.
 
         Args:
-            step: its number, from 0.
-            laps: of all ranks.
+            step: Index of the step, from 0.
+            laps: Lap times of all ranks.
 
         Returns:
             The same as metrics: shares of phases, evaluations per minute, how busy GPUs were.

@@ -39,7 +39,7 @@ class Decoding:
     `generate` takes over for good.
 
     Args:
-        way: see `DecodingWay`.
+        way: Decoding method.
     """
 
     def __init__(self, way: DecodingWay = "auto") -> None:
@@ -58,7 +58,7 @@ class Decoding:
         seed: int,
         on_finished: OnFinished | None = None,
     ) -> list[list[int]] | None:
-        """See `GraphDecoder.decode`; None where `generate` has to do it."""
+        """Decodes replies by the graph decoder; returns None where `generate` has to do it."""
         while (decoder := self._decoder_of(model)) is not None:
             without = self._shortcuts == NO_SHORTCUT
             next_way = "`generate` takes over, more slowly" if without else "graphs go on without shortcuts"

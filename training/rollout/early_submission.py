@@ -14,8 +14,9 @@ class FinishedSequences(StoppingCriteria):
     """Stops nothing, and calls a function with each sequence that has just ended.
 
     Args:
-        ends: tokens that end a sequence.
-        on_finished: is given the sequence's place in the batch and its new tokens, the ending one included.
+        ends: Tokens that end a sequence.
+        on_finished: Function that receives the sequence's place in the batch and its new tokens, the ending one
+            included.
     """
 
     def __init__(self, ends: Sequence[int], on_finished: Callable[[int, list[int]], None]) -> None:
@@ -24,7 +25,7 @@ class FinishedSequences(StoppingCriteria):
         self._finished: set[int] = set()
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: Any) -> torch.BoolTensor:  # noqa: ARG002
-        """See `StoppingCriteria`; called after each new token of the batch."""
+        """Reports newly ended sequences; called after each new token of the batch."""
         if self._begin is None:
             self._begin = input_ids.shape[1] - 1
         for row, token in enumerate(input_ids[:, -1].tolist()):
@@ -38,7 +39,7 @@ class AtOnce(StoppingCriteria):
     """Stops every sequence after one token."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: Any) -> torch.BoolTensor:  # noqa: ARG002
-        """See `StoppingCriteria`."""
+        """Marks all sequences as ended."""
         return torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
 
 

@@ -47,9 +47,9 @@ class Shortcuts:
     """Parts of a step that are computed otherwise than the model computes them, to the same result but for rounding.
 
     Attributes:
-        attention: name of the attention function, see `grouped_attention`.
-        norms: whether norms are fused, see `fused_norms`.
-        shrinking: whether a batch shrinks.
+        attention: Name of the attention function, see `grouped_attention`.
+        norms: Whether norms are fused, see `fused_norms`.
+        shrinking: Whether a batch shrinks.
     """
 
     attention: str = BY_GROUPS
@@ -66,8 +66,8 @@ class TokenChoice:
 
     Attributes:
         temperature: 0 takes the likeliest token.
-        top_p: share of probability to choose from.
-        top_k: tokens to choose from; 0 for all.
+        top_p: Cumulative probability of the candidate tokens.
+        top_k: Maximum number of candidate tokens; 0 for no limit.
     """
 
     temperature: float = 1.0
@@ -81,8 +81,8 @@ class TokenChoice:
         p (the exponential form of the Gumbel-max trick).
 
         Args:
-            logits: of shape (B, V).
-            noise: of the same shape, float32, drawn anew for each token; not read where temperature is 0.
+            logits: Logits of shape (B, V).
+            noise: Noise of the same shape, float32, drawn anew for each token; not read where temperature is 0.
 
         Returns:
             Token ids of shape (B,).
@@ -105,13 +105,13 @@ class FixedCache:
     """Keys and values of all layers in storage that stays where it is; takes the place of a transformers `Cache`.
 
     Args:
-        batch: sequences.
-        length: entries that a sequence may have.
+        batch: Number of sequences.
+        length: Maximum number of entries of a sequence.
 
     Attributes:
-        length: as given.
-        visible: entries that a step looks at, at most `length`.
-        position: of the entry that a step writes, of shape (1,).
+        length: Maximum number of entries of a sequence.
+        visible: Number of entries that a step attends to, at most `length`.
+        position: Index of the entry that a step writes, of shape (1,).
     """
 
     is_compileable = False
@@ -131,7 +131,7 @@ class FixedCache:
         """Writes entries of shape (B, heads, n, size): a prompt's at the beginning, a single one at `position`.
 
         Returns:
-            What attention reads: the prompt's own entries, or the visible ones.
+            Keys and values that attention reads: the prompt's own entries, or the visible ones.
         """
         # Under autocast, keys come in float32 from the rotation, and attention casts them to the values' dtype.
         new = (keys.to(values.dtype), values)
@@ -149,9 +149,9 @@ class FixedCache:
         """Copies the first entries of some sequences of another cache.
 
         Args:
-            other: whose entries are copied.
-            rows: its sequences, as many as this one has.
-            length: entries of each.
+            other: Cache whose entries are copied.
+            rows: Indices of its sequences, as many as this one has.
+            length: Number of entries of each sequence.
         """
         for layer, entries in other._layers.items():
             self._allocate(layer, entries)
@@ -197,8 +197,8 @@ class GraphDecoder:
     """Continues sequences of tokens with a decoder-only model of transformers.
 
     Args:
-        model: with attention by torch's `scaled_dot_product_attention`; possibly wrapped by accelerate or peft.
-        shortcuts: what a step computes otherwise than the model.
+        model: Model with attention by torch's `scaled_dot_product_attention`; possibly wrapped by accelerate or peft.
+        shortcuts: Computations of a step that differ from the model's.
 
     Raises:
         ConfigError: the model is of another kind.
@@ -234,12 +234,12 @@ class GraphDecoder:
         """One reply to each sequence.
 
         Args:
-            sequences: token ids so far, at least one each.
-            budgets: longest reply to each in tokens, at least 1.
-            choice: how tokens are chosen.
-            ends: tokens that end a reply.
-            seed: the same arguments on the same device give the same replies.
-            on_finished: called with each reply that ended by a token of `ends`, some steps after it did.
+            sequences: Token ids so far, at least one each.
+            budgets: Maximum length of each reply in tokens, at least 1.
+            choice: Method of choosing tokens.
+            ends: Tokens that end a reply.
+            seed: Seed of the sampling; the same arguments on the same device give the same replies.
+            on_finished: Function called with each reply that ended by a token of `ends`, some steps after its end.
 
         Returns:
             Token ids, up to and including the end where it was reached.

@@ -36,14 +36,14 @@ def attention_by_groups(
     """An attention function of transformers; more than one query goes to its `sdpa`.
 
     Args:
-        module: the layer.
-        query: of shape (B, heads, n, size).
-        key: of shape (B, key heads, L, size).
-        value: likewise.
-        attention_mask: of shape (B, 1, n, L), or another that is the same for all heads.
-        dropout: of `sdpa`.
-        scaling: of the scores; by default one over the root of `size`.
-        options: of `sdpa`.
+        module: Attention layer.
+        query: Query of shape (B, heads, n, size).
+        key: Key of shape (B, key heads, L, size).
+        value: Value of shape (B, key heads, L, size).
+        attention_mask: Mask of shape (B, 1, n, L), or another that is the same for all heads.
+        dropout: Dropout, as in `sdpa`.
+        scaling: Factor of the scores; by default one over the root of `size`.
+        options: Further options of `sdpa`.
 
     Returns:
         Values of shape (B, n, heads, size), and no weights.

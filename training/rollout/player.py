@@ -26,9 +26,9 @@ class EpisodeLimits:
     """The limits of an episode.
 
     Attributes:
-        max_turns: replies that may submit.
-        max_completion_length: tokens after the prompt, feedback included.
-        context: longest sequence in tokens that the policy can take.
+        max_turns: Maximum number of replies that may submit.
+        max_completion_length: Maximum number of tokens after the prompt, feedback included.
+        context: Maximum length of a sequence in tokens that the policy can take.
     """
 
     max_turns: int
@@ -55,13 +55,13 @@ class Player:
     """Plays episodes as the GRPO trainer does: the same template, the same parsing, token by token.
 
     Args:
-        sampler: of replies.
-        tokenizer: of the policy.
-        rollouts: begins episodes.
-        schedule: when evaluations may run.
-        host: all ranks.
-        limits: how far an episode may go.
-        multi_turn: whether the policy submits with a tool, several times; else once, by a block of code.
+        sampler: Sampler of replies.
+        tokenizer: Tokenizer of the policy.
+        rollouts: Environment that begins episodes.
+        schedule: Schedule of evaluations.
+        host: Group of all ranks.
+        limits: Limits of an episode.
+        multi_turn: Whether the policy submits with a tool, several times; else once, by a block of code.
     """
 
     def __init__(
@@ -85,8 +85,8 @@ class Player:
         """Plays one episode on each row of the prompts; a collective, to which a rank may come without any row.
 
         Args:
-            rows: of `pkb export prompts`.
-            seed: of the sampling.
+            rows: Rows of `pkb export prompts`.
+            seed: Seed of the sampling.
 
         Raises:
             ConfigError: a row cannot be understood, or its prompt leaves no room for a reply.
@@ -160,8 +160,8 @@ def answer_ids(tokenizer: PreTrainedTokenizerBase, answers: Sequence[Message]) -
     They are what the template adds to a made-up conversation, so that what the policy wrote is never tokenized again.
 
     Args:
-        tokenizer: of the policy.
-        answers: messages of role "tool".
+        tokenizer: Tokenizer of the policy.
+        answers: Messages of role "tool".
     """
     call = {"type": "function", "function": {"name": answers[0]["name"], "arguments": {}}}
     talk: list[Message] = [{"role": "user", "content": ""}, {"role": "assistant", "content": "", "tool_calls": [call]}]

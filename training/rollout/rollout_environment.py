@@ -23,11 +23,11 @@ class Rollouts:
     """Begins episodes.
 
     Attributes:
-        evaluator: of the submissions.
-        reward: values them.
-        max_turns: submissions that are evaluated in an episode.
-        base: the settings of evaluations that rows of prompts leave open: last stage, deadlines, time for timing.
-        feedback: how much of it the policy reads.
+        evaluator: Evaluator of the submissions.
+        reward: Reward of the submissions.
+        max_turns: Maximum number of evaluated submissions in an episode.
+        base: Settings of evaluations that rows of prompts leave open: last stage, deadlines, time for timing.
+        feedback: Amount of feedback that the policy reads.
     """
 
     evaluator: AsyncEvaluator
@@ -54,10 +54,10 @@ class RolloutEnvironment:
     of `KernelTool`. The prompt of a row holds the whole task, so that `reset` adds nothing.
 
     Args:
-        rollouts: begins episodes.
+        rollouts: Rollout environment that begins episodes.
 
     Attributes:
-        episode: the current one; None before the first.
+        episode: Current episode; None before the first.
 
     Example:
         >>> from functools import partial
@@ -90,7 +90,7 @@ def submitted_source(completion: str | list[Message]) -> str | None:
     r"""The source that a single-turn completion submits by its last message; see `take_source`.
 
     Args:
-        completion: its text, or its messages.
+        completion: Text of the completion, or its messages.
 
     Returns:
         The source; None where there is none.

@@ -27,12 +27,12 @@ class SamplingConfig:
 
     Attributes:
         temperature: 0 takes the likeliest token.
-        top_p: share of probability to choose from.
-        top_k: tokens to choose from; 0 for all.
-        batch_size: sequences that are generated together, by transformers; vLLM decides for itself.
-        vllm_memory: share of a GPU's memory that vLLM takes.
-        decoding: of transformers.
-        keep_memory: whether what decoding holds on the GPU stays there between calls, as nothing else needs it.
+        top_p: Cumulative probability of the candidate tokens.
+        top_k: Maximum number of candidate tokens; 0 for no limit.
+        batch_size: Number of sequences that are generated together by transformers; vLLM decides for itself.
+        vllm_memory: Share of a GPU's memory that vLLM takes.
+        decoding: Decoding method of transformers.
+        keep_memory: Whether the decoder's GPU memory is kept between calls, as nothing else needs it.
     """
 
     temperature: float = 1.0
@@ -55,9 +55,9 @@ class ReplySampler(Protocol):
         """One reply to each sequence.
 
         Args:
-            sequences: token ids so far.
-            budgets: longest reply to each, in tokens; at least 1.
-            seed: the same sequences, budgets and seed give the same replies.
+            sequences: Token ids so far.
+            budgets: Maximum length of each reply in tokens, at least 1.
+            seed: Seed of the sampling; the same sequences, budgets and seed give the same replies.
 
         Returns:
             Token ids, up to and including the end of the turn where it was reached.
@@ -70,10 +70,10 @@ def open_sampler(
     """Loads the model.
 
     Args:
-        backend: what generates.
-        model: its path or name, revision, dtype.
-        tokenizer: of the model.
-        config: how to sample.
+        backend: Library that generates.
+        model: Path or name, revision and dtype of the model.
+        tokenizer: Tokenizer of the model.
+        config: Configuration of the sampling.
 
     Raises:
         ConfigError: vLLM is not installed, or was asked for in several processes.
@@ -95,9 +95,9 @@ class TransformersSampler:
     """Samples with transformers, see `decoding`.
 
     Args:
-        model: on its device.
-        tokenizer: of the model.
-        config: how to sample.
+        model: Model on its device.
+        tokenizer: Tokenizer of the model.
+        config: Configuration of the sampling.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: SamplingConfig) -> None:
@@ -115,11 +115,11 @@ class TransformersSampler:
 
     @property
     def context(self) -> int:
-        """See `ReplySampler`."""
+        """Maximum length of a sequence in tokens."""
         return int(self._model.config.max_position_embeddings)
 
     def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
-        """See `ReplySampler`."""
+        """Samples a reply to each sequence."""
         set_seed(seed)
         replies: list[Tokens] = [[] for _ in sequences]
         longest_first = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
@@ -161,9 +161,9 @@ class VllmSampler:
     """Samples with vLLM, in one process; it spreads a model over GPUs by itself.
 
     Args:
-        model: its path or name, revision, dtype.
-        tokenizer: of the model.
-        config: how to sample.
+        model: Path or name, revision and dtype of the model.
+        tokenizer: Tokenizer of the model.
+        config: Configuration of the sampling.
 
     Raises:
         ConfigError: vLLM is not installed, or this is one of several processes.
@@ -189,11 +189,11 @@ class VllmSampler:
 
     @property
     def context(self) -> int:
-        """See `ReplySampler`."""
+        """Maximum length of a sequence in tokens."""
         return int(self._model.llm_engine.model_config.max_model_len)
 
     def sample(self, sequences: Sequence[Tokens], budgets: Sequence[int], seed: int) -> list[Tokens]:
-        """See `ReplySampler`."""
+        """Samples a reply to each sequence."""
         config = self._config
         params = [
             self._vllm.SamplingParams(

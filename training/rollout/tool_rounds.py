@@ -31,11 +31,11 @@ class Rollout:
     """One conversation as it grows.
 
     Attributes:
-        prompt_ids: tokens of the prompt.
-        completion_ids: tokens after it, the policy's and the environment's.
-        assistant_mask: for each of them 1 where the policy wrote it, else 0.
-        messages: after the prompt.
-        logprobs: of `completion_ids` as they were sampled, where the backend returns them.
+        prompt_ids: Tokens of the prompt.
+        completion_ids: Tokens after the prompt, the policy's and the environment's.
+        assistant_mask: Mask of the completion: 1 for tokens of the policy, else 0.
+        messages: Messages after the prompt.
+        logprobs: Log probabilities of `completion_ids` as they were sampled, where the backend returns them.
     """
 
     prompt_ids: list[int]
@@ -87,10 +87,11 @@ class ToolBox:
     """The tools of one rollout.
 
     Attributes:
-        tools: name -> function; asynchronous ones are awaited.
-        begin_message: called before the tools of a message.
-        on_fault: takes the rollout out where a tool raises: is given the source of the call, and returns the answer.
-        counts: of all rollouts.
+        tools: Functions by name; asynchronous ones are awaited.
+        begin_message: Function called before the tools of a message.
+        on_fault: Function that removes the rollout where a tool raises: it receives the source of the call, and returns
+            the answer.
+        counts: Counts of all rollouts.
     """
 
     tools: Mapping[str, Tool]
@@ -149,7 +150,7 @@ def side_by_side(work: Mapping[int, Coroutine[None, None, Done]]) -> dict[int, D
     """Does the work of many rollouts at once.
 
     Args:
-        work: by number of the rollout.
+        work: Work by index of the rollout.
     """
 
     async def all_of_it() -> list[Done]:

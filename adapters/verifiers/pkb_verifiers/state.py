@@ -20,7 +20,7 @@ class EvaluatedSource(BaseModel):
     """One submission."""
 
     source: str
-    """Its text."""
+    """Text of the source."""
     feedback: dict[str, Any] | None
     """The record of its evaluation, as JSON; None where the evaluator raised an error."""
 

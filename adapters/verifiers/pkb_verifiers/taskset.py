@@ -27,7 +27,7 @@ class KernelData(vf.TaskData):
     """One problem."""
 
     problem: str
-    """Its name."""
+    """Name of the problem."""
     seed: int
     """Fixes the inputs."""
 
