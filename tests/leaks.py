@@ -53,8 +53,8 @@ class Descendant(NamedTuple):
     """A living process that this one started, itself or through others.
 
     Attributes:
-        pid: its number, which another process may have once this one is gone.
-        started: in clock ticks since boot.
+        pid: Process id, which another process may have once this one is gone.
+        started: Start of the process, in clock ticks since boot.
     """
 
     pid: int
@@ -159,9 +159,9 @@ def leftovers(before: Snapshot, lasting: Lasting, grace_s: float = GRACE_S) -> l
     """One line for each process and file that is new since `before` and does not go away by itself.
 
     Args:
-        before: taken before the test.
-        lasting: what may stay.
-        grace_s: how long to wait for what is ending.
+        before: State before the test.
+        lasting: Resources that may stay.
+        grace_s: Maximum wait for ending processes, in seconds.
     """
     began = time.monotonic()
     while found := _new(before, lasting):

@@ -54,7 +54,7 @@ class Finding:
         second: The later access; None where the finding has none.
         owner: Rank whose memory it is; None where it is unknown.
         tensor: Name of the memory; None where it has none.
-        missing: What would have ordered the two accesses, such as "release" or "scope"; "none" for other findings.
+        missing: Missing order of the two accesses, such as "release" or "scope"; "none" for other findings.
     """
 
     kind: str

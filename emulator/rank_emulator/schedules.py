@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed"]
-"""Who goes on: all in turn; by random priorities that change at few random points (PCT, Burckhardt et al. 2010); all
-others before one rank's arrival; one rank's departure before those of the others; one rank whenever it can; one of
+"""Scheduling policy: all in turn; by random priorities that change at few random points (PCT, Burckhardt et al. 2010);
+all others before one rank's arrival; one rank's departure before those of the others; one rank whenever it can; one of
 these by seed."""
 
 POLICIES: dict[Policy, int] = {
@@ -31,7 +31,7 @@ class Schedule:
     """The order of execution of a run; the same schedule repeats a run to the instruction.
 
     Attributes:
-        policy: Who goes on.
+        policy: Scheduling policy.
         seed: Seed of all random choices of the policy, such as the rank that is held; 64 bits, unsigned.
     """
 

@@ -32,7 +32,7 @@ class Ended:
     """The end of a run.
 
     Attributes:
-        outcome: How the run ended.
+        outcome: Outcome of the run.
         rank: Rank at fault, from 0; None where it is no single rank's.
         message: A line for each finding of the emulator: rank, kernel, block, thread, instruction and source line.
             Empty after `Outcome.OK`.

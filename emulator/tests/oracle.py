@@ -29,7 +29,7 @@ class Access:
     strong: bool
     scope: str | None
     number: int
-    """In the order of the trace."""
+    """Index in the order of the trace."""
 
 
 @dataclass
@@ -52,19 +52,19 @@ class State:
 
     clock: Clock = field(default_factory=dict)
     fenced: dict[str, Clock] = field(default_factory=dict)
-    """By scope: its clock at the last fence of at least this scope."""
+    """Clock at the last fence of at least this scope, by scope."""
     read: dict[str, Clock] = field(default_factory=dict)
-    """By the distance of the writer: what relaxed loads have seen."""
+    """Clock that relaxed loads have seen, by the distance of the writer."""
     sequential: dict[str, Clock] = field(default_factory=dict)
-    """By scope: its clock at its last fence.sc of at least this scope since its last barrier."""
+    """Clock at the last fence.sc of at least this scope since the last barrier, by scope."""
     before: dict[str, Clock] = field(default_factory=dict)
     """The same of all threads, as far as barriers lead on from them."""
     observed: dict[str, Clock] = field(default_factory=dict)
-    """By the distance of the writer: `before` of the stores that it, or who met it at a barrier, has seen."""
+    """`before` of the stores that it, or who met it at a barrier, has seen, by the distance of the writer."""
     led_fenced: dict[str, Clock] = field(default_factory=dict)
-    """By scope: what came before fences.sc of system scope, as of its last fence of at least this scope."""
+    """Clock of fences.sc of system scope, at its last fence of at least this scope, by scope."""
     led_read: dict[str, Clock] = field(default_factory=dict)
-    """By the distance of the writer: the same of what relaxed loads have seen."""
+    """Clock of those fences that relaxed loads have seen, by the distance of the writer."""
 
     def led(self) -> Clock:
         """What came before fences.sc of system scope that happen before."""

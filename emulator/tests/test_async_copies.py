@@ -17,7 +17,7 @@ MAGIC = 0x70616D726F736E74
 
 
 def tensor_map(shape: tuple[int, ...], box: tuple[int, ...], swizzle: int) -> np.ndarray:
-    """As `tensor_map.h` has it, of float32; the kernel adds the address. The first dimension is the innermost."""
+    """A tensor map of float32, as in `tensor_map.h`, without the address. The first dimension is the innermost."""
     rank = len(shape)
     strides = [4 * int(np.prod(shape[: d + 1])) for d in range(rank - 1)]
     padded = [*shape, *[1] * (5 - rank)], [*strides, *[0] * (5 - rank)], [*box, *[1] * (5 - rank)]

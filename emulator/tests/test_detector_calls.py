@@ -163,8 +163,8 @@ def calls_of_many_blocks(calls: int, hasty: tuple[int, int] | None = None) -> st
     """Each block writes an element of the peer's output between two meetings.
 
     Args:
-        calls: how many.
-        hasty: call and block of rank 0 that does not wait at the first meeting.
+        calls: Number of calls.
+        hasty: Call and block of rank 0 that does not wait at the first meeting.
     """
     trace = ""
     for call_number in range(calls):

@@ -74,7 +74,7 @@ MEET:
 
 
 def test_registers_are_declared_without_blanks(emulator: EmulatorLibrary) -> None:
-    """As in h2exp of cuda_fp16.h, whose kernels were refused."""
+    """The h2exp of cuda_fp16.h declares them so; its kernels were refused."""
     swap = "mov.b32 {low, high}, %r1;\nmov.b32 both, {high, low};\nmov.b32 %r2, both;"
     body = f"{{{{.reg.b16 low, high;\n.reg.b32 both;\n{swap}}}}}\n"
     ended = emulator.run(entry(body + store_each("%r2")))

@@ -55,8 +55,8 @@ class DetectorLibrary:
     """The detector and the player of traces.
 
     Args:
-        folder: of compiled files.
-        emulator: the library whose detector it is; None compiles the detector alone.
+        folder: Folder of compiled files.
+        emulator: Library whose detector it is; None compiles the detector alone.
     """
 
     def __init__(self, folder: Path, emulator: Path | None) -> None:

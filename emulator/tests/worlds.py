@@ -20,10 +20,10 @@ class Ended:
     """How a run ended.
 
     Attributes:
-        outcome: see there.
-        message: what was wrong.
-        steps: warp instructions that were executed.
-        segments: what lies in the ranks' segments, as bytes.
+        outcome: Outcome of the run, as in `Run`.
+        message: Description of the error.
+        steps: Number of executed warp instructions.
+        segments: Content of the ranks' segments, as bytes.
     """
 
     outcome: Outcome
@@ -40,7 +40,7 @@ class EmulatorLibrary:
     """The compiled emulator.
 
     Args:
-        path: of the shared library.
+        path: Path of the shared library.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,9 +65,9 @@ class EmulatorLibrary:
         """Launches a kernel on each rank; its parameters are the addresses of all ranks' segments, then its rank.
 
         Args:
-            ptx: what follows the header.
-            fill: rank -> what its segment holds at first.
-            others: of the launch and the schedule.
+            ptx: PTX after the header.
+            fill: Initial content of each rank's segment, by rank.
+            others: Further arguments of the launch and the schedule.
         """
         world = World(
             self._path,

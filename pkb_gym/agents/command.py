@@ -58,11 +58,11 @@ class CommandReply(Record):
     """The JSON object that a program may print in place of text."""
 
     content: Text = ""
-    """Its text; the source is taken from it where there is no `source`."""
+    """Text of the reply; the source is taken from it where there is no `source`."""
     source: Text | None = None
     """The submitted source."""
     reasoning: Text | None = None
-    """Its thoughts, for the record."""
+    """Reasoning of the agent, for the record."""
     tokens: TokenCounts | None = None
     """Read and written for this reply."""
     cost_usd: float | None = Field(default=None, ge=0)

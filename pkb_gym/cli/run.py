@@ -53,7 +53,7 @@ class RunSummary(Record):
     episodes: int
     """Episodes of the run."""
     complete: int
-    """Those of them that are complete."""
+    """Number of complete ones."""
     problems: int
     """Problems that were tried."""
     passed: int

@@ -57,7 +57,7 @@ def take_step(evaluator: KeyedEvaluator, order: Order, progress: Progress | None
     Args:
         evaluator: Evaluator of this process.
         order: Order of the step.
-        progress: Called with each stage as it begins; may raise `Cancelled`.
+        progress: Function called with each stage as it begins; may raise `Cancelled`.
     """
     request = order.request
     try:

@@ -145,7 +145,7 @@ class RayEvaluator:
         """Has an evaluation begun, without waiting for it: a later `evaluate` of an equal request joins it.
 
         Returns:
-            Its key.
+            Key of the evaluation.
 
         Raises:
             ConfigError, SizeError, ProblemNotFound: The request makes no sense to the cluster.

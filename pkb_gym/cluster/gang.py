@@ -56,7 +56,7 @@ class GangActor:
         Args:
             order: JSON text of an `Order`.
             artifacts: Artifacts of the source.
-            pool: Receives each stage as it begins, where the order has `reports`.
+            pool: Handle that receives each stage as it begins, where the order has `reports`.
 
         Returns:
             JSON text of a `StepReply`.

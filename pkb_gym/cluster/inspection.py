@@ -29,7 +29,7 @@ class NodeReport(Record):
     """Equipment of one node."""
 
     node: str
-    """Its address, as Ray names it."""
+    """Address of the node, as by Ray."""
     host: str
     cpus: float
     """Logical, as Ray counts them."""

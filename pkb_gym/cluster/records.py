@@ -23,7 +23,7 @@ class Hello(Record):
     client: str
     """Random name of the client."""
     version: str
-    """Of pkb-gym."""
+    """Version of pkb-gym."""
     settings: dict[str, object]
     """Settings of the pool that the client's address names."""
 
@@ -45,7 +45,7 @@ class PoolReply(Record):
     """Answer of the pool to a client."""
 
     key: str = ""
-    """Of the evaluation."""
+    """Key of the evaluation."""
     state: str = ""
     """"queued", the present stage, or "finished"."""
     feedback: str | None = None
@@ -58,9 +58,9 @@ class Order(Record):
     """One step of an evaluation, for a worker."""
 
     request: EvaluationRequest
-    """With device and world size decided."""
+    """Request with device and world size decided."""
     key: str
-    """Of the request as it was submitted."""
+    """Key of the request as it was submitted."""
     attempt: str
     """Name of this attempt at the step."""
     until: Literal["compile", "check"] | None = None
@@ -81,7 +81,7 @@ class StepReply(Record):
     compiled: bool = False
     """Whether the source compiled."""
     durations_s: dict[str, float] = Field(default_factory=dict)
-    """Of the feedback."""
+    """Durations of the feedback, in seconds."""
     error: ErrorReport | None = None
     """Present where there is no feedback."""
 
@@ -165,7 +165,7 @@ class PoolStatus(Record):
     exclusive_steps: int
     """Steps that took an exclusive gang."""
     durations_s: dict[str, float]
-    """Of `Feedback.durations_s`, summed over all steps."""
+    """Sums of `Feedback.durations_s` over all steps, in seconds."""
     queue_s: float
     """Seconds that steps waited for a compiler or a gang, summed."""
     uptime_s: float

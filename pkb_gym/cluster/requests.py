@@ -43,7 +43,7 @@ def resolved_request(request: EvaluationRequest, gpus_of_node: int) -> tuple[Eva
 
 
 def _device(config: EvalConfig, gpus_of_node: int) -> Device:
-    """As `choose_device`, for a cluster: "auto" means GPUs where a node has any, unless the language says otherwise."""
+    """The device on a cluster: "auto" means GPUs where a node has any, unless the language determines another."""
     if config.device != "auto":
         return config.device
     if config.language in ("cuda", "triton"):

@@ -17,7 +17,7 @@ class FeedbackEntry(Record):
     """One line."""
 
     key: str
-    """See `EvaluationRequest.key`."""
+    """Key of the evaluation, as by `EvaluationRequest.key`."""
     feedback: Feedback
 
 
@@ -55,11 +55,11 @@ class FeedbackJournal:
         self._file.close()
 
     def get(self, key: str) -> Feedback | None:
-        """See `FeedbackStore`."""
+        """The feedback of an evaluation by its key; None where there is none."""
         return self._feedbacks.get(key)
 
     def append(self, key: str, feedback: Feedback) -> None:
-        """See `FeedbackStore`."""
+        """Adds the feedback of an evaluation."""
         try:
             self._file.append(FeedbackEntry(key=key, feedback=feedback).model_dump_json())
         except InfrastructureError as error:

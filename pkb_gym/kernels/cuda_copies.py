@@ -12,7 +12,8 @@ from pkb_gym.kernels.pieces import cuda_copy, cuda_geometry
 from pkb_gym.kernels.text import fill
 
 Ends: TypeAlias = Callable[[str, str], tuple[str, str]]
-"""From where sent and received blocks begin to where the block of rank r goes and lies, as addresses of this rank."""
+"""Function from the beginnings of sent and received blocks to the destination and place of rank r's block, as addresses
+of this rank."""
 
 
 @dataclass(frozen=True)

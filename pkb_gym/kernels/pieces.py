@@ -100,7 +100,7 @@ CPP_COPIES: dict[Knob, str] = {
     "words of 1": fill(_CPP_WORDS, word="uint8_t", unroll=""),
     "threads 2": fill(_CPP_THREADS, threads=2),
 }
-"""How bytes are copied on the CPU -> the function `move` that does it; "comm" is comm.put and comm.get."""
+"""Function `move` for each way of copying bytes on the CPU; "comm" is comm.put and comm.get."""
 
 
 def cpp_copy(direction: Knob, copy: Knob, to: str, source: str, size: str, rank: str) -> str:
@@ -171,9 +171,8 @@ CUDA_COPIES: dict[Knob, str] = {
     "copy engine": "",
     "copy engines": "",
 }
-"""How bytes are copied on GPUs -> the device function `move` that does it, by all blocks of blockIdx.x together.
-
-"copy engine" is comm.put and comm.get, one after the other; "copy engines" are copies side by side."""
+"""Device function `move` for each way of copying bytes on GPUs, by all blocks of blockIdx.x together. "copy engine" is
+comm.put and comm.get, one after the other; "copy engines" are copies side by side."""
 
 COPY_ENGINES = ("copy engine", "copy engines")
 

@@ -26,7 +26,7 @@ class Difference(Record):
     b: float
     """Mean of the second one."""
     difference: Estimate
-    """b - a, problem by problem: problems that are hard for both cancel. Interval by bootstrap over problems."""
+    """Mean of b - a by problem: problems that are hard for both cancel. Interval by bootstrap over problems."""
 
 
 class Flip(Record):
@@ -50,7 +50,7 @@ class AgentComparison(Record):
     b: str
     baseline: TimedBaseline
     problems: int = Field(ge=1)
-    """That both answered, and that could be judged."""
+    """Number of problems that both answered, and that could be judged."""
     only_a: tuple[str, ...]
     """Problems without a judged sample of the second agent."""
     only_b: tuple[str, ...]

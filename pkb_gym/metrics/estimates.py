@@ -23,7 +23,7 @@ class Estimate(Record):
 
     mean: float
     standard_error: float | None
-    """Of the mean, from the scatter of the clusters; None for a single cluster."""
+    """Standard error of the mean, from the scatter of the clusters; None for a single cluster."""
     low: float | None = None
     """Lower end of the 95 % interval, by bootstrap over clusters; None for a single cluster."""
     high: float | None = None

@@ -44,7 +44,7 @@ class SpeedFigures(Record):
     curve: FastPCurve | None
     """fast_p over p, with k = 1."""
     area: Estimate | None
-    """Under that curve over log p, in [0, 1]; see `log_area`."""
+    """Area under that curve over log p, in [0, 1]; see `log_area`."""
     log_speedup: Estimate | None
     """Mean natural logarithm of the speedup of right samples; None without any."""
 
@@ -79,7 +79,7 @@ class AgentFigures(Record):
 
     agent: str
     problems: tuple[ProblemFigures, ...]
-    """By name; those without a judged episode included."""
+    """Figures of the problems by name; those without a judged episode included."""
     samples: int
     """Episodes that could be judged."""
     unjudged: int
@@ -87,14 +87,14 @@ class AgentFigures(Record):
     """pass@k for every k."""
     eager: SpeedFigures
     captured: SpeedFigures | None
-    """None where no kernel was compared with a captured baseline."""
+    """Figures over the captured baseline; None where no kernel was compared with one."""
     utilisation: Estimate | None
     failure_modes: tuple[Share, ...]
     turns: tuple[TurnFigures, ...]
     plateau: Plateau | None
     mechanisms: tuple[Share, ...]
     effort: dict[str, Effort]
-    """By evaluations, completion_tokens and cost_usd, as far as attempts report them."""
+    """Effort by evaluations, completion_tokens and cost_usd, as far as attempts report them."""
     spent: UsageTotals
 
 

@@ -28,7 +28,7 @@ class AttemptOutcome(NamedTuple):
         utilisation: Ceiling of the roofline over the time of a right kernel.
         mechanisms: Mechanisms by which a right kernel moved data; None where it was not profiled.
         calls_library: `Feedback.calls_torch_distributed`.
-        completion_tokens: None where no model reported them.
+        completion_tokens: Number of completion tokens; None where no model reported them.
     """
 
     verdict: str

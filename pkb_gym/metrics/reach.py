@@ -21,9 +21,9 @@ class ProblemReach(Record):
 
     problem: str
     target_speedup: float
-    """That is to be reached, over the eager baseline."""
+    """Target of the speedup over the eager baseline."""
     turns: tuple[int | None, ...]
-    """Of each judged sample: turns up to and with the first that reached it; None where none did."""
+    """Number of turns of each judged sample up to and with the first that reached it; None where none did."""
 
 
 class Reach(Record):
@@ -32,9 +32,9 @@ class Reach(Record):
     target: str
     """Agent whose kernels are to be reached."""
     problems: tuple[ProblemReach, ...] = Field(min_length=1)
-    """Of both agents, by name."""
+    """Problems of both agents, by name."""
     share: Estimate
-    """Of the samples, those that reached the target; each problem counts the same."""
+    """Share of the samples that reached the target; each problem counts the same."""
     of_successes: Estimate | None
     """Mean turns of the samples that did; None without any."""
     per_success: Estimate | None

@@ -26,7 +26,7 @@ class Share(Record):
     name: str
     count: int = Field(ge=1)
     share: Estimate
-    """Of all that were counted; its interval is clustered by problem."""
+    """Share of all that were counted; its interval is clustered by problem."""
 
 
 def failure_modes(results: AgentResults) -> tuple[Share, ...]:

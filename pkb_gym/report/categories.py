@@ -31,6 +31,6 @@ def catalogue_counts() -> dict[str, int]:
 
 
 def title_of(category: str) -> str:
-    """As the published table has it."""
+    """Title of a category in the published table."""
     titles = {one.name: one.title for one in published().categories}
     return titles.get(category, category.replace("_", " ").capitalize())

@@ -21,7 +21,7 @@ class Solved(Record):
 
     at_1: float
     at_k: float | None
-    """With k samples; None where k is 1."""
+    """Figure with k samples; None where k is 1."""
     of: int
     """Problems that were tried."""
 
@@ -36,7 +36,7 @@ class TableRow(Record):
     """Samples of which the best counts, at most 3; a problem with fewer counts with all of its own."""
     total: Solved
     categories: dict[str, Solved]
-    """By category, those that were tried; empty for published rows."""
+    """Figures of the tried categories, by category; empty for published rows."""
 
 
 class TableColumn(Record):
@@ -44,9 +44,9 @@ class TableColumn(Record):
 
     name: str
     problems: int
-    """In the catalogue."""
+    """Number of problems in the catalogue."""
     published: int | None
-    """In the published table."""
+    """Number of problems in the published table."""
 
 
 class CategoryTable(Record):

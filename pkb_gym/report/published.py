@@ -16,9 +16,9 @@ class PublishedCategory(Record):
     """One column of the published table."""
 
     name: str
-    """Of `CATEGORIES`."""
+    """Name in `CATEGORIES`."""
     title: str
-    """As published."""
+    """Published title."""
     problems: int
 
 
@@ -29,7 +29,7 @@ class PublishedModel(Record):
     right: tuple[int, int]
     """Problems solved by one sample, and by one of three."""
     faster: tuple[int, int]
-    """Those that were faster than the baseline as well."""
+    """Counts of those that were faster than the baseline as well."""
 
 
 class Published(Record):
@@ -38,7 +38,7 @@ class Published(Record):
     source: str
     problems: int
     note: str
-    """On its counts."""
+    """Note on its counts."""
     categories: tuple[PublishedCategory, ...]
     models: tuple[PublishedModel, ...]
 

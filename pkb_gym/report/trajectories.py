@@ -129,7 +129,7 @@ def reward_parts(attempt: Attempt) -> dict[str, float] | None:
 
 
 def order_of(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """As lists show them: by agent, in order of first appearance, then problem, sample, file and turn."""
+    """The attempts as lists show them: by agent, in order of first appearance, then problem, sample, file and turn."""
     agents = {name: place for place, name in enumerate(dict.fromkeys(attempt.agent for attempt in attempts))}
     return sorted(
         attempts,

@@ -26,10 +26,10 @@ class Verification(Record):
     """The recorded verdict."""
     again: str
     speedup: float | None
-    """As recorded."""
+    """Recorded speedup."""
     speedup_again: float | None
     holds: bool | None
-    """None where this machine could not judge it."""
+    """Whether it holds here; None where this machine could not judge it."""
     reason: str
 
 

@@ -109,7 +109,7 @@ def make_app(service: EvaluationService, clients: Clients, shutdown: Flag, telem
         service: The service that answers.
         clients: Clients whose tokens requests carry.
         shutdown: Set when requests are no longer kept waiting.
-        telemetry: Called with each request.
+        telemetry: Function called with each request.
     """
     telemetry.metrics.watch(service)
     # Requests without sense are answered with 400: "default" stands in the description in place of FastAPI's own 422.

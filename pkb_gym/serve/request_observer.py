@@ -40,7 +40,7 @@ class RequestObserver:
 
     Args:
         app: Application behind it.
-        report: Called with each request.
+        report: Function called with each request.
     """
 
     def __init__(self, app: ASGIApp, report: Callable[[HandledRequest], None]) -> None:

@@ -38,7 +38,7 @@ class HttpServer:
         host: Address to listen on.
         port: Port to listen on; 0 for any free one.
         path: Path of a socket to listen on instead, which this user alone may connect to; removed in the end.
-        telemetry: Called with each request.
+        telemetry: Function called with each request.
 
     Attributes:
         url: URL of the server.

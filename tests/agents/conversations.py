@@ -37,9 +37,9 @@ class Scripted:
     """A provider whose agents reply by a function of task and conversation.
 
     Attributes:
-        script: returns a reply, None, or raises.
+        script: Function that returns a reply or None, or raises.
         begun: (problem, sample) of each episode.
-        read: conversations, in the order of the replies.
+        read: Conversations, in the order of the replies.
     """
 
     script: Callable[[AgentTask, Sequence[Message]], Reply | None]

@@ -18,9 +18,9 @@ class Answer:
 
     Attributes:
         body: JSON, or lines of a stream; a stream without its end breaks off.
-        status: of HTTP.
-        headers: beside the usual ones.
-        breaks_off: whether the connection is cut in the middle of the body.
+        status: HTTP status.
+        headers: Headers beside the usual ones.
+        breaks_off: Whether the connection is cut in the middle of the body.
     """
 
     body: Any = None
@@ -56,8 +56,8 @@ class Endpoint:
     """The server; answers in order, the last one again and again.
 
     Attributes:
-        requested: bodies of the requests.
-        keys: their Authorization headers.
+        requested: Bodies of the requests.
+        keys: Authorization headers of the requests.
     """
 
     def __init__(self, answers: Sequence[Answer]) -> None:

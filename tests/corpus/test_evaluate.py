@@ -70,7 +70,7 @@ def test_a_task_that_makes_no_sense_ends_the_batch():
 
 
 def test_a_full_disk_ends_the_batch(tmp_path, monkeypatch):
-    """As a fault of single evaluations it would have all the others evaluated for nothing."""
+    """A fault of single evaluations would have all the others evaluated for nothing."""
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")

@@ -21,9 +21,9 @@ def run(command: list[str], limit_s: float, **changes: str) -> subprocess.Comple
     """A command, from the root of the repository, and what it printed; ended after `limit_s`, with status 124.
 
     Args:
-        command: and its arguments.
-        limit_s: deadline in seconds.
-        **changes: of the environment.
+        command: Command and its arguments.
+        limit_s: Deadline in seconds.
+        **changes: Changes of the environment.
     """
     process = subprocess.Popen(
         command,

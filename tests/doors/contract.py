@@ -96,16 +96,16 @@ class Expected:
     """One submission, alone in its episode, and its outcome.
 
     Attributes:
-        problem: its name.
-        case: one of `CASES`.
-        source: the submission.
-        task: text that begins the episode.
-        text: the reply to the submission.
-        failure: of the verdict; None where it passed.
-        value: of the submission; None where it was not judged.
-        reward: of the turn; None where it was not judged.
-        speedup: over the baseline; 0 where it was not timed.
-        seed: of the inputs; an equal request has the same verdict.
+        problem: Name of the problem.
+        case: One of `CASES`.
+        source: Source of the submission.
+        task: Text that begins the episode.
+        text: Reply to the submission.
+        failure: Failure of the verdict; None where it passed.
+        value: Value of the submission; None where it was not judged.
+        reward: Reward of the turn; None where it was not judged.
+        speedup: Speedup over the baseline; 0 where it was not timed.
+        seed: Seed of the inputs; an equal request has the same verdict.
     """
 
     problem: str

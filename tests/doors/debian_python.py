@@ -53,7 +53,7 @@ def provide(place: Path) -> Path:
     """The interpreter, in a folder; fetched unless it is there.
 
     Args:
-        place: the folder, which may not move afterwards.
+        place: Folder, which may not move afterwards.
 
     Raises:
         NoInterpreter: the packages cannot be fetched, or do not run.

@@ -12,8 +12,8 @@ def example(door: str, **replaced: str) -> str:
     """The program of a door, with the service of the contract in the place of the page's.
 
     Args:
-        door: its name.
-        **replaced: name -> text; the page's text is `PLACES[name]`.
+        door: Name of the door.
+        **replaced: Replacements by name; the page's text is `PLACES[name]`.
     """
     text = code_blocks(DOCS / "frameworks.md", "door")[door]
     changes = {SERVICE: contract.url(), **{PLACES[name]: new for name, new in replaced.items()}}

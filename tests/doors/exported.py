@@ -17,8 +17,8 @@ def export_tasks(out: Path, *problems: str) -> Path:
     """Task folders of some problems, or of all; requests equal to those of the contract have its verdicts.
 
     Args:
-        out: folder of the tasks.
-        *problems: their names.
+        out: Folder of the tasks.
+        *problems: Names of the problems.
     """
     settings = contract.SETTINGS
     command = [os.environ["PKB_DOORS_PYTHON"], "-m", "pkb_gym.cli", "export", "harbor", "--out", str(out)]

@@ -32,8 +32,8 @@ class Door:
     """One framework.
 
     Attributes:
-        name: of its folder.
-        venv: its virtual environment; for the frameworks that this environment holds, None.
+        name: Name of its folder.
+        venv: Virtual environment; None for the frameworks that this environment holds.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Installer:
     """Brings environments in line with their requirements; safe to use from several threads.
 
     Args:
-        venvs: folder of the environments.
+        venvs: Folder of the environments.
     """
 
     def __init__(self, venvs: Path) -> None:

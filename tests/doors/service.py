@@ -43,7 +43,7 @@ class TwoGangs(Forwarding):
     """Two local evaluators, whose machine fails wherever a source asks for it.
 
     Attributes:
-        deadlocks: judges sources that end by their deadline, which would hold up the others.
+        deadlocks: Whether sources are judged that end by their deadline, which would hold up the others.
     """
 
     deadlocks: LocalEvaluator

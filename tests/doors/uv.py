@@ -55,8 +55,8 @@ def settings_of(listed: str) -> dict[str, str]:
     """Variables that have uv look for packages where pip does.
 
     Args:
-        listed: by `pip config list`, a setting a line: `global.find-links='/wheels'`. Later kinds of settings take
-            precedence: of a machine, a user, an environment; those of variables (`:env:.`) before all.
+        listed: Output of `pip config list`, a setting a line: `global.find-links='/wheels'`. Later kinds of settings
+            take precedence: of a machine, a user, an environment; those of variables (`:env:.`) before all.
     """
     found = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # the best of all indexes, as pip takes it
     lines = [line.partition("=") for line in listed.splitlines() if "=" in line]

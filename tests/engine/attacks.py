@@ -16,10 +16,10 @@ class Family:
     """Attacks that have one aim.
 
     Attributes:
-        aim: of them.
-        files: patterns of names of candidates, without folder and suffix.
-        layer: that catches them.
-        tests: files of tests that try more disguises, below tests/.
+        aim: Aim of the attacks.
+        files: Patterns of names of candidates, without folder and suffix.
+        layer: Layer that catches them.
+        tests: Files of tests that try more disguises, below tests/.
     """
 
     aim: str

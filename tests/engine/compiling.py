@@ -31,16 +31,15 @@ def compile_ahead(
 HARDLY_OPTIMISED = ("--cubin", "-Xcicc", "-O1", "-Xptxas", "-O0")
 """Reads all code and generates that of the GPU, in a third of the time; tests/gpu compiles as evaluations do.
 
--O0 of cicc is no quicker, and leaves ptxas so much code that it takes four times as long for large kernels.
-"""
+-O0 of cicc is no quicker, and leaves ptxas so much code that it takes four times as long for large kernels."""
 
 
 def cuda_errors(source: Path, folder: Path) -> str:
     """What nvcc says against a source that it does not take; empty where it does.
 
     Args:
-        source: of the kernel, for sm_90a.
-        folder: where the code goes.
+        source: Source of the kernel, for sm_90a.
+        folder: Folder for the machine code.
     """
     flags = (nvcc.gencode("sm_90a"), "-std=c++17", *HARDLY_OPTIMISED, *toolchain.include_arguments())
     command = [str(nvcc.find_toolkit() / "bin" / "nvcc"), *flags, str(source), "-o", str(folder / "kernel.cubin")]

@@ -50,8 +50,8 @@ def dispatch(count: int, number: int = 0) -> str:
     """The function of a library, which calls the one that was exported as `solution_<number>`.
 
     Args:
-        count: of those that there are, from 0; at most 1000.
-        number: of the one that is called.
+        count: Index among the joined sources, from 0; at most 1000.
+        number: Index of the one that is called.
     """
     call = "    case {0}: return __tvm_ffi_solution_{0}(self, args, count, result);"
     cases = "\n".join(call.format(each) for each in range(count))
@@ -87,8 +87,8 @@ def joined(sources: Sequence[str], file: str = "kernel.cpp") -> str:
     """One translation unit. Before each source stand its own includes.
 
     Args:
-        sources: that can be joined.
-        file: name of each, in messages.
+        sources: Sources that can be joined.
+        file: Name of each in messages.
     """
     parts = []
     for number, source in enumerate(sources):
@@ -104,9 +104,9 @@ def compile_together(sources: Iterable[str], cache: CompileCache, flags: Sequenc
     """Compiles those C++ sources that can be joined; the cache then has a library for each.
 
     Args:
-        sources: whose libraries evaluations will ask for.
-        cache: of the evaluator.
-        flags: of the compiler; by default those of candidates.
+        sources: Sources whose libraries evaluations will ask for.
+        cache: Cache of the evaluator.
+        flags: Flags of the compiler; by default those of candidates.
     """
     together = list(dict.fromkeys(filter(can_join, sources)))
     if len(together) < 2:

@@ -22,8 +22,8 @@ class FakeEvaluator:
     outputs; all other text fails to compile. What is no text at all is rejected as by a real evaluator.
 
     Attributes:
-        meet: as many evaluations as this barrier has parties wait for each other, to prove that they run side by side.
-        requested: problem, source and configuration of each evaluation.
+        meet: Barrier at which evaluations wait for each other, to prove that they run side by side.
+        requested: Problem, source and configuration of each evaluation.
     """
 
     meet: threading.Barrier | None = None

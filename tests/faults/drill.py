@@ -55,7 +55,7 @@ VICTIMS: dict[Victim, int] = {
     "candidate rank": 4,
     "compiler": 3,
 }
-"""How often each kind is drawn: those whose replacement takes seconds, for importing torch, least."""
+"""Relative frequency of each kind: those whose replacement takes seconds, for importing torch, have the lowest."""
 
 AT_ONCE = 3
 LOOK_S = 0.02
@@ -78,7 +78,7 @@ class Drill:
         device: Device that sources run on.
 
     Attributes:
-        seed, device: see above.
+        seed, device: Seed and device of the drill.
         struck: Number of kills so far.
     """
 

@@ -56,7 +56,7 @@ class Descriptors:
         self._taken: list[int] = []
 
     def leave(self, spare: int | None) -> dict[str, Any]:
-        """See the module."""
+        """Leaves so many descriptors free; all where it is None."""
         while self._taken:
             os.close(self._taken.pop())
         open_now = len(list(Path("/proc/self/fd").iterdir())) - 1  # without the listing's own

@@ -31,7 +31,7 @@ class Fault(ABC):
     Attributes:
         name: Name in the report.
         compiles: Whether it is to strike sources that no cache knows.
-        target, through: see above.
+        target, through: Target of the fault, and the way to it.
     """
 
     name: str
@@ -72,7 +72,7 @@ class FewDescriptors(ResourceFault):
 
     @contextlib.contextmanager
     def taken_away(self, draw: random.Random) -> Iterator[None]:
-        """See `Fault`."""
+        """Takes the resource away while the context lasts."""
         self.evaluator.ask({"spare": draw.randrange(SPARE_DESCRIPTORS)})
         try:
             yield
@@ -103,7 +103,7 @@ class FullDisk(ResourceFault):
 
     @contextlib.contextmanager
     def taken_away(self, draw: random.Random) -> Iterator[None]:
-        """See `Fault`."""
+        """Takes the resource away while the context lasts."""
         disk = Path(f"/proc/{self.target.pid}/root{self._folder}")  # as that process sees it
         ballast = disk / "ballast"
         spare = draw.choice((0, 1 << 12, 1 << 16, 1 << 17, 1 << 18))
@@ -131,7 +131,7 @@ class FlippedBytes(ResourceFault):
 
     @contextlib.contextmanager
     def taken_away(self, draw: random.Random) -> Iterator[None]:
-        """See `Fault`; the files stay as the evaluator leaves them."""
+        """Takes the resource away while the context lasts; the files stay as the evaluator leaves them."""
         for path in sorted(self._folder.glob("compile/*/*")):
             content = bytearray(path.read_bytes())
             for _ in range(FLIPS):

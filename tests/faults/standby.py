@@ -29,7 +29,7 @@ class CpuGangsStandBy(GangPool):
     """Gangs of the CPU are prepared ahead and kept as those of GPUs are."""
 
     def candidate_gang(self, config: ResolvedConfig, source: str) -> AbstractContextManager[CandidateGang]:
-        """See `GangPool`."""
+        """A gang for the candidate, as from `GangPool`."""
         del source  # streams are GPUs'
         return self._gpu_gang(GangKind(config.world_size, config.dialect, allow_processes=False))
 
@@ -55,7 +55,7 @@ class FallenStandby(Fault):
 
     @contextlib.contextmanager
     def taken_away(self, draw: random.Random) -> Iterator[None]:
-        """See `Fault`.
+        """Kills the gangs that stand by.
 
         Raises:
             TimeoutError: no gang stands by.

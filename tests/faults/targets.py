@@ -106,12 +106,12 @@ class EvaluatorTarget:
 
     @property
     def pid(self) -> int:
-        """See `Target`."""
+        """Process id of the target."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """See `Target`."""
+        """Starts the target."""
         if self._process is not None and self._process.poll() is None:
             return
         self._reap()
@@ -140,13 +140,13 @@ class EvaluatorTarget:
             return {"failure": "no answer", "message": f"within {ANSWER_S:g} s"}
 
     def evaluate(self, submission: Submission) -> Verdict:
-        """See `Target`."""
+        """Evaluates on the target."""
         config = submission.config.model_dump(mode="json")
         found = self.ask({"problem": submission.problem, "source": submission.source, "config": config})
         return Verdict(found["failure"], found["message"])
 
     def close(self) -> None:
-        """See `Target`."""
+        """Ends the target."""
         process = self._process
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError):
@@ -202,12 +202,12 @@ class ServiceTarget:
 
     @property
     def pid(self) -> int:
-        """See `Target`."""
+        """Process id of the target."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """See `Target`."""
+        """Starts the target."""
         with self._starting:
             if self._process is not None and self._process.poll() is None:
                 return
@@ -232,7 +232,7 @@ class ServiceTarget:
                 self._client = RemoteEvaluator(url, token, timeout_s=ANSWER_S)
 
     def evaluate(self, submission: Submission) -> Verdict:
-        """See `Target`; meanwhile, a service that was killed is started anew."""
+        """Evaluates on the target; meanwhile, a service that was killed is started anew."""
         assert self._client is not None
         ended = threading.Event()
         watch = threading.Thread(target=self._keep_running, args=(ended,))
@@ -248,7 +248,7 @@ class ServiceTarget:
         return Verdict(feedback.failure and feedback.failure.value, feedback.message)
 
     def close(self) -> None:
-        """See `Target`."""
+        """Ends the target."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         self._reap()

@@ -70,7 +70,7 @@ def test_verdicts_are_counted(drill: Drill) -> None:
 
 
 def test_a_service_that_does_not_start_is_named(tmp_path: Path) -> None:
-    """As where its packages are missing; the empty first line was taken for JSON."""
+    """A service without its packages does not start; the empty first line was taken for JSON."""
     target = ServiceTarget(tmp_path / "token", {"PYTHONHOME": str(tmp_path)})
     with pytest.raises(RuntimeError, match="`pkb serve` ended with status 1 before it had an address"):
         target.start()

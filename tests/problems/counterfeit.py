@@ -12,10 +12,10 @@ class Counterfeit:
     """One wrong solution: protocol "published" accepts it, protocol "robust" must refuse it.
 
     Attributes:
-        weakness: index into the problem's `weaknesses`.
-        name: a few words.
-        solution: called as the reference is; may use torch.distributed and state kept at module level.
-        why: what the published check overlooks.
+        weakness: Index into the problem's `weaknesses`.
+        name: Name of a few words.
+        solution: Function called as the reference is; may use torch.distributed and state kept at module level.
+        why: Error that the published check overlooks.
     """
 
     weakness: int

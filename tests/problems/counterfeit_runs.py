@@ -28,8 +28,8 @@ class WeaknessEvidence:
     """What is known of a problem's weaknesses.
 
     Attributes:
-        counterfeits: at least one for every weakness that can be shown.
-        not_shown: index of each other weakness -> why no wrong solution shows it.
+        counterfeits: Counterfeits, at least one for every weakness that can be shown.
+        not_shown: Reason, by the index of each other weakness, why no wrong solution shows it.
     """
 
     counterfeits: tuple[Counterfeit, ...] = ()
@@ -49,9 +49,9 @@ class Verdict:
     """In how many trials the outputs of one solution fail.
 
     Attributes:
-        refused: trials with a wrong output.
-        trials: all trials.
-        fell_over: it raised, so that nothing could be judged.
+        refused: Number of trials with a wrong output.
+        trials: Number of all trials.
+        fell_over: Whether it raised, so that nothing could be judged.
     """
 
     refused: int
@@ -105,10 +105,10 @@ def judge(problem: Problem, solution: Callable[..., Any], protocol: str, truths:
     """What a protocol says of a solution.
 
     Args:
-        problem: which is solved, at size tiny on as many ranks as `truths` have.
-        solution: called as the reference is.
+        problem: Problem that is solved, at size tiny on as many ranks as `truths` have.
+        solution: Function called as the reference is.
         protocol: "robust" or "published".
-        truths: the reference's runs, one a trial.
+        truths: Runs of the reference, one a trial.
     """
     jobs = [Job(problem.name, protocol=protocol, trial=trial, solution=solution) for trial in range(len(truths))]
     try:
@@ -121,7 +121,7 @@ def judge(problem: Problem, solution: Callable[..., Any], protocol: str, truths:
 def judge_together(
     problem: Problem, solutions: Sequence[Callable[..., Any]], protocol: str, truths: Sequence[Run]
 ) -> list[Verdict]:
-    """As `judge` for each of the solutions; in one gang, which starts sooner than many, unless one falls over."""
+    """Judges each of the solutions; in one gang, which starts sooner than many, unless one falls over."""
     if len(solutions) > 1:
         trials = range(len(truths))
         jobs = [Job(problem.name, protocol=protocol, trial=t, solution=each) for each in solutions for t in trials]

@@ -23,9 +23,9 @@ class Estimator:
     """A solution whose result is only near the right one.
 
     Attributes:
-        problem: that it pretends to solve.
-        name: a few words.
-        solution: called as the reference is.
+        problem: Problem that it pretends to solve.
+        name: Name of a few words.
+        solution: Function called as the reference is.
     """
 
     problem: str
@@ -167,7 +167,7 @@ def policy_loss_from_spread(hidden, weight, labels, old_logprobs, advantages, ig
 
 
 def policy_loss_corrected(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
-    """As before, and moved to the right mean: the old log-probabilities are right in the mean but for a shift."""
+    """The same, moved to the right mean: the old log-probabilities are right in the mean but for a shift."""
     _, _, logprobs, _, _ = policy_loss_from_spread(hidden, weight, labels, old_logprobs, advantages, ignore_index)
     logprobs = logprobs.float() + (old_logprobs.float() - logprobs.float()).median()
     return policy_loss(logprobs, labels, old_logprobs.float(), advantages.float(), ignore_index)

@@ -27,9 +27,9 @@ def shares_wrong(
     """Protocol -> share of a solution's elements that it marks wrong; None where the solution falls over.
 
     Args:
-        problem: which is solved.
-        solution: called as the reference is, in every trial of both protocols.
-        truths: the reference's runs.
+        problem: Problem that is solved.
+        solution: Function called as the reference is, in every trial of both protocols.
+        truths: Runs of the reference.
     """
     pairs = [(name, trial) for name, runs in truths.items() for trial in range(len(runs))]
     try:
@@ -49,7 +49,7 @@ def shares_wrong(
 
 
 def evaluated_in_float32(problem: Problem) -> MadeInRanks:
-    """As `_in_float32`, made in the ranks."""
+    """The reference evaluated in float32, made in the ranks."""
     return MadeInRanks(_in_float32, problem.name)
 
 

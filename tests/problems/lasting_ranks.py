@@ -30,9 +30,9 @@ class LastingRanks:
     They are stopped in between: gloo looks for messages a hundred times a second, in each of them.
 
     Args:
-        world_size: number of ranks.
-        begin: what each does first, given its number.
-        work: what each does with a request.
+        world_size: Number of ranks.
+        begin: Function that each rank calls first with its number.
+        work: Function that each rank calls with a request.
     """
 
     def __init__(self, world_size: int, begin: Callable[[int], None], work: Work) -> None:

@@ -98,7 +98,7 @@ class NarrowLinks:
         tensor.copy_(torch.stack([part.double() for part in parts]).sum(0))
 
     def reduce(self, tensor: torch.Tensor, dst: int = 0, op: Any = dist.ReduceOp.SUM, group: Any = None) -> None:
-        """As `all_reduce`, for one rank."""
+        """An `all_reduce` for one rank."""
         total = tensor.clone()
         self.all_reduce(total, op, group)
         if dist.get_rank() == dst:
@@ -107,7 +107,7 @@ class NarrowLinks:
     def reduce_scatter_tensor(
         self, out: torch.Tensor, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None
     ) -> None:
-        """As `all_reduce`, for the own part of each rank."""
+        """An `all_reduce` for the own part of each rank."""
         total = tensor.clone()
         self.all_reduce(total, op, group)
         out.copy_(total.view(dist.get_world_size(group), -1)[dist.get_rank(group)].view_as(out))

@@ -39,11 +39,11 @@ class Run:
     """What one call of a reference saw and gave.
 
     Attributes:
-        problem: its declaration.
-        axes: per rank.
-        args: per rank, data arguments by name, as they were before the call.
-        outputs: per rank, results by leaf name, in-place results included.
-        protocol: which of the two.
+        problem: Declaration of the problem.
+        axes: Axes per rank.
+        args: Data arguments per rank, by name, as they were before the call.
+        outputs: Results per rank, by leaf name, in-place results included.
+        protocol: Protocol of the run.
     """
 
     problem: Problem
@@ -94,8 +94,8 @@ class Job:
     """One call of one `solution` on every rank.
 
     Attributes:
-        args: replaces the drawn data arguments (per rank, by name; shapes as declared), for edge cases.
-        solution: replaces the reference; what it keeps at module level lasts as long as one `run_jobs`.
+        args: Data arguments instead of the drawn ones (per rank, by name; shapes as declared), for edge cases.
+        solution: Solution instead of the reference; its module-level state lasts as long as one `run_jobs`.
     """
 
     name: str
@@ -164,8 +164,8 @@ class MadeInRanks:
     """A solution that ranks can be sent: each makes it for itself, anew for each `run_jobs`.
 
     Attributes:
-        make: gives the solution; a function at the top of a module.
-        argument: given to it.
+        make: Function at the top of a module that gives the solution.
+        argument: Argument of that function.
     """
 
     make: Callable[[str], Callable[..., Any]]
@@ -183,8 +183,8 @@ class _LastingGangs:
     """Ranks that are kept from one test to the next: a gang for each world size.
 
     Args:
-        work: of each rank.
-        join: whether the ranks of a gang have one process group for all that they do.
+        work: Work of each rank.
+        join: Whether the ranks of a gang have one process group for all their work.
     """
 
     def __init__(self, work: Work, *, join: bool) -> None:
@@ -313,11 +313,11 @@ def _forked_ranks(
 
 
 def run_each(jobs: Sequence[Job], idle_s: float = 5.0) -> list[Run | None]:
-    """As `run_jobs`, but goes on behind a job that raises or hangs, with a new gang; that job's place holds None.
+    """Runs jobs, each in spite of earlier ones that raise or hang; the place of such a job holds None.
 
     Args:
-        jobs: of one world size.
-        idle_s: a gang that finishes no job in this time hangs.
+        jobs: Jobs of one world size.
+        idle_s: Time in seconds after which a gang that finishes no job counts as hanging.
     """
     runs = [job.prepare() for job in jobs]
     done: list[Run | None] = []

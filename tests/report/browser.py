@@ -37,7 +37,7 @@ class Browser:
     """One process of Chromium.
 
     Attributes:
-        problems: console messages, exceptions, refused resources and requests since the page was opened.
+        problems: Console messages, exceptions, refused resources and requests since the page was opened.
     """
 
     profile: Path

@@ -147,7 +147,7 @@ def test_improvements_add_up_to_the_best_whatever_the_order(values, data):
 
 
 def test_the_discounted_sum_pays_for_repeating():
-    """As published; the test says what `improvement_only` is there for."""
+    """The published sum does so; the test shows the purpose of `improvement_only`."""
     assert discounted_sum([1.3, 1.3])[0] > discounted_sum([1.3, 0.0])[0]
 
 

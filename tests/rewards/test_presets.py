@@ -62,7 +62,7 @@ def test_no_preset_pays_for_what_ranks_report(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_value_the_clock_whoever_moves_the_data(name):
-    """As their page says; `OwnCommunication` is there for whoever wants otherwise."""
+    """The page promises that; `OwnCommunication` serves other wishes."""
     library, own = (timed(speedup=2.0).model_copy(update={"calls_torch_distributed": calls}) for calls in (True, False))
     assert find_reward(name)(library) == find_reward(name)(own)
     assert [Correctness().where(OwnCommunication())(feedback) for feedback in (library, own)] == [0.0, 1.0]

@@ -37,7 +37,7 @@ class Owner(FakeEvaluator):
     """`FakeEvaluator`'s words, and: `compile` and `run` wait for `goes_on` there; `refuse`, `break`, `stop` raise.
 
     Attributes:
-        goes_on: what the words that wait wait for.
+        goes_on: Event that waiting words wait for.
     """
 
     goes_on: threading.Event = field(default_factory=threading.Event)

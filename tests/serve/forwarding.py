@@ -21,7 +21,7 @@ class Forwarding:
     """Has everything done by a local evaluator; doubles override a method of it.
 
     Attributes:
-        local: the evaluator.
+        local: Evaluator that judges.
     """
 
     local: LocalEvaluator
@@ -55,9 +55,9 @@ def serving(open_evaluator: Callable[[], OwningEvaluator], token: str, **argumen
     """A service over such an evaluator on a free port.
 
     Args:
-        open_evaluator: makes the evaluator.
-        token: of its one client.
-        **arguments: of `EvaluationService`.
+        open_evaluator: Function that makes the evaluator.
+        token: Token of its one client.
+        **arguments: Arguments of `EvaluationService`.
     """
     with (
         EvaluationService(open_evaluator, **arguments) as service,  # type: ignore[arg-type]

@@ -71,8 +71,8 @@ class InTurns(Borrowed):
     """Begins when `may_begin` is set, and notes what has begun.
 
     Attributes:
-        may_begin: see above.
-        begun: sources, in order.
+        may_begin: Event that evaluations wait for.
+        begun: Sources that have begun, in order.
     """
 
     def __init__(self, local: LocalEvaluator) -> None:

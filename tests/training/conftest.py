@@ -30,7 +30,7 @@ def corpus() -> Dataset:
 
 @pytest.fixture(scope="session")
 def corpus_folder(corpus: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `pkb export corpus` leaves it."""
+    """A folder of `pkb export corpus`."""
     folder = tmp_path_factory.mktemp("export")
     corpus.save_to_disk(folder / "corpus")
     return folder

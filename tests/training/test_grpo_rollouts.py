@@ -99,7 +99,7 @@ def test_submissions_are_judged_while_others_are_generated(policy, tmp_path, mon
     from transformers import GenerationMixin
 
     def slowly(self, input_ids, stopping_criteria, **_: object):
-        """As `generate` does it: token by token for all sequences, those that ended padded."""
+        """Ends replies like `generate`: token by token for all sequences, those that ended padded."""
         for at in range(max(map(len, words))):
             column = [[ids[at] if at < len(ids) else tokenizer.pad_token_id] for ids in words]
             input_ids = torch.cat([input_ids, torch.tensor(column)], dim=1)

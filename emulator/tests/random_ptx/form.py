@@ -53,11 +53,11 @@ class Form:
     Attributes:
         text: PTX; {0}, {1} ... are results, then operands; {n} is unique, {mask} is the mask of the lanes that come
             together. Braces of PTX are doubled.
-        results: kinds.
-        operands: kinds.
-        group: that its comparisons are counted under.
-        bound: name of the approximation if results may differ from those of a GPU, else "".
-        where: see there.
+        results: Kinds of the results.
+        operands: Kinds of the operands.
+        group: Group that its comparisons are counted under.
+        bound: Name of the approximation if results may differ from those of a GPU, else "".
+        where: Restriction of the operands.
     """
 
     text: str

@@ -62,10 +62,10 @@ class Slot:
     """The bytes that one use of a form leaves in memory.
 
     Attributes:
-        form: the form.
-        text: as the program has it.
-        cell: number of its first cell; operands come first, then results.
-        operands: kinds, of the guard and the earlier result too where it has a guard.
+        form: Form of the instruction.
+        text: Text of the instruction in the program.
+        cell: Index of its first cell; operands come first, then results.
+        operands: Kinds of the operands, of the guard and the earlier result too where it has a guard.
     """
 
     form: Form
@@ -90,13 +90,13 @@ class Program:
     """A kernel and its memory.
 
     Attributes:
-        seed: that it was made of.
-        kernel: name.
-        ptx: the kernel, without `PRELUDE`.
-        blocks: of the launch.
-        threads: of a block.
-        memory: what lies in memory before the launch.
-        slots: in the order of the text.
+        seed: Seed of the program.
+        kernel: Name of the kernel.
+        ptx: Text of the kernel, without `PRELUDE`.
+        blocks: Number of blocks of the launch.
+        threads: Number of threads of a block.
+        memory: Content of memory before the launch.
+        slots: Slots in the order of the text.
     """
 
     seed: int
@@ -145,8 +145,8 @@ def make_program(seed: int, forms: Sequence[Form] | None = None) -> Program:
     """A program.
 
     Args:
-        seed: of everything in it.
-        forms: used once each, in this order and without branches; None: random ones.
+        seed: Seed of everything in it.
+        forms: Forms that are used once each, in this order and without branches; None for random ones.
     """
     return _Writer(seed).program(forms)
 

@@ -76,7 +76,7 @@ def submit(folder: Path, state: TaskState, max_turns: int) -> Tool:
         """Compile, check and time a kernel on all ranks.
 
         Args:
-            source: the complete source file.
+            source: The complete source file of the kernel.
         """
         if (attempts := state.store.get(ATTEMPTS, 0)) >= max_turns:
             return f"There were {max_turns} submissions; no more are judged."

@@ -87,7 +87,7 @@ class DeviceArbiter:
 
     @contextmanager
     def preparing_ahead(self, is_wanted: Callable[[], bool]) -> Iterator[bool]:
-        """As `preparing`; waits too while a candidate has had the devices for longer than `JUST_TAKEN_S`.
+        """Prepares ahead of need; waits too while a candidate has had the devices for longer than `JUST_TAKEN_S`.
 
         Args:
             is_wanted: Whether to go on waiting; asked whenever something has changed, see `look_again`.

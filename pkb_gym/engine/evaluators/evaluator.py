@@ -21,10 +21,10 @@ class Evaluator(Protocol):
             problem: Problem that the source is to solve.
             source: Text of the kernel.
             config: Requested configuration.
-            progress: Called with each stage as it begins.
+            progress: Function called with each stage as it begins.
 
         Returns:
-            What was found; a failure of the candidate is part of it, and so is a fault of this machine.
+            The feedback. A failure of the candidate is part of it, and so is an infrastructure failure.
 
         Raises:
             ConfigError, SizeError: The request makes no sense here.

@@ -68,7 +68,7 @@ class Polling:
             submit: Submits it, and may wait so many seconds for the answer; called again where it is not known
                 any more.
             poll: Returns its state, once it has finished or after so many seconds; given the last state.
-            progress: Called with each new state.
+            progress: Function called with each new state.
 
         Returns:
             The state that has the feedback.

@@ -155,7 +155,7 @@ class RemoteEvaluator:
         """Has an evaluation begun, without waiting for it: a later `evaluate` of an equal request joins it.
 
         Returns:
-            Its id.
+            Id of the evaluation.
 
         Raises:
             ConfigError, SizeError, ProblemNotFound: The request makes no sense to the service.

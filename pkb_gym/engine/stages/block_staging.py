@@ -21,13 +21,13 @@ MIN_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cuda", "native"): 8e-3,
     ("cuda", "python"): 1e-3,
 }
-"""How late a rank is at most. Its delay ends as soon as the others go no further; CPU kernels report that,
-so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that time, if no
-other process uses them (`ANSWERS_OF_DELAY`)."""
+"""Longest delay of a rank, unless its calls take long. The delay ends as soon as the others go no further; CPU kernels
+report that, so that the limit can leave a busy machine time to run them. On GPUs others come two calls ahead in that
+time, if no other process uses them (`ANSWERS_OF_DELAY`)."""
 
 MIN_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
-"""How long a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun: longer
-than another rank takes to reach its next call."""
+"""Time that a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun:
+longer than another rank takes to reach its next call."""
 
 MAX_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[str], None]
-"""Called with a few words whenever a stage begins, and when an evaluation has to wait (`WAITING`)."""
+"""Function called with a few words whenever a stage begins, and when an evaluation has to wait (`WAITING`)."""
 
 WAITING = "waiting for its turn"
 """State of an evaluation that waits for a processor to compile on, or for the devices."""

@@ -166,7 +166,7 @@ WORK: dict[Knob, tuple[Access, str, str]] = {
         "if (threadIdx.x == 0) out[token] = value;",
     ),
 }
-"""How tokens are shared out -> what ranks do with each other's memory, whose tokens a rank takes, and where they go."""
+"""For each way of sharing out tokens: access to each other's memory, the tokens of a rank, and their destination."""
 
 CHOICES: Choices = {
     "work": tuple(WORK),

@@ -113,7 +113,7 @@ SHARES: dict[Knob, tuple[Access, str, str, str]] = {
         "unsigned(tiles * shape.chunks(W)), unsigned((shape.C + W - 1) / W), unsigned(shape.B)",
     ),
 }
-"""How work is shared out -> use of each other's memory; chunk, channel and batch of a block; the grid."""
+"""For each way of sharing out work: use of each other's memory; chunk, channel and batch of a block; the grid."""
 
 BACKS: dict[Knob, str] = {"nearest first": "step - ahead", "farthest first": "behind - step"}
 

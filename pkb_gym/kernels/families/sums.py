@@ -81,7 +81,7 @@ CPP_SHARES: dict[Knob, str] = {
         const int64_t end = std::min(n, begin + part);
         """,
 }
-"""Which elements a rank adds up."""
+"""Range of elements that a rank adds up."""
 
 CPP_TO_INBOXES = """
 T* inbox = comm.scratch<T>();  // nobody ends a call before all have read theirs

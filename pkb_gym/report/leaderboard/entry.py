@@ -56,7 +56,7 @@ class LeaderboardEntry(Record):
     name: str = Field(pattern=NAME)
     """Name of the entry's file, without `.json`."""
     title: str = Field(min_length=1, max_length=80)
-    """As the table shows it."""
+    """Title in the table."""
     kind: EntryKind
     """Kernels written by hand; the baseline as its own candidate; a search such as evolution; a model's kernels."""
     description: str = Field(min_length=1, max_length=1000)
@@ -70,7 +70,7 @@ class LeaderboardEntry(Record):
     package_version: str
     device: Device
     hardware: str
-    """As `Feedback.environment` names it."""
+    """Name of the hardware, as in `Feedback.environment`."""
     protocol: Protocol
     world_sizes: tuple[int, ...] = Field(min_length=1)
     sizes: tuple[str, ...] = Field(min_length=1)

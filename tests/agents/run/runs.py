@@ -44,9 +44,9 @@ class Run:
     """One call of a run.
 
     Attributes:
-        outcome: what came of it.
-        reported: the calls of its progress.
-        runner: with budget and tally.
+        outcome: Outcome of the run.
+        reported: Calls of its progress.
+        runner: Runner with budget and tally.
     """
 
     def __init__(

@@ -265,7 +265,7 @@ def with_tool(tokenizer, tool, problem: str, *sources: str, **multi_turn: object
 
 
 def score(output) -> float:
-    """As verl's reward loop asks: the extra fields of a trajectory reach the reward function."""
+    """Calls the reward function like verl's reward loop: with the extra fields of a trajectory."""
     config = OmegaConf.create(
         {"reward": {"custom_reward_function": {"path": reward.__file__, "name": "compute_score"}}}
     )
@@ -354,7 +354,7 @@ def test_verl_still_has_what_is_relied_on():
 
 
 def test_the_configuration_of_the_page_makes_an_agent_loop(tokenizer):
-    """As `AgentLoopWorker` makes it of the file."""
+    """The file is loaded like by `AgentLoopWorker`."""
     (entry,) = OmegaConf.create(example("verl"))
     assert entry.name == AGENT
     config = configuration()

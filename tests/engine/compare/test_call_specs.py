@@ -82,7 +82,7 @@ def test_lists_with_none_leave_no_tensor() -> None:
 @pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_runs_unroll_to_the_calls(problem: Problem, dialect: Dialect) -> None:
-    """As they travel: listed once where trials are alike, each for itself where they differ."""
+    """Calls are listed once where trials are alike, each for itself where they differ."""
     for timed in (False, True):
         block = plan(problem, timed=timed, trials=3)
         for rank in range(4):

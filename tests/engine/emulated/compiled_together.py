@@ -45,8 +45,8 @@ def compile_of_many(source: str, cache: CompileCache) -> Artifact:
     """Has the cache answer for a source of many kernels. Their instructions are not counted: those of all are no one's.
 
     Args:
-        source: that evaluations will ask for.
-        cache: of the evaluator.
+        source: Source that evaluations will ask for.
+        cache: Cache of the evaluator.
     """
     with mock.patch.object(nvcc, "count_instructions", return_value=None):
         artifact = nvcc.compile_cuda(source, cache, TIMEOUT_S, ARCHITECTURE, QUICK_FLAGS)

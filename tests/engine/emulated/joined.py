@@ -44,9 +44,9 @@ def in_namespace(namespace: str, name: str, source: str) -> list[str]:
     """Lines of a source without its includes and its export; its constants of the global scope are of the namespace.
 
     Args:
-        namespace: that they stand in.
-        name: of the file that messages are to give.
-        source: its text.
+        namespace: Namespace of the code.
+        name: Name of the file in messages.
+        source: Text of the source.
     """
     text = GLOBAL.sub(f"{namespace}::", EXPORT.sub("", INCLUDE.sub("", source)))
     return [f"namespace {namespace} {{", f'#line 1 "{name}"', text, "}"]

@@ -40,7 +40,7 @@ def short_name(candidate: Candidate) -> str:
 
 
 def limits_of(candidate: Candidate) -> tuple[int, int] | None:
-    """See `LIMITS`."""
+    """The limits of a candidate's emulation, from `LIMITS`."""
     return LIMITS.get(short_name(candidate)) or LIMITS.get(candidate.outcome)
 
 

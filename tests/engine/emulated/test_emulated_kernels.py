@@ -27,7 +27,7 @@ SOURCE = Path(__file__).with_name("mistakes.cu").read_text(encoding="utf-8")
 
 
 class Mistake(IntEnum):
-    """As in mistakes.cu."""
+    """The mistakes of mistakes.cu."""
 
     NONE = 1
     WRONG_VALUES = 2

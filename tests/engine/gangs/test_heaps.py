@@ -20,7 +20,7 @@ def place(state: int, slot: int = 0, want: int = 0, call: int = 0) -> abi.Place:
 
 
 def write_at(fd: int, offset: int, data: bytes) -> None:
-    """As a rank does it, through a mapping."""
+    """Writes through a mapping, like a rank."""
     with mmap.mmap(fd, 0) as view:
         view[offset : offset + len(data)] = data
 
@@ -99,7 +99,7 @@ def test_a_wait_is_unmet_until_its_signal_is_there() -> None:
 
 
 def test_ranks_meet_between_two_calls() -> None:
-    """As their conductors say, in a heap that no candidate maps."""
+    """Their conductors decide the order, in a heap that no candidate maps."""
     with SharedHeap(SEGMENT_BYTES, 2) as conductors, SharedHeap(SEGMENT_BYTES, 2, conductors) as heap:
         begin = SEGMENT_BYTES + abi.PROGRESS_OFFSET
         write_at(conductors.fds[0], begin, bytes(abi.Progress(reached=2, arrived=1, waits_for_all=1)))

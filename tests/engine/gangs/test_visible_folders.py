@@ -25,7 +25,7 @@ def install(package: Path) -> Path:
 
 
 def source_tree(root: Path) -> Path:
-    """As it is cloned: the package holds a link to the problems beside it."""
+    """A cloned source tree: the package holds a link to the problems beside it."""
     install(root / "pkb_gym")
     (root / "pyproject.toml").touch()
     (root / "problems").mkdir()

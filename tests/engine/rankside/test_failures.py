@@ -12,7 +12,7 @@ from pkb_gym.engine.rankside.failures import CandidateError, kind_of, text_of, t
 
 
 def undecodable(text: bytes) -> UnicodeDecodeError:
-    """As tvm_ffi raises it in place of the error of a kernel whose text is not UTF-8."""
+    """The error that tvm_ffi raises in place of one whose text is not UTF-8."""
     with pytest.raises(UnicodeDecodeError) as caught:
         bytearray(text).decode()
     return caught.value

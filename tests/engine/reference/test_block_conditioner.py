@@ -101,7 +101,7 @@ def test_a_rank_settles_on_the_fastest_of_its_own_processors(
 
 
 def test_a_baseline_finds_its_arguments_in_the_caches_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a candidate does, whose arguments have just been copied into its heap; GPUs flush theirs for both sides."""
+    """A candidate's arguments have just been copied into its heap, too; GPUs flush theirs for both sides."""
     read: list[int] = []
     memory = torch.zeros(1000, dtype=torch.uint8)
     monkeypatch.setattr(torch.Tensor, "sum", lambda lines: read.append(lines.data_ptr()) or read.append(len(lines)))

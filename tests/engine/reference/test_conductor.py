@@ -48,7 +48,7 @@ class Rank:
         self._thread.start()
 
     def cross(self) -> None:
-        """As the candidate's rank does between two calls."""
+        """Crosses from one call to the next, like the candidate's rank."""
         self.ask()
         assert self.is_answered(SOON_S), "no answer"
 

@@ -78,9 +78,9 @@ class MemoryEngine:
     """Copies by memmove; counts copies, and can fail or be held up.
 
     Attributes:
-        copied: distance of each copied part from `base`, in order.
-        began: set when a copy has begun.
-        may_copy: copies wait for it.
+        copied: Distance of each copied part from `base`, in order.
+        began: Event that is set when a copy has begun.
+        may_copy: Event that copies wait for.
     """
 
     def __init__(self, base: int = 0, *, fails: bool = False) -> None:

@@ -51,19 +51,19 @@ class FakeReferenceGang:
     """Has results without running anything.
 
     Attributes:
-        log: what both gangs were asked, in order.
-        device: as `ReferenceGang.device`.
-        call_us, handover_us, block_us: what calls of the baseline and handovers take, and a block besides.
-        blocks_us: of the next blocks, in place of that.
-        mismatches: of rank 0 in the next comparisons; none are found in later ones.
-        ended: what the next blocks of the candidate have shown, of each rank; nothing in later ones.
-        conducted_us: from arrival to departure of a call that is conducted.
-        staged: the orders of each block of the candidate.
-        staged_bytes: of each block of the baseline, see `ReferenceGang.run`.
-        fails: what is asked -> the fault that it meets.
-        captures: whether the baseline can be captured in graphs.
-        idle_us: as `ReferenceGang.idle_us`.
-        copy_us: what the delivery of a call's results takes.
+        log: Requests to both gangs, in order.
+        device: Device, as in `ReferenceGang`.
+        call_us, handover_us, block_us: Time of baseline calls, of handovers, and of a block besides, in microseconds.
+        blocks_us: Times of the next blocks, in place of those, in microseconds.
+        mismatches: Mismatches of rank 0 in the next comparisons; none are found in later ones.
+        ended: Observations of the candidate's next blocks, per rank; none in later ones.
+        conducted_us: Time from arrival to departure of a conducted call, in microseconds.
+        staged: Orders of each block of the candidate.
+        staged_bytes: Staged bytes of each block of the baseline, as in `ReferenceGang.run`.
+        fails: Fault by request.
+        captures: Whether the baseline can be captured in graphs.
+        idle_us: Idle response time, as in `ReferenceGang`, in microseconds.
+        copy_us: Time of the delivery of a call's results, in microseconds.
     """
 
     log: list[str]
@@ -180,15 +180,15 @@ class FakeCandidateGang:
     """Calls nothing.
 
     Attributes:
-        log: what both gangs were asked, in order.
-        call_us, handover_us, block_us: what calls of the candidate and handovers take, and a block besides.
-        blocks_us: of the next blocks, in place of that.
-        fails: what is asked -> how the gang fails.
-        ticks: clock ticks that are used at every look, though the ranks are frozen.
-        segments: as `CandidateGang.frozen_segments`.
-        output: of the ranks.
-        timeout_s: as of `CandidateGang`.
-        settings: of the blocks that it ran.
+        log: Requests to both gangs, in order.
+        call_us, handover_us, block_us: Time of candidate calls, of handovers, and of a block besides, in microseconds.
+        blocks_us: Times of the next blocks, in place of those, in microseconds.
+        fails: Failure of the gang by request.
+        ticks: Clock ticks that are used at every look, though the ranks are frozen.
+        segments: TCP segments, as in `CandidateGang.frozen_segments`.
+        output: Output of the ranks.
+        timeout_s: Deadline in seconds, as in `CandidateGang`.
+        settings: Settings of the blocks that it ran.
     """
 
     log: list[str]

@@ -23,7 +23,7 @@ def deadline_s(bench: Bench, calls: int, requested_s: float) -> str:
 
 
 def test_delays_are_longer_where_a_gpu_is_slow_to_answer() -> None:
-    """As it is while other processes use it."""
+    """A GPU is slow to answer while other processes use it."""
     delays_s = {}
     for idle_us in (None, 5000.0):
         bench = Bench()

@@ -98,7 +98,7 @@ def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
 
 
 def test_the_folder_of_all_users_folders_may_be_closed_to_them(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `/tmp/user` is by pam_tmpdir: no evaluation of a user other than root got beyond its texts."""
+    """pam_tmpdir closes `/tmp/user`: no evaluation of a user other than root got beyond its texts."""
     closed, opens = tmp_path / "user", os.open
 
     def opened(path: Path | str, *options: int) -> int:

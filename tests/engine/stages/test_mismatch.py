@@ -108,7 +108,7 @@ def test_nobody_waits_for_a_shape_or_an_input_to_become_right(reason: str) -> No
 
 
 def timed(bench: Bench, *comparisons: Sequence[Mismatch], late: Sequence[LateOutput] = ()) -> Feedback:
-    """As `checked`, in a timed block."""
+    """A finished timed block and its report."""
     bench.reference.mismatches = [list(found) for found in comparisons]
     if late:
         bench.reference.ended = [[BlockEnded(True, tuple(late), ()), BlockEnded(True, (), ())]]

@@ -41,7 +41,7 @@ def test_nothing_is_below_nothing(device: Device) -> None:
 
 
 def test_blocks_of_both_sides_take_turns_and_inputs_are_staged_by_the_reference_gang() -> None:
-    """As before a block that is timed, so that GPUs must switch contexts."""
+    """A block that is timed has the same staging before it, so that GPUs must switch contexts."""
     gangs = Gangs("cpu")
     gangs.overhead()
     many = MANY_CALLS["cpu"]

@@ -20,7 +20,7 @@ class DeadlineWatch(Generic[EntryT]):
         queue: The queue.
         deadline_s: Seconds that the clock of an evaluation may run, see `Entry.left_s`; None for no limit.
         unwanted_s: Seconds that an evaluation may take after its last client gave up; None for no limit.
-        end: Called without the queue's lock, with an evaluation whose time is over and the reason.
+        end: Function called without the queue's lock, with an evaluation whose time is over and the reason.
     """
 
     def __init__(

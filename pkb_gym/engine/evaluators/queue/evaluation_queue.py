@@ -31,9 +31,9 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
         begin: Starts an evaluation and returns at once; called with the lock held.
         quotas: Limits of what waits and runs.
         max_answers: Answers that are kept; the least recently requested ones are forgotten first.
-        on_event: Called with each event. A future that it returns for an accepted or joined request is waited for
-            before `submit` and `join` return; an error that it raises for an accepted request refuses it. The answer of
-            a finished evaluation is given when it returns. All events but `finished` come with the lock held.
+        on_event: Function called with each event. A future that it returns for an accepted or joined request is waited
+            for before `submit` and `join` return; an error that it raises for an accepted request refuses it. The
+            answer of a finished evaluation is given when it returns. All events but `finished` come with the lock held.
 
     Attributes:
         changed: Condition of the queue's lock, notified when the clock of an evaluation may have changed.
@@ -112,7 +112,7 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
 
         Args:
             entry: The evaluation, with its id and its clients.
-            answer: Its answer; None for an evaluation that waits again.
+            answer: Answer of the evaluation; None for one that waits again.
             keep: Whether equal requests are answered by the answer.
         """
         with self._lock:
@@ -183,7 +183,7 @@ class EvaluationQueue(Generic[EntryT, AnswerT]):
 
         Args:
             entry: The evaluation.
-            answer: Its answer.
+            answer: Answer of the evaluation.
             keep: Whether equal requests are answered by it, too.
             report: Whether there is an event.
 

@@ -53,7 +53,7 @@ class Quotas:
         Args:
             client: Name of the client.
             queued: Evaluations that wait to begin.
-            waiting: Those of each client.
+            waiting: Waiting evaluations of each client.
 
         Raises:
             ServiceBusy: There are as many as the client, or all clients together, may have.

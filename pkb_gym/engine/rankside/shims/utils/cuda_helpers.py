@@ -34,14 +34,15 @@ def compile_cuda_extension(
     """Builds an extension from CUDA source, and loads it.
 
     Args:
-        name: of the extension.
-        sources: the CUDA source (text, or the path of a .cu file), then C++ source or names of functions to bind.
-        functions: names of functions to bind, or a mapping from names to docstrings. Where there is no C++ source that
+        name: Name of the extension.
+        sources: CUDA source (text, or the path of a .cu file), then C++ source or names of functions to bind.
+        functions: Names of functions to bind, or a mapping from names to docstrings. Where there is no C++ source that
             declares them, the CUDA source defines them.
-        extra_cuda_cflags: for nvcc; -O3 by default.
-        extra_include_paths: folders of headers; those of THUNDERKITTENS_ROOT are added.
-        verbose: whether the build is shown.
-        others: the sources by keyword (`CUDA_KEYWORDS`, `CPP_KEYWORDS`), and what `load_inline` takes (`PASSED_ON`).
+        extra_cuda_cflags: Flags for nvcc; -O3 by default.
+        extra_include_paths: Folders of headers; those of THUNDERKITTENS_ROOT are added.
+        verbose: Whether the build is shown.
+        others: Sources by keyword (`CUDA_KEYWORDS`, `CPP_KEYWORDS`), and further options of `load_inline`
+            (`PASSED_ON`).
 
     Returns:
         The module; the path of the library where the source registers operators (TORCH_LIBRARY) and binds nothing.
