@@ -147,7 +147,7 @@ class PKBEnv(gym.Env[Observation, str]):
         evaluator_registry.check_evaluator(evaluator)
         self.render_mode = render_mode
         self.action_space = action_space()
-        self.observation_space = observation_space()  # type: ignore[assignment]  # Dict says less of its entries
+        self.observation_space = observation_space()  # type: ignore[assignment]  # Dict has a wider type
         self._requested = checked_config(
             {
                 "device": device,

@@ -84,7 +84,7 @@ def register_all() -> None:
         _register_problem(names.env_id, names.name)
     _register_problem("PKB/Path-v0", "")
     for folder in own_folders():
-        if folder.name:  # a broken one says why when it is made
+        if folder.name:  # a broken one raises its error when it is made
             _register_problem(f"PKB/{folder.name}-v0", folder.name)
     _register("PKB/Suite-v0", "pkb_gym.envs.suite:SuiteEnv", "pkb_gym.envs.vector:SuiteVectorEnv", {})
     for names in problems:

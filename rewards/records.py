@@ -159,7 +159,7 @@ def _cut(text: str) -> str:
 
 def _fields(kind: type[Recorded]) -> tuple[Field[object], ...]:
     try:
-        return fields(kind)  # type: ignore[arg-type]  # all but mistakes are dataclasses, as the next lines say
+        return fields(kind)  # type: ignore[arg-type]  # all but mistakes are dataclasses, as the next lines ensure
     except TypeError:
         raise ConfigError(f"{kind.__name__} cannot be recorded: it must be a dataclass") from None
 

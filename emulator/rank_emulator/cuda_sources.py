@@ -22,7 +22,7 @@ FLAGS = (
     "-cudart=none",  # the emulator has a runtime of its own, which is there before the library is loaded
     "-Xlinker=-z,now",  # loading the library names the first symbol that the runtime lacks
     "-Xcompiler=-fno-gnu-unique",  # each rank has its own copy of every variable
-    "-O1",  # of the host's code alone, whose time nobody measures; GPU code is optimised whatever this says
+    "-O1",  # of the host's code alone, whose time nobody measures; GPU code is optimised at any level
 )
 """Options that a source for emulated GPUs needs."""
 

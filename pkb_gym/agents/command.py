@@ -192,7 +192,7 @@ class CommandAgent:
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """A conversation as one text: the first messages as they are, later ones below a line that says whose they are."""
+    """A conversation as one text: the first messages as they are, later ones below a line that names the author."""
     parts: list[str] = []
     for message in messages:
         if message.role == "assistant":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.evaluator import Evaluator
 
 PIPE_WIDTH = 120
-"""Columns where the output is no terminal, and COLUMNS does not say."""
+"""Columns where the output is no terminal, and COLUMNS is not set."""
 
 PROSE_WIDTH = 24
 """Columns that prose in a table has at least."""

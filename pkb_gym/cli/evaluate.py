@@ -140,7 +140,7 @@ def _print(args: argparse.Namespace, session: Session, problem: Problem, feedbac
 
 
 def write_trace(path: Path, feedback: Feedback) -> None:
-    """Writes the timeline, or says that there is none.
+    """Writes the timeline, or reports that there is none.
 
     Raises:
         ConfigError: the file cannot be written.

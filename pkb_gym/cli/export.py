@@ -34,7 +34,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     export = add_parser(
         commands,
         "export",
-        run_counts,  # until the kind of data set says what to run
+        run_counts,  # until the kind of data set is known
         summary="Write data sets: prompts, a corpus of judged conversations, results, and tasks for Harbor.",
         example=f"{PROMPTS_EXAMPLE}\n{CORPUS_EXAMPLE}\n{RESULTS_EXAMPLE}\n{HARBOR_EXAMPLE}\n{COUNTS_EXAMPLE}",
     )

@@ -34,7 +34,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "new",
         run,
-        summary="Write a starter for a problem: a naive kernel that is right, with comments that say where to go next.",
+        summary="Write a starter for a problem: a naive kernel that is right, with comments on the next steps.",
         example=EXAMPLE,
     )
     parser.add_argument("problem", metavar="NAME", help=PROBLEM_HELP)
@@ -72,7 +72,7 @@ def _take_options_anywhere(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # every command has this signature
-    """Writes the starter and says how to go on.
+    """Writes the starter and prints the next steps.
 
     Raises:
         PkbError: no such problem, FILE exists or cannot be written, or does not end as the language's files do.

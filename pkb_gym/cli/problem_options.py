@@ -1,4 +1,4 @@
-"""Options that say which problem, or where one of your own lies; imports no more than `pkb list` needs."""
+"""Options that choose a problem, or the folder of one of your own; imports no more than `pkb list` needs."""
 
 from __future__ import annotations
 

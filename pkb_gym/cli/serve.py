@@ -215,7 +215,7 @@ def _clients(args: argparse.Namespace) -> tuple[Clients, Path]:
             raise ConfigError("--token-file is for one client and --clients for several: choose one of them")
         return Clients.read(args.clients), args.clients.absolute()
     if args.token_file is None and not is_loopback(args.host):
-        raise ConfigError(f"--host {args.host} can be reached from other machines: say --token-file FILE as well")
+        raise ConfigError(f"--host {args.host} can be reached from other machines: add --token-file FILE")
     token_file = (args.token_file or env_vars.cache_dir() / "serve-token").absolute()
     return Clients.sole(read_or_make_token(token_file)), token_file
 

@@ -1,6 +1,6 @@
 """Mistakes that authors of kernels make, as edits of a right source.
 
-An edit that applies need not do harm. Whether a source is broken is for the evaluator to say. Waits are found by the
+An edit that applies need not do harm. Whether a source is broken is for the evaluator to judge. Waits are found by the
 comments that `pkb_gym.kernels.meetings` gives them.
 """
 

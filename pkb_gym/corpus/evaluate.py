@@ -19,7 +19,7 @@ from pkb_gym.problems.catalogue import find_problem
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """Limits of each evaluation, beside what the task says.
+    """Limits of each evaluation, beside those of the task.
 
     Attributes:
         timing_budget_s: Time after which timing ends, in seconds.

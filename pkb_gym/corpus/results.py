@@ -12,7 +12,7 @@ from pkb_gym.engine.records.attempt import Attempt
 
 
 class ResultRow(TypedDict):
-    """One row of `pkb export results`; `cards.COLUMNS` says what the columns hold."""
+    """One row of `pkb export results`; `cards.COLUMNS` describes the columns."""
 
     problem: str
     agent: str | None

@@ -45,7 +45,7 @@ class TaskWorkload:
 
 
 class TaskRow(TypedDict):
-    """The columns that say which task a row is about."""
+    """The columns that identify the task of a row."""
 
     problem: str
     language: str
@@ -229,7 +229,7 @@ def train_problems(requested: Sequence[str], language: str) -> list[Problem]:
         language: Language of the families.
 
     Raises:
-        ConfigError: one of them belongs to the test part: what is trained on it says nothing of the others.
+        ConfigError: one of them belongs to the test part: results of training on it are no evidence on the others.
         ProblemNotFound: there is none of that name.
     """
     from pkb_gym.kernels import CORPUS_FAMILIES

@@ -55,7 +55,7 @@ class Family:
         knobs: Values of each knob, the plainest first; a mapping gives the text of each value.
         template: Text whose places are the names of knobs and of `pieces`.
         pieces: Function from one value of each knob to the text of further places.
-        makes_sense: Function that says whether a combination of values is of use; others are left out.
+        makes_sense: Predicate of useful combinations of values; others are left out.
         idea: Sentence without a full stop about the plainest kernel; may be empty.
     """
 

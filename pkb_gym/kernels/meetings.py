@@ -1,6 +1,6 @@
 """Pieces of text by which ranks wait for each other: at the beginning of a call, on its way, and at its end.
 
-Comments say what each wait is for. `pkb_gym.corpus.breakages` finds the waits by these comments.
+Comments give the purpose of each wait. `pkb_gym.corpus.breakages` finds the waits by these comments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Means with their uncertainty: values of one cluster (a problem, say) are no independent evidence."""
+"""Means with their uncertainty: values of one cluster, such as a problem, are no independent evidence."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def mean_log_speedup(results: AgentResults, baseline: TimedBaseline = "eager") -
 
         m = mean over right samples of ln(speedup),    exp(m) is the geometric mean
 
-    It says nothing of samples that are wrong, so an agent that solves only easy problems can lead it: read it beside
+    It ignores samples that are wrong, so an agent that solves only easy problems can lead it: read it beside
     pass@k. Source: Fleming, Wallace, How Not to Lie With Statistics, CACM 29 (1986): the geometric mean is the one that
     does not depend on which of two machines is the reference.
     """

@@ -14,7 +14,7 @@ from pkb_gym.engine.support.printable import printable
 from pkb_gym.metrics.results import last_of_each
 
 NAMELESS_STEMS = ("results", "attempts")
-"""Names of files that say nothing of who wrote the kernels: their folder's name does."""
+"""Names of files that do not identify the author of the kernels, as their folder's name does."""
 
 
 @dataclass(frozen=True)

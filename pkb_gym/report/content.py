@@ -134,7 +134,7 @@ def _notes(agents: Sequence[AgentFigures], settings: Sequence[Setting]) -> tuple
     if len({(setting.hardware, setting.device, setting.protocol) for setting in settings}) > 1:
         notes.append("Results come from several machines, devices or protocols: their speedups do not compare.")
     if {setting.device for setting in settings} == {"cpu"}:
-        notes.append("All kernels ran on the CPU: speedups say nothing of GPUs, and nothing of the published rows.")
+        notes.append("All kernels ran on the CPU: speedups do not carry over to GPUs or to the published rows.")
     for each in agents:
         if each.unjudged:
             notes.append(

@@ -40,7 +40,7 @@ def page_html(content: ReportContent, attempts: Sequence[Attempt], max_bytes: in
     Args:
         content: Figures and tables.
         attempts: Attempts whose details are shown.
-        max_bytes: Size of the page; details of attempts are left out until it is kept, and the page says so.
+        max_bytes: Size of the page; details of attempts are left out until it is kept, with a note on the page.
 
     Raises:
         ConfigError: a library of the extra `report` is missing, or tables and pictures alone are larger.

@@ -264,7 +264,7 @@ def _refuse(request: Request, error: Exception, clients: Clients) -> Response:
         message = f"{request.method} {request.url.path}: {error.detail}"
     else:
         status, kind = 500, "InfrastructureError"
-        message = "the service failed at this; its log says why"
+        message = "the service failed at this; see its log"
     report = ErrorReport(error=kind, message=clients.hide_tokens(message))
     headers = {"Retry-After": str(RETRY_S)} if status == 429 else None
     return Response(report.model_dump_json(), status, headers, media_type="application/json")

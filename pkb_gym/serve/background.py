@@ -171,7 +171,7 @@ class BackgroundEvaluator:
             try:
                 line = read_ready(ready, START_S)
             except (TimeoutError, ValueError) as error:
-                raise InfrastructureError(f"no background evaluator listens: {error}; {log} says more") from None
+                raise InfrastructureError(f"no background evaluator listens: {error}; see {log}") from None
             if line is None:
                 raise InfrastructureError(
                     f"no background evaluator could be started (--fresh does without one): {_log_tail(log)}"

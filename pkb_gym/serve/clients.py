@@ -93,7 +93,7 @@ class Clients:
     def authorized(self, header: bytes) -> Client | None:
         """The client of an Authorization header; None where its token is unknown.
 
-        Every token is compared in constant time, so that the time says nothing of which one is near.
+        Every token is compared in constant time, so that the time does not reveal which one is near.
         """
         found = None
         for client, token in self.tokens:

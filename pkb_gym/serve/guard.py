@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 16 * MAX_SOURCE_BYTES
-"""Of a submission. A source may be too long, which its feedback then says, and JSON spends up to six bytes on a
+"""Of a submission. A source may be too long, which its feedback then reports, and JSON spends up to six bytes on a
 character."""
 
 MAX_OTHER_BODY_BYTES = 4096
@@ -87,7 +87,7 @@ def _announced_bytes(headers: dict[bytes, bytes]) -> int:
 
 
 async def _read(receive: Receive, limit: int) -> bytes | None:
-    """The whole body; None as soon as it is too large, whatever its headers say."""
+    """The whole body; None as soon as it is too large, whatever its headers declare."""
     parts: list[bytes] = []
     nbytes = 0
     while True:

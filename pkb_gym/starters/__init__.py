@@ -1,4 +1,4 @@
-"""Sources to begin with: for each problem and language one that is right, naive, and says where to go next.
+"""Sources to begin with: for each problem and language one that is right, naive, and names the next steps.
 
 `make_starter` writes them: native kernels where a naive one is known or can be made, else the reference's own steps.
 """

@@ -125,7 +125,7 @@ def test_clients_and_a_log(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--host", "0.0.0.0"], "--host 0.0.0.0 can be reached from other machines: say --token-file FILE as well"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0 can be reached from other machines: add --token-file FILE"),
         (["--port", "99999"], "cannot listen on port 99999: expected 0 (any that is free) to 65535"),
         (["--host", "300.1.1.1", "--token-file", "FILE"], "cannot listen on 300.1.1.1, port 0"),
         (["--token-file", "SHORT"], "expected one word of at least 16 ASCII characters"),

@@ -281,7 +281,7 @@ std::string describe(const Finding& finding) {
     case FindingKind::kMisaligned: return "misaligned: " + name_of(finding.second) + " of " + bytes;
     case FindingKind::kDivergentBarrier:
       return "divergent barrier: `" + finding.second.what + "`" + place_of(finding.second) + " of " + rank_text(finding.second) +
-             " is executed by a part of a warp: let all of its threads come to it together";
+             " is executed by a part of a warp: let all of its threads reach it together";
     case FindingKind::kMbarrierLeak:
       return "mbarrier leak: a block of " + rank_text(finding.second) + " ended before anybody waited for the bytes that `" +
              finding.second.what + "`" + place_of(finding.second) + " announces";

@@ -2,7 +2,7 @@
 
 To launch a kernel costs the same for one small call as for fifty, and a rule launches dozens. So the tensors of calls
 that are alike are taken as one tensor with a dimension more, over which a rule is vectorised (`torch.vmap`) unless it
-says that it cannot be.
+declares that it cannot be.
 """
 
 from __future__ import annotations

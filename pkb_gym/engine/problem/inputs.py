@@ -94,7 +94,7 @@ Drawing: TypeAlias = "Callable[Concatenate[Stream, Arguments], torch.Tensor]"
 
 
 def _names_its_device(draw: Drawing[Arguments]) -> Drawing[Arguments]:
-    """Keeps torch from looking at each call for one that does not say where a tensor is made.
+    """Keeps torch from looking at each call for one that does not name the device of a tensor.
 
     It does so wherever a default device is set, as for inputs on GPUs, and takes as long as a small call itself.
     """

@@ -254,7 +254,7 @@ extern "C" void* pkb_serve_on_gpu(const Script* script, void* mailbox, uint32_t 
   return started(new GpuServer(*script, static_cast<Mailbox*>(mailbox), first_sequence, processor));
 }
 
-// Ends a server; returns how many handovers it served: one more than there are calls, if all came to their end.
+// Ends a server; returns how many handovers it served: one more than there are calls, if all have ended.
 extern "C" int32_t pkb_finish_serving(void* handle) {
   Server* server = static_cast<Server*>(handle);
   const int32_t served = server->finish();

@@ -234,7 +234,7 @@ class ReferenceRank:
             arguments.append([_private(arg, value) for arg, value in zip(problem.args, values, strict=True)])
         seed = self._workload.trial_key(order.trials[0], order.timed).derive_seed("handover", self._rank)
         self._bound = BoundBlock(problem, plan, self._rank, self._heaps.own, calls, arguments, self._solution, seed)
-        self._device.synchronize()  # rules read other ranks' inputs, once the evaluator has heard of all of them
+        self._device.synchronize()  # rules read other ranks' inputs, once the evaluator has all of their replies
         return Ready()
 
     def _block_in_hand(self) -> BoundBlock:

@@ -29,7 +29,7 @@ def uncaught_exception(outputs: Sequence[str]) -> str:
 
 
 def note_on(failure: str) -> str:
-    """What to do about an error whose own words do not say it; empty where there is nothing to say.
+    """The remedy for an error that does not name it itself; empty where none is known.
 
     Args:
         failure: Error that a rank reported.

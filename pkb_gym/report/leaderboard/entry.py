@@ -138,7 +138,7 @@ def _check_version(path: Path, text: bytes) -> None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return  # the validation says where it is no JSON
+        return  # the validation reports where it is no JSON
     version = found.get("schema_version", SCHEMA_VERSION) if isinstance(found, dict) else SCHEMA_VERSION
     if type(version) is int and version != SCHEMA_VERSION:
         raise ConfigError(

@@ -13,7 +13,7 @@
 //   __syncthreads();                  // before the next put()
 //
 // A piece has M = kPoints = 64 R R positions, R = 16 or 8, and filters have at most M taps. z = before + i * piece:
-// multiplied modulo x^M - i, which is what real sequences of 2 M points modulo x^2M + 1 come to, the imaginary part of
+// multiplied modulo x^M - i, which real sequences of 2 M points modulo x^2M + 1 reduce to, the imaginary part of
 // the product is the result. So one complex transform of M points does, and no spectra of two real sequences are taken
 // apart. Frequencies are k + kShift: Z_k = sum over n of z_n exp(-2 pi i n (k + kShift) / M). An inverse transform is
 // the same transform with real and imaginary parts exchanged.

@@ -138,13 +138,13 @@ class Device : public CommData {
     __syncthreads();
   }
 
-  // Signals block b of rank r that this block, the b-th of this rank, has come to a phase (0 .. kMaxPhases-1) of the
+  // Signals block b of rank r that this block, the b-th of this rank, has reached a phase (0 .. kMaxPhases-1) of the
   // call; by one thread, as signal(). Phases grow within a call. At most kMaxBlocks blocks do so.
   __device__ __forceinline__ void signal_block(int phase, int r) const {
     signal(kBlockSlot + block_of_grid() * kMaxRanks + rank, r, epoch * kMaxPhases + uint64_t(phase) + 1);
   }
 
-  // Waits until block b of rank r has come to a phase, by one thread; all blocks of all ranks must be resident at once.
+  // Waits until block b of rank r has reached a phase, by one thread; all blocks of all ranks must be resident at once.
   __device__ __forceinline__ void wait_block(int phase, int r) const {
     wait(kBlockSlot + block_of_grid() * kMaxRanks + r, epoch * kMaxPhases + uint64_t(phase) + 1);
   }
