@@ -1,4 +1,4 @@
-"""How long `pkb run --agent reference` takes over the whole catalogue, from the prompt to its end.
+"""Time of `pkb run --agent reference` over the whole catalogue, from the prompt to its end.
 
 python -m benchmarks.agent_runs
 

@@ -1,4 +1,4 @@
-"""How long a fresh process takes to import the catalogue of all problems.
+"""Time of a fresh process to import the catalogue of all problems.
 
 python -m benchmarks.catalogue
 """

@@ -1,4 +1,4 @@
-"""How long commands of `pkb` take from the prompt to their end, and where the time of a compile goes.
+"""Times of `pkb` commands from the prompt to their end, and the parts of a compile.
 
 python -m benchmarks.command_times
 

@@ -51,7 +51,7 @@ def header() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """How this program was started: without folders of results and compiled files, and other files by name alone."""
+    """The command line of this program, without folders of results and compiled files, with other files by name."""
     words = ["python", *sys.orig_argv[1:]]
     for option in {"--out", "--compiled"} & set(words):
         begin = words.index(option)

@@ -133,7 +133,7 @@ class Measurement:
         return outcome, suspect
 
     def _placed(self, problem: Problem, task: BaselineTask, row: dict[str, Any]) -> dict[str, Any]:
-        """Where both baselines stand to the roofline; nothing where the device's peaks are not known."""
+        """Utilisation of the roofline by both baselines; empty where the device's peaks are not known."""
         if not row:
             return {}
         ranks = range(self._args.world_size)

@@ -296,7 +296,7 @@ def error_text(error: Exception) -> str:
 
 
 def calls_in_block(call_s: float) -> int:
-    """How many calls make a block of about `BLOCK_S`."""
+    """The number of calls in a block of about `BLOCK_S`."""
     return max(1, min(MAX_CALLS, round(BLOCK_S / call_s)))
 
 

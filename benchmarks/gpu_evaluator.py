@@ -1,4 +1,4 @@
-"""How fast and how steady the evaluator itself is on GPUs: throughput, latency, repeatability, interference.
+"""Throughput, latency, repeatability and interference of the evaluator itself on GPUs.
 
 python -m benchmarks.gpu_evaluator [--world-size 4] [--out FOLDER] [--device cpu] [--only PART ...]
     [--problems NAME ...] [--size SIZE]

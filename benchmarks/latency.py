@@ -1,4 +1,4 @@
-"""How long one evaluation takes, from cold and from warm, against starting processes anew each time.
+"""Time of one evaluation, cold and warm, against starting processes anew each time.
 
 python -m benchmarks.latency
 """

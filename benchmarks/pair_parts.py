@@ -1,4 +1,4 @@
-"""Where the time of a pair of blocks goes, by the evaluator's clock: what to make quicker where evaluations take long.
+"""Parts of the time of a pair of blocks, by the evaluator's clock: the places to make slow evaluations quicker.
 
 python -m benchmarks.pair_parts [--device cpu|cuda] [--world-size N] [--size SIZE] [--evaluations N]
 

@@ -1,4 +1,4 @@
-"""Which starters of `pkb new` are right: all problems in every language of the device, at `tiny`.
+"""Correctness of the starters of `pkb new`: all problems in every language of the device, at `tiny`.
 
 A language that a problem has no naive kernel in is left out: its starter is the Python one. On a machine without GPUs,
 `--device cuda` compiles CUDA C++ and imports the others, and that is all.

@@ -13,7 +13,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 EVALUATIONS, EVERY = 200, 20
-"""How many, and how often it is looked."""
+"""Number of evaluations, and of evaluations between two samples of the usage."""
 
 
 def usage() -> dict[str, float]:

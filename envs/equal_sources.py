@@ -1,4 +1,4 @@
-"""Which sources are one and the same to a compiler: those that differ in comments and blanks alone."""
+"""Equality of sources to a compiler: differences in comments and blanks do not count."""
 
 from __future__ import annotations
 

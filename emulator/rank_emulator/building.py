@@ -156,7 +156,7 @@ def _digest(files: Mapping[str, bytes], line: list[str]) -> str:
 
 
 def _processor() -> str:
-    """What -march=native stands for."""
+    """The processor that -march=native stands for."""
     try:
         info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -32,7 +32,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _wanted(named: str) -> str | Path:
-    """What is meant by the argument: the problem of that name, or else the folder."""
+    """The meaning of the argument: the problem of that name, or else the folder."""
     from pkb_gym.problems.catalogue import find_problem
 
     with suppress(ProblemNotFound):

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 MAX_ANSWERS = 1024
 TICK_S = 1.0
 NODES_S = 5.0
-"""How often the nodes of the cluster are counted."""
+"""Pause between two counts of the cluster's nodes, in seconds."""
 
 
 class Pool:

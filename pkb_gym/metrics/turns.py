@@ -30,7 +30,7 @@ class TurnFigures(Record):
 
 
 class Plateau(Record):
-    """Where further turns add nothing more."""
+    """The turn from which further ones add nothing."""
 
     turns: int = Field(ge=1)
     """Turns after which `TurnFigures.area` stays within `tolerance` of its final value."""

@@ -17,7 +17,7 @@ MAX_FAILURES = 3
 """Infrastructure failures in a row after which an evaluator is taken for broken."""
 
 PAUSE_STEP_S = 0.2
-"""How long a pause waits for one evaluator before it looks whether that was replaced, or the pause ended."""
+"""Time in seconds that a pause waits for one evaluator before it checks for a replacement, or for its own end."""
 
 
 class CurrentEvaluator:

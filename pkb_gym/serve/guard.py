@@ -20,7 +20,7 @@ MAX_OTHER_BODY_BYTES = 4096
 """Of any other request: none of them has a body."""
 
 BODY_S = 60.0
-"""How long a body may take to arrive."""
+"""Maximum time in seconds for a body to arrive."""
 
 SUBMISSION = ("POST", "/v1/evaluations")
 DOCS, STATIC = "/docs", "/docs/static"

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 MAX_QUEUED, MAX_BEGUN, MAX_ANSWERS = 1024, 64, 1024
 DEADLINE_S = 300.0
 MAX_BEGINS = 3
-"""How often an evaluation is begun by services that end while they have it in hand."""
+"""Maximum number of starts of an evaluation by services that end while they have it in hand."""
 
 
 class _Abandoned(Exception):

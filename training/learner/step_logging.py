@@ -1,4 +1,4 @@
-"""What happens at the end of each step: its log, and the end of a run whose time or submissions are used up."""
+"""The end of each step: its log, and the end of a run whose time or submissions are used up."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         return GeneratedBatch(output, list(self._episodes()), self.state.global_step, self._late_answers)
 
     def _judged(self, batch: GeneratedBatch) -> Tensors:
-        """What the loss reads, when all evaluations have ended; reported once, however often it is used."""
+        """Inputs of the loss, when all evaluations have ended; reported once, however often they are used."""
         if not batch.is_judged:
             if batch.answers:
                 with self._reward_phase():

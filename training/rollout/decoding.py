@@ -1,4 +1,4 @@
-"""Which way replies are decoded: by CUDA graphs (`graph_decoder`) where the model allows it, else by `generate`."""
+"""The choice of a decoder for replies: CUDA graphs (`graph_decoder`) where the model allows it, else `generate`."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def renew_generator(device: torch.device) -> None:
 
 
 def choice_of(config: Any) -> TokenChoice | None:  # noqa: ANN401  # a GenerationConfig, typed loosely
-    """How a generation config chooses tokens; None where it does so in a way that only `generate` knows."""
+    """The choice of tokens by a generation config; None for a choice that only `generate` supports."""
     if any(getattr(config, name, None) not in (None, plain) for name, plain in PLAIN.items()):
         return None
     if not config.do_sample:

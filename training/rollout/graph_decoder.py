@@ -62,7 +62,7 @@ EVERY_SHORTCUT, NO_SHORTCUT = Shortcuts(), Shortcuts("sdpa", norms=False, shrink
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """How a token is chosen.
+    """The choice of a token.
 
     Attributes:
         temperature: 0 takes the likeliest token.

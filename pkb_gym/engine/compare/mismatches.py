@@ -128,7 +128,7 @@ def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
 
 
 def _unwritten(rank: int, got: torch.Tensor, marks: torch.Tensor) -> int:
-    """How many wrong elements are as before a checked call.
+    """The number of wrong elements that are as before a checked call.
 
     Some are so by chance, where values are drawn bit by bit: single bytes count if all are, and numbers of two bytes if
     there are more than that.
@@ -143,7 +143,7 @@ def _unwritten(rank: int, got: torch.Tensor, marks: torch.Tensor) -> int:
 
 
 def _unchanged(got: torch.Tensor, before: torch.Tensor, marks: torch.Tensor) -> int:
-    """How many wrong elements of an argument are as before the call."""
+    """The number of wrong elements of an argument that are as before the call."""
     from pkb_gym.engine.problem.rules import as_integers
 
     return int((as_integers(got[marks]) == as_integers(before[marks])).sum())

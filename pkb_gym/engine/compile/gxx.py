@@ -42,7 +42,7 @@ LINKER_FLAGS = ("-shared", "-Wl,-z,defs")  # an undefined symbol is an error now
 FLAGS = (*COMPILER_FLAGS, *LINKER_FLAGS)
 
 _OPENMP = re.compile(r"<omp\.h>|\bomp\s+(?:parallel|target|teams)\b")
-"""What needs OpenMP's threads; `omp simd` needs none."""
+"""Pattern of sources that need OpenMP's threads; `omp simd` needs none."""
 
 
 def openmp_flags(source: str) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ _FOLDERS = re.compile(
 """Pattern of folders in front of files whose names suffice. A path is looked at from its beginning alone, once."""
 
 _RED_ZONE = "use-after-poison"
-"""What AddressSanitizer calls an access to memory that the harness has marked: all that belongs to no tensor."""
+"""AddressSanitizer's name for an access to memory that the harness has marked: all that belongs to no tensor."""
 
 _OWN_LINE = re.compile(r"\bkernel\.(?:cpp|cu):\d+")
 

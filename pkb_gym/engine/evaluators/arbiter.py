@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 JUST_TAKEN_S = 0.05
-"""How long after a candidate has taken the devices a gang for later ones may be begun: it is ready when the candidate
-has been checked, about, while one that is begun later would be waited for."""
+"""Time in seconds, after a candidate took the devices, in which a gang for later ones may be begun: it is ready when
+the candidate has been checked, about, while one that is begun later would be waited for."""
 
 
 class DeviceArbiter:

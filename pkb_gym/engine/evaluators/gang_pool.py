@@ -109,7 +109,7 @@ class GangPool:
                     self._zygotes[kind] = Zygote(trusted=kind, preloaded=self._preloaded())
 
     def _preloaded(self) -> bytes | None:
-        """What has collectives wait well on the CPU, and kernels throw quickly; without a compiler both are slower."""
+        """The library for efficient waits of CPU collectives, and quick throws; both are slower without a compiler."""
         try:
             return build_for_host(PRELOADED, self._cache)
         except InfrastructureError:

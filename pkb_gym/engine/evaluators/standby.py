@@ -14,10 +14,10 @@ from pkb_gym.engine.stages.machine_sharing import beside_others_at_once, work_be
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-"""How long refilling rests after a gang could not be prepared."""
+"""Pause of the refilling in seconds after a gang could not be prepared."""
 
 PUT_OFF_S = 0.1
-"""How long it rests where another evaluator of the machine measures."""
+"""Pause in seconds where another evaluator of the machine measures."""
 
 
 class Standby:

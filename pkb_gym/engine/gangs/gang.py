@@ -42,10 +42,10 @@ AFTERMATH_S = 0.05
 """After a first failure, how long to wait for others: the report of the rank that failed first need not come first."""
 
 CAUSE_S = 1.0
-"""How long to wait for the cause where ranks have only complained that another is gone."""
+"""Maximum wait in seconds for the cause where ranks have only reported that another is gone."""
 
 REPORT_S = 10.0
-"""How long to wait for the leader's report on a rank that has ended: on a busy machine it takes its time."""
+"""Maximum wait in seconds for the leader's report on a rank that has ended, which is late on a busy machine."""
 
 TRACE_S = 0.5
 """Time in seconds for ranks that missed a deadline to report their places."""
@@ -351,7 +351,7 @@ class Gang:
         return first_failure(self._ended, self._errors, otherwise)
 
     def _patience_s(self) -> float:
-        """How long to listen after a first failure, by what is known of it so far."""
+        """Seconds to listen after a first failure, by the reports so far."""
         if cause_is_known(self._ended, self._errors):
             return AFTERMATH_S
         return REPORT_S if self.processes.ended() - self._ended.keys() else CAUSE_S

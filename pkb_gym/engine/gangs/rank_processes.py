@@ -22,7 +22,7 @@ from pkb_gym.engine.support.processors import move_to
 END_TIMEOUT_S = 5.0
 
 SAMPLING_S, SAMPLES = 0.1, 10
-"""How long, and how often, ranks that missed a deadline are looked at: do they compute or wait?"""
+"""Time between looks at ranks that missed a deadline, and the number of looks: do they compute or wait?"""
 
 FREEZE_TIMEOUT_S = 20.0
 """Until every thread of a rank has stopped: on a busy machine a thread waits for a processor in order to stop."""

@@ -42,7 +42,7 @@ TRAFFIC_MARGIN = 1.5
 depend on where pages happen to lie: on a virtual machine, measurements minutes apart differed by that factor."""
 
 BYTE_PRODUCTS = 4
-"""How many times as fast as float32 a processor multiplies bytes, which take a quarter of a vector's width (VNNI). A
+"""Speed of a processor's products of bytes over those of float32; bytes take a quarter of a vector's width (VNNI). A
 matrix unit's bytes are twice as fast as its 16-bit factors (AMX)."""
 
 

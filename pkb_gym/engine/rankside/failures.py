@@ -14,7 +14,7 @@ FFI_CALL = "tvm_ffi/cython/"
 HEADERS = "/include/pkb/"
 """In the names of the headers that kernels include."""
 ADDRESS = "0x"
-"""What the name of a function begins with that is not known, such as that of the end of a stack."""
+"""Prefix of the names of unknown functions, such as the end of a stack."""
 KERNELS = ("kernel.cpp", "kernel.cu")
 """Names of native sources, in whatever folder they are compiled."""
 MAX_FRAMES = 6

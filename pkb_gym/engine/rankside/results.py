@@ -156,7 +156,7 @@ class Destination:
 
 
 def value_in_words(value: object) -> str:
-    """What a value is, in words."""
+    """Description of a value, in words."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -62,7 +62,7 @@ class Mismatch(Record):
 
 
 class Race(Record):
-    """How a kernel breaks the call contract; see `docs/native-abi.md`."""
+    """A breach of the call contract by a kernel; see `docs/native-abi.md`."""
 
     kind: Literal[
         "early_read", "early_write", "late_read", "late_output", "missing_wait", "reuse", "unordered", "unknown"

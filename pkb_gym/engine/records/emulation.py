@@ -44,7 +44,7 @@ class DetectedError(Record):
 
 
 class Emulation(Record):
-    """How a candidate ran on emulated GPUs; nothing of it is a time."""
+    """The run of a candidate on emulated GPUs, without any times."""
 
     schedules: tuple[str, ...]
     """Orders of execution of the checked calls, as "policy, seed"; they repeat with the same seed and key."""

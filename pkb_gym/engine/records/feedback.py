@@ -77,7 +77,7 @@ class Failure(StrEnum):
 
 
 class Environment(Record):
-    """Where the evaluation ran."""
+    """The machine and software of the evaluation."""
 
     hardware: str
     """Name of the processor or GPU."""
@@ -132,7 +132,7 @@ class SanitizerReport(Record):
 
 
 class RankProfile(Record):
-    """Where one rank's time went, over the profiled calls: an untrusted rank report, not evidence.
+    """One rank's time by activity, over the profiled calls: an untrusted rank report, not evidence.
 
     On GPUs, `compute_us`, `communication_us`, `waiting_us` and `host_us` add up to the wall time: a moment that fits
     several of them counts as the first.

@@ -54,7 +54,7 @@ class EvaluationRequest(Record):
 
 
 class EvaluationState(Record):
-    """Where an evaluation stands."""
+    """The state of an evaluation."""
 
     id: str
     state: str
@@ -67,7 +67,7 @@ class EvaluationState(Record):
 
 
 class PauseState(Record):
-    """How far a pause has come."""
+    """The state of a pause."""
 
     idle: bool
     """Whether nothing runs on the devices any more."""

@@ -19,8 +19,8 @@ BUSY_GPU_US = 500.0
 """An idle GPU answers in some tens of microseconds; one that is shared gives each process slices of milliseconds."""
 
 BUSY_FOR_S = 0.25
-"""How long a GPU may stay busy before that is held against the candidate: processes of other evaluators that start and
-end are done by then, and a block begins when the GPU is idle."""
+"""Time in seconds that a GPU may stay busy before that is held against the candidate: processes of other evaluators
+that start and end are done by then, and a block begins when the GPU is idle."""
 
 SPIN_CYCLES = 1000
 CACHE_LINE_BYTES = 64

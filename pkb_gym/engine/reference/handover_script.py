@@ -216,7 +216,7 @@ class _Arrivals:
         self._inside.append(np.concatenate([lasting.inside, changing.inside], axis=1).ravel())
 
     def decoys(self, values: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        """What the lines hold before they arrive; poison where the tensor has no other elements.
+        """The content of the lines before they arrive; poison where the tensor has no other elements.
 
         Args:
             values: [lines, LINE_BYTES] of all calls.

@@ -56,7 +56,7 @@ class BlockStaging:
 
 @dataclass(frozen=True)
 class Pace:
-    """How quick the machine is at present.
+    """The present speed of the machine.
 
     Attributes:
         baseline_us: Time of one baseline call, in microseconds.

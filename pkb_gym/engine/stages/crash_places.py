@@ -1,4 +1,4 @@
-"""What ranks leave when they are ended: the lines of the source where they stood, and exceptions that nobody caught."""
+"""The traces of ended ranks: the lines of the source where they stood, and uncaught exceptions."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TIMED_TRIALS = 2
 """Timed trials that are laid out; their sizes differ little."""
 
 VARIATION = 4
-"""Where sizes differ from trial to trial, room is left for sets that are larger by a quarter, the inverse of this."""
+"""Inverse of the room for larger sets, where sizes differ from trial to trial: a quarter."""
 
 GPU_RESERVE_BYTES, CPU_RESERVE_BYTES = 4 << 30, 1 << 30
 """Beside the heaps: contexts of the gangs that stand by, NCCL's buffers, working memory of baseline and rules."""

@@ -14,7 +14,7 @@ from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.race import find_race, late_output
 
 LATE_S = 0.2
-"""How long a gang with wrong outputs may go on, to see whether it was merely late."""
+"""Time in seconds that a gang with wrong outputs may go on, to see whether it was merely late."""
 
 OTHER_PLACES = 3
 """Times that inputs of a wrong timed block are tried elsewhere before they count as wrong everywhere."""

@@ -73,7 +73,7 @@ def measure_overhead(reference: ReferenceGang, candidate: CandidateGang) -> Over
 
 
 def _padding_ns(reference: ReferenceGang, calls: int) -> int:
-    """How much longer a handover takes the GPU than the host."""
+    """Excess of a handover's time on the GPU over its time on the host."""
     plain_ns = reference.run_null_block(RunNullBlock(calls, "none", 0))
     plain_host_ns = reference.host_ns
     served_ns = reference.run_null_block(RunNullBlock(calls, "enqueued", 0))

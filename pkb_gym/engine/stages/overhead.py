@@ -33,12 +33,12 @@ class Overhead:
         return self.gate_us + (calls + 1) * self.baseline_handover_us
 
     def candidate_us(self, calls: int) -> float:
-        """Of a block of the candidate."""
+        """Overhead of a block of the candidate, in microseconds."""
         return self.gate_us + self.context_switch_us + (calls + 1) * self.candidate_handover_us
 
     @classmethod
     def median(cls, measured: Sequence[Overhead]) -> Overhead:
-        """That of several measurements, since other work makes one long."""
+        """The median overhead of several measurements, since other work makes one long."""
         return cls(
             gate_us=statistics.median(one.gate_us for one in measured),
             context_switch_us=statistics.median(one.context_switch_us for one in measured),

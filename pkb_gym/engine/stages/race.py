@@ -26,7 +26,7 @@ MAX_TENSORS = 32
 """The most tensors that are tried one by one, to find the one that was read."""
 
 SEARCHES = 3
-"""How often they are, for one that was read late."""
+"""Number of repetitions, for a tensor that was read late."""
 
 
 def late_output(finished: FinishedBlock) -> Race | None:

@@ -74,7 +74,7 @@ class Interval:
 
 
 def calls_per_block(device: Device, baseline_us: float, candidate_us: float, most: int) -> int:
-    """How many calls a block gets.
+    """The number of calls in a block.
 
     Enough that the faster side's block reaches `TARGET_BLOCK_US`, unless that made the slower side's longer than
     `MAX_BLOCK_US`; never more than `most`, which the memory for fresh inputs allows.
@@ -85,7 +85,7 @@ def calls_per_block(device: Device, baseline_us: float, candidate_us: float, mos
 
 
 def replays_per_block(baseline_us: float) -> int:
-    """How many replays of the captured baseline a block gets: enough to reach `TARGET_BLOCK_US`, at its eager time."""
+    """The number of replays of the captured baseline in a block: enough for `TARGET_BLOCK_US`, at its eager time."""
     return max(1, min(ceil(TARGET_BLOCK_US / max(baseline_us, 0.1)), MAX_REPLAYS))
 
 

@@ -27,7 +27,7 @@ SO_PASSRIGHTS = 83
 """Of linux/socket.h, on the architectures that the system call filter knows."""
 
 IN_FLIGHT_S = 30.0
-"""How long a frame with descriptors waits where its user has as many under way as `ulimit -n` (unix(7), ETOOMANYREFS);
+"""Maximum wait in seconds of a frame with descriptors whose user has `ulimit -n` under way (unix(7), ETOOMANYREFS);
 candidates of the same user may hold some until they end."""
 
 

@@ -319,7 +319,7 @@ class DeviceReport:
 
 @dataclass(frozen=True)
 class ProfileDone(WireMessage):
-    """Where the time of the profiled calls went, by the rank's report.
+    """The time of the profiled calls by activity, as the rank reports it.
 
     Attributes:
         wall_ns: Nanoseconds from the first call to the end of the last.

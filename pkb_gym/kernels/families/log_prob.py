@@ -98,7 +98,7 @@ CHOICES: Choices = {
 
 
 def makes_sense(knobs: Knobs) -> bool:
-    """Who computes everything sends nothing."""
+    """A rank that computes everything sends nothing."""
     return knobs["work"] == "shared" or knobs["send"] == "block"
 
 

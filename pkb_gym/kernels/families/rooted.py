@@ -123,7 +123,7 @@ def cpp_handed_out(mine: str, theirs: str, knobs: Knobs) -> Pieces:
 
 
 def _after_reader(writes: str, each: str, reader: str) -> str:
-    """Who writes into scratch waits until its reader has read what came there two calls ago."""
+    """A writer into scratch waits until its reader has read the data of two calls ago."""
     wait = f"{each}comm.wait(pkb::kMaxRanks + {reader}, comm.epoch - 1);  // {reader} {READ_BEFORE}"
     return fill(PREVIOUS, writes=writes, wait=wait.replace("// int(dst)", "// dst"))
 

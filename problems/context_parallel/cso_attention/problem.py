@@ -151,7 +151,7 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def keys_used(ax: Axes) -> list[int]:
-    """How many rows of each rank are keys of at least one range of queries."""
+    """The number of rows of each rank that are keys of at least one range of queries."""
     merged: list[list[int]] = []
     for first, end in sorted(ax.int_lists("ranges")):
         if merged and first <= merged[-1][1]:

@@ -88,7 +88,7 @@ def attention(
 
 
 def local_attention(make: InputMaker, stream: Stream) -> tuple[torch.Tensor, ...]:
-    """What upstream hands over: output and logsumexp of attention without mask among this rank's own positions."""
+    """The inputs of upstream: output and logsumexp of attention without mask among this rank's own positions."""
     ax = make.ax
     q, k, v, dout = (stream.normal(name) for name in ("q", "k", "v", "dout"))
     return dout, q, k, v, *attention(q, k, v, ax.real_or_none("softmax_scale") or ax.d**-0.5, None)

@@ -30,7 +30,7 @@ CLASSES = 1000
 """At least; of large pools so many that a class has about k / 4 samples."""
 
 PAIRS_AT_ONCE = 2**26
-"""How many similarities, or pairs of a result and a candidate, the check holds at a time."""
+"""Maximum number of similarities, or pairs of a result and a candidate, that the check holds at a time."""
 
 
 def derive(ax: Axes) -> dict[str, int]:
@@ -71,7 +71,7 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def number_of_classes(ax: Axes) -> int:
-    """How many: were the k nearest all of a query's own class, whoever finds it need not look at the other samples."""
+    """The number of classes: were the k nearest all of a query's own class, a search could leave out all others."""
     return max(CLASSES, -(-4 * ax.W * ax.n // ax.k))
 
 

@@ -72,7 +72,7 @@ def published_inputs(make: InputMaker) -> Inputs:
 
 
 def boundary_rows(ax: Axes) -> tuple[int, int]:
-    """How many rows of the neighbours above and below the kernel's steps touch."""
+    """The number of rows of the neighbours above and below that the kernel's steps touch."""
     first = range(-ax.padding, -ax.padding + ax.Ho * ax.stride, ax.stride)
     touched = {row + u for row in first for u in range(ax.kh)}
     return sum(row < 0 for row in touched), sum(row >= ax.Hl for row in touched)

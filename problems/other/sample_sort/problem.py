@@ -26,7 +26,7 @@ PATTERNS = ("normal", "duplicates", "sorted", "shifted", "equal", "skewed", "spe
 
 
 def counts_of(ax: Axes) -> tuple[int, ...]:
-    """How many values each rank holds: the first W counts, or equal shares where one number is given."""
+    """The number of values on each rank: the first W counts, or equal shares where one number is given."""
     return (ax.counts // ax.W,) * ax.W if isinstance(ax["counts"], int) else ax.by_rank("counts")
 
 

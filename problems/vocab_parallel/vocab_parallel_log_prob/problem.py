@@ -30,7 +30,7 @@ BORDER = 4e-3
 """Distance of a bfloat16 running sum from 1 - top_p within which rounding may decide."""
 
 LOGITS_AT_ONCE = 2**24
-"""How many the check sorts at a time."""
+"""Maximum number of elements that the check sorts at a time."""
 
 
 def derive(ax: Axes) -> dict[str, AxisValue]:
