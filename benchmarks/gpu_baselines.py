@@ -34,7 +34,7 @@ PUBLISHED_DEVICE = "NVIDIA H200"
 NAME = "gpu_baselines"
 TASK_DEADLINE_S = 40.0
 MIN_S = 5.0
-"""With less than that left of the budget, no task is begun."""
+"""Minimum budget left in seconds for the start of a task."""
 
 MEASURE_S = 0.25
 

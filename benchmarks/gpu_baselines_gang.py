@@ -18,12 +18,13 @@ from benchmarks.gpu_baselines_records import BaselineOutcome, BaselineTask
 
 START_DEADLINE_S = 120.0
 GRACE_S = 5.0
-"""After the first rank has failed, for the others to fail as well; those that wait for it never would."""
+"""Wait in seconds, after the first rank has failed, for the others to fail as well; those that wait for it never
+would."""
 
 END_S = 20.0
 
 WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
-"""As the published figures were taken, and as some machines demand."""
+"""Environment without NVLink multicast, as for the published figures, and as some machines demand."""
 
 
 def _run_rank(connection: Connection, device: str, rank: int, world_size: int, rendezvous: str) -> None:

@@ -92,7 +92,7 @@ class Rank:
         backend = "nccl" if self._cuda else "gloo"
         dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
         self._control = dist.new_group(backend="gloo")
-        """For agreement between the hosts, beside the baseline's own communication."""
+        """Process group for agreement between the hosts, beside the baseline's own communication."""
         if not self._cuda:
             install()
         self._groups = ProcessGroups(rank)
@@ -174,7 +174,7 @@ class Rank:
     # ---- inputs and arguments ---------------------------------------------------------------------------------------
 
     def _solution(self, path: Path) -> Callable[..., object]:
-        """From its file, where Triton finds the text of its kernels."""
+        """The solution of a file, where Triton finds the text of its kernels."""
         if path not in self._solutions:
             self._solutions[path] = load_module(path, f"reference_{len(self._solutions)}").solution
         return self._solutions[path]

@@ -12,7 +12,7 @@ HALF = 0.5
 """Share of the peak that, as published, over 90 % of the baselines stay below."""
 
 SLOWER = 1.15
-"""Over the published time, from where on a baseline of ours is listed as slower than it should be."""
+"""Ratio to the published time from which a baseline of ours is listed as slower than it should be."""
 
 INPUTS_S = 5.0
 """The longest time that making a problem's inputs may take."""

@@ -23,7 +23,7 @@ from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 WORLD_SIZES = (2, 4)
-"""Of evaluations; gangs and fresh processes are of the largest."""
+"""World sizes of evaluations; gangs and fresh processes are of the largest."""
 REPETITIONS = 10
 IMPORTS = "import torch, torch.distributed"
 

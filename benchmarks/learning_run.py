@@ -45,7 +45,7 @@ from pkb_gym.training.learner.weight_difference import WEIGHTS
 
 NAME = "learning_run"
 SPARE_S = 15.0
-"""Of the time limit, what is left for collecting."""
+"""Part of the time limit, in seconds, that is left for collecting."""
 KEPT = ("*.log", "*.json", "results.jsonl", "parts/*.jsonl", "rollouts.jsonl", "phases.jsonl", "archive.jsonl")
 """Files of a stage's folder that come into the result."""
 
@@ -68,11 +68,11 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Of this run's stages."""
+        """The folder of this run's stages."""
         return Path(self.args.runs)
 
     def stages(self) -> list[Stage]:
-        """In order; see the module."""
+        """The stages in order; see the module."""
         return stages_of(self.args)
 
     def begin(self) -> None:

@@ -21,7 +21,7 @@ STATE = "trainer_state.json"
 
 
 def newest_weights(folder: Path) -> Path:
-    """Of a stage's folder and its checkpoints, the one of the most steps; the folder itself where there is none."""
+    """The folder of the most steps: a checkpoint of a stage, or the stage's own folder where there is none."""
     steps = {
         path: int(json.loads((path / STATE).read_bytes())["global_step"])
         for path in (folder, *folder.glob("checkpoint-*"))

@@ -47,5 +47,5 @@ class PaidForCompiling(Component):
         return min(low, self.compiled), max(high, self.compiled)
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
-        """Those of the value, or "compiled"."""
+        """The parts of the value, or "compiled"."""
         return {"compiled": self.compiled} if was_only_compiled(feedback) else self.value.parts(feedback)

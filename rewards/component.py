@@ -157,12 +157,12 @@ class Scale(Component):
         return None if value is None else self.factor * value
 
     def bounds(self) -> Bounds:
-        """Those of the value, scaled."""
+        """The bounds of the value, scaled."""
         low, high = sorted(self.factor * bound for bound in self.value.bounds())
         return low, high
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
-        """Those of the value, scaled."""
+        """The parts of the value, scaled."""
         return {name: self.factor * part for name, part in self.value.parts(feedback).items()}
 
     def __neg__(self) -> Scale:
@@ -207,7 +207,7 @@ class Sum(Component):
         return sum(lows), sum(highs)
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
-        """Those of all terms; parts of the same name are added."""
+        """The parts of all terms; parts of the same name are added."""
         found: dict[str, float] = {}
         for term in self.terms:
             for name, part in term.parts(feedback).items():
@@ -252,7 +252,7 @@ class Clip(Component):
         return None if value is None else min(self.high, max(self.low, value))
 
     def bounds(self) -> Bounds:
-        """Those of the value, clipped."""
+        """The bounds of the value, clipped."""
         low, high = (min(self.high, max(self.low, bound)) for bound in self.value.bounds())
         return low, high
 
@@ -289,7 +289,7 @@ class Where(Component):
         return min(low, other_low), max(high, other_high)
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
-        """Those of the chosen value."""
+        """The parts of the chosen value."""
         chosen = self._chosen(feedback)
         return {} if chosen is None else chosen.parts(feedback)
 

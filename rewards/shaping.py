@@ -70,7 +70,7 @@ class BestSoFar(Recorded):
         return value_of(self.value, feedback)
 
     def parts(self, feedback: Feedback) -> Mapping[str, float]:
-        """Those of the value."""
+        """The parts of the value."""
         return self.value.parts(feedback) if isinstance(self.value, ItemisedReward) else {}
 
 

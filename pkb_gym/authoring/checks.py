@@ -118,7 +118,7 @@ def check_inputs(problem: Problem) -> str:
 
 
 def check_inputs_differ(problem: Problem) -> str:
-    """Under "robust" no two timed trials, whose sizes are mostly the same, have the same inputs on the first rank.
+    """Checks that no two timed trials of "robust" have the same inputs on the first rank.
 
     Raises:
         DeclarationError: two have.

@@ -19,7 +19,7 @@ from pkb_gym.engine.problem.values import Value
 
 HERE = Path(__file__).resolve().parent
 NOT_APPLICABLE = "pkb check-problem: does not apply"
-"""With which a candidate raises where it would not differ from the reference."""
+"""Error with which a candidate raises where it would not differ from the reference."""
 
 
 @dataclass(frozen=True)

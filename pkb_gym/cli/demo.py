@@ -29,7 +29,8 @@ JOBS = 2
 """Evaluations side by side before anything is timed."""
 
 CONFIG = EvalConfig(device="cpu", world_size=2, size="published", timing_budget_s=1.5)
-"""On the CPU, which every machine has, at a size where moving the data takes longer than gloo's start of a call."""
+"""Configuration on the CPU, which every machine has, at a size where moving the data takes longer than gloo's start of
+a call."""
 
 COMPILE_ONLY = CONFIG.model_copy(update={"until": "compile"})
 

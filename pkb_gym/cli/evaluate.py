@@ -27,7 +27,7 @@ from .watch import changes, saved_texts
 
 KEY_BYTES = 16
 STARTING_COMMAND = "starting the command"
-"""In `Feedback.durations_s`: from the start of the process of `pkb` to the evaluation."""
+"""Entry of `Feedback.durations_s`: the time from the start of the process of `pkb` to the evaluation."""
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
 pkb eval AllReduce - --size M=256,N=512 --until check --json < kernel.cpp
 pkb eval AllReduce kernel.cu --trace timeline.json

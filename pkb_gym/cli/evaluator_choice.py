@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.stages.progress import Progress
 
 ASKING = "asking the evaluator"
-"""In `Feedback.durations_s`: what the answer took beyond what the evaluator accounts for."""
+"""Entry of `Feedback.durations_s`: the time to the answer that the evaluator does not account for."""
 
 
 def add_evaluator_options(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ class RunCounter(TerminalStatus):
         self._runner: Runner | None = None
 
     def watch(self, runner: Runner) -> None:
-        """From now on the counts are those of this runner."""
+        """Takes the counts from this runner from now on."""
         self._runner = runner
 
     def attempted(self, _attempt: Attempt) -> None:

@@ -33,10 +33,12 @@ EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C, idle or with its parent, 2 wron
 NEEDS = ("fastapi", "fastapi_offline", "prometheus_client", "structlog", "uvicorn")
 KEY_BYTES = 16
 UNWANTED_S = 2.0
-"""On a socket: the time left to an evaluation once its command was interrupted; then its ranks are ended."""
+"""Time in seconds, on a socket, that is left to an evaluation once its command was interrupted; then its ranks are
+ended."""
 
 STANDBY_GANGS = 1
-"""On a socket: memory of GPUs is not kept from others for the second of two commands in a row."""
+"""Number of standby gangs on a socket: memory of GPUs is not kept from others for the second of two commands in a
+row."""
 
 SOCKET_ANSWERS = 32
 """Kept on a socket, where no request joins an earlier one; a traced one has megabytes."""

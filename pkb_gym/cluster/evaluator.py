@@ -44,7 +44,7 @@ ON_HEAD = "node:__internal_head__"
 """Resource of the head alone: without that node there is no cluster, so no other node takes the pool with it."""
 
 MAX_CALLS = 100_000
-"""Of clients, that may wait at the pool at the same time."""
+"""Maximum number of clients' calls that may wait at the pool at the same time."""
 
 
 class _PoolLost(Exception):

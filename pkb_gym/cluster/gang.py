@@ -22,7 +22,7 @@ COMPILING = frozenset({Stage.STATIC.value, Stage.COMPILE.value})
 """Not reported: the compile task has done it before, and here the artifact is found."""
 
 MORE_THREADS = 4
-"""Of the actor beyond those that evaluate: for `cancel` and `ready`."""
+"""Threads of the actor beyond those that evaluate: for `cancel` and `ready`."""
 
 
 class GangActor:

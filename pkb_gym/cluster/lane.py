@@ -49,7 +49,7 @@ class ReadyGang:
 
 @dataclass
 class GangCounts:
-    """Over all lanes of a pool."""
+    """Counts over all lanes of a pool."""
 
     started: int = 0
     lost: int = 0

@@ -14,7 +14,7 @@ from pkb_gym.engine.records.service import ErrorReport, EvaluationRequest
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 Purpose = Literal["shared", "exclusive"]
-"""Of a gang: to check beside others, or to time and profile with its devices for itself."""
+"""Purpose of a gang: to check beside others, or to time and profile with its devices for itself."""
 
 
 class Hello(Record):

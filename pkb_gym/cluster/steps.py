@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_ARTIFACTS = 4096
-"""In the object store; those that were used longest ago are dropped first."""
+"""Maximum number of artifacts in the object store; those that were used longest ago are dropped first."""
 
 MAX_FAULTS = 2
 """Infrastructure failures in a row after which a gang is replaced."""

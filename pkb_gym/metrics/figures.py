@@ -32,7 +32,7 @@ class AtK(Record):
 
     k: int
     estimate: Estimate
-    """Over the problems that have k samples."""
+    """Estimate over the problems that have k samples."""
 
 
 class SpeedFigures(Record):

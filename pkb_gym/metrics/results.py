@@ -83,7 +83,7 @@ class Episodes:
         return len(self.problem)
 
     def best_speedup(self, baseline: TimedBaseline) -> Floats:
-        """Over that baseline."""
+        """Best speedup over that baseline."""
         return self.speedup if baseline == "eager" else self.captured_speedup
 
     def of(self, rows: Bools) -> Episodes:
@@ -116,7 +116,7 @@ class AgentResults:
 
     @classmethod
     def of(cls, agent: str, outcomes: Mapping[Key, AttemptOutcome]) -> Self:
-        """From one outcome for each problem, task, sample and turn."""
+        """The results of an agent, from one outcome for each problem, task, sample and turn."""
         names = tuple(sorted({key[0] for key in outcomes}))
         every_turn, every_episode = _columns(names, outcomes)
         judged = every_episode.is_judged

@@ -41,7 +41,7 @@ class Plateau(Record):
 
 
 def turn_figures(results: AgentResults) -> tuple[TurnFigures, ...]:
-    """For 1, 2, ... turns, up to the longest episode; empty without episodes.
+    """Figures for 1, 2, ... turns, up to the longest episode; empty without episodes.
 
     x_t = mean over problems of the best so far after t turns
     """

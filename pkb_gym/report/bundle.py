@@ -39,7 +39,7 @@ class Bundle:
 
 
 CHUNK_BYTES = 70
-"""Of the element around a chunk."""
+"""Size of the element around a chunk."""
 
 
 def bundle_of(attempts: Sequence[Attempt], max_bytes: int) -> Bundle:

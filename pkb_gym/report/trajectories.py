@@ -21,7 +21,7 @@ SOURCE_CHARS, LOG_CHARS, REPLY_CHARS = 200_000, 20_000, 20_000
 """Longer texts are cut in the middle."""
 
 MAX_EVENTS = 400
-"""Of a timeline on GPUs."""
+"""Maximum number of events of a timeline on GPUs."""
 
 
 class MismatchPicture(Record):

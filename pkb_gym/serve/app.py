@@ -69,7 +69,7 @@ REFUSALS = {
 """HTTP status -> reason, for the description."""
 
 RETRY_S = 1
-"""In the header of a 429: when to ask again."""
+"""Seconds until the next try, in the header of a 429."""
 
 FROM_HERE_ALONE = "default-src 'self' 'unsafe-inline'; img-src 'self' data:"
 """Content-Security-Policy of the page: a browser loads nothing from elsewhere."""

@@ -36,7 +36,7 @@ from pkb_gym.serve.token import read_or_make_token
 from pkb_gym.serve.user_socket import listener_pid, private_folder
 
 STARTING = "starting the evaluator"
-"""In `Feedback.durations_s`: until a background evaluator answers."""
+"""Entry of `Feedback.durations_s`: the time until a background evaluator answers."""
 
 START_S = 60.0
 STOP_S = 10.0

@@ -18,7 +18,7 @@ from pkb_gym.engine.records.base import Record
 from pkb_gym.serve.token import check_token
 
 HIDDEN = "[token]"
-"""In place of a token, in every text that leaves the service."""
+"""Text in place of a token, in every text that leaves the service."""
 
 NAME = r"[A-Za-z0-9_.-]{1,64}"
 OPEN_TO_OTHERS = 0o077

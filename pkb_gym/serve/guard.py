@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES = 16 * MAX_SOURCE_BYTES
-"""Of a submission. A source may be too long, which its feedback then reports, and JSON spends up to six bytes on a
-character."""
+"""Maximum size of a submission. A source may be too long, which its feedback then reports, and JSON spends up to six
+bytes on a character."""
 
 MAX_OTHER_BODY_BYTES = 4096
-"""Of any other request: none of them has a body."""
+"""Maximum size of any other request: none of them has a body."""
 
 BODY_S = 60.0
 """Maximum time in seconds for a body to arrive."""
@@ -30,7 +30,7 @@ OPEN_PATHS = frozenset(
 )
 
 CLIENT = "pkb_client"
-"""In the scope of a request: the `Client` whose token it carries; absent on open paths."""
+"""Key in the scope of a request: the `Client` whose token it carries; absent on open paths."""
 
 
 class Guard:

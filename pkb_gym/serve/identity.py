@@ -16,7 +16,7 @@ from pkb_gym.engine.support.problem_folders import problem_folders
 
 PACKAGE = Path(pkb_gym.__file__).resolve().parent
 PARTS = ("engine", "problems", "serve", "cli")
-"""Of the package, that an evaluator runs."""
+"""Parts of the package that an evaluator runs."""
 
 COMPILERS = ("g++", "nvcc", "bwrap")
 DIGITS = 12

@@ -21,7 +21,7 @@ TIMES_DECLARED, ANYWAY = 64, 1 << 14
 in any case. Laying out an evaluation takes time and memory that grow with some numbers, before its memory is known."""
 
 MAX_NUMBERS = 10_000
-"""In one size, lists included."""
+"""Maximum count of numbers in one size, lists included."""
 
 MAX_TRIALS = 1000
 

@@ -193,7 +193,7 @@ class RolloutGRPOTrainer(ResumableGRPOTrainer):
         images: object,  # noqa: ARG002
         multimodal_fields: object,  # noqa: ARG002
     ) -> tuple[list[list[int]], list[list[Message]], list[list[int]], list[list[float]] | None, int, int, list[Any]]:
-        """In place of TRL's, see `tool_rounds`; text alone."""
+        """Plays tool rounds in place of TRL, see `tool_rounds`; text alone."""
         rollouts = [
             Rollout(prompt, ids, [1] * len(ids), messages, None if logprobs is None else logprobs[row])
             for row, (prompt, ids, messages) in enumerate(zip(prompt_ids, completion_ids, completions, strict=True))

@@ -168,7 +168,7 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         self.accelerator.unwrap_model(self.ref_model).load_state_dict(weights.state_dict())
 
     def _group_advantages(self, records: Sequence[EpisodeRecord], mode: str) -> list[list[list[float]]]:
-        """Of each group, of each of its episodes, the advantages of its turns."""
+        """The advantages of the turns of each episode, for each group."""
         size = self.num_generations if mode == "train" else self.num_generations_eval
         groups = [records[begin : begin + size] for begin in range(0, len(records), size)]
         of_group = self._settings.credit.of_group

@@ -88,7 +88,7 @@ OF_EPISODE: tuple[Returns, ...] = (outcome, best_of_episode, last_of_episode)
 
 @dataclass(frozen=True)
 class Credit:
-    """From the values of a group's turns to their advantages.
+    """Function from the values of a group's turns to their advantages.
 
     Attributes:
         returns: Function from the values of an episode's turns to their returns.

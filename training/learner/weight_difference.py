@@ -54,7 +54,7 @@ class StoredDifference:
 
     @property
     def size(self) -> int:
-        """Of all parts, in bytes."""
+        """The size of all parts, in bytes."""
         return sum(part.stat().st_size for part in self.parts)
 
 

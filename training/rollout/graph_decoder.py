@@ -386,7 +386,7 @@ class GraphDecoder:
         return graph
 
     def _logits(self, batch: _Batch, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Of the last column, of shape (B, V)."""
+        """Logits of the last column, of shape (B, V)."""
         out = self._model(
             input_ids=ids,
             attention_mask=mask,  # of four dimensions, which transformers takes as it is

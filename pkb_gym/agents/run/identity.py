@@ -37,7 +37,7 @@ class RunIdentity(Record):
     style: Style
     """Length of tasks and feedback."""
     reward: str
-    """As `find_reward` takes it."""
+    """Name of the reward, as for `find_reward`."""
     seed: int
     """Seed of inputs and agents."""
     hardware: str | None = None

@@ -20,7 +20,7 @@ MAX_WORDS = 400
 """Characters of all."""
 
 MAX_ELEMENTS = 1 << 22
-"""Of a tensor that is searched for what is not finite."""
+"""Maximum number of elements of a tensor that is searched for what is not finite."""
 
 
 def call_words(problem: Problem, ax: Axes, rank: int, args: Sequence[Mapping[str, Value]]) -> str:

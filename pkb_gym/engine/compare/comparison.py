@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pkb_gym.engine.rankside.devices import AnyHeap
 
 BATCH_BYTES = {"cpu": 1 << 19, "cuda": 256 << 20}
-"""Of each rank's arguments and outputs that are compared together: rules make several copies of them, which on the CPU
-should stay in its caches."""
+"""Size of each rank's arguments and outputs that are compared together: rules make several copies of them, which on the
+CPU should stay in its caches."""
 
 
 def alike(calls: Sequence[Call]) -> Iterator[Sequence[Call]]:

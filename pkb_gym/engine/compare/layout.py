@@ -28,14 +28,14 @@ from pkb_gym.engine.wire.arguments import TensorSlot
 from pkb_gym.engine.wire.orders import Dialect
 
 ALIGNMENT_BYTES = 256
-"""Of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
+"""Alignment of every tensor: a GPU's widest bulk copies ask for 128, and no two tensors share a cache line."""
 
 RED_ZONE_BYTES = 256
 """Behind every tensor and scratch, at least: bytes that no kernel may write to, see `reference/red_zones.py`."""
 
 PAGE_BYTES = 4096
 MAX_GAP_PAGES = 4
-"""Of all gaps between the sets of a block together, for each set."""
+"""Maximum size of all gaps between the sets of a block together, for each set."""
 
 EVERY_TRIAL = "every trial"
 """Key of axes that do not vary."""

@@ -46,7 +46,7 @@ _OPENMP = re.compile(r"<omp\.h>|\bomp\s+(?:parallel|target|teams)\b")
 
 
 def openmp_flags(source: str) -> tuple[str, ...]:
-    """For sources with parallel regions of OpenMP: without it their pragmas are passed over, and its functions missing.
+    """Flags for sources with parallel regions of OpenMP, without which pragmas are ignored and functions missing.
 
     Not for all, since each rank that loads OpenMP's library pays for it.
     """

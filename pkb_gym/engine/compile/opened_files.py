@@ -37,7 +37,7 @@ _HEADER = re.compile(r"(?:\.{1,200}|\.{0,200}[!x]) (\S.*)")
 _GUARDS = "Multiple include guards may be useful for:"
 _ASSEMBLER = re.compile(r"(/[^:]+):(?: Assembler messages:|\d+: (?:Error|Warning|Info):)")
 _LOCATION = re.compile(r"(.+?):\d+:(?:\d+:)? ")
-"""At the beginning of a message; lines of the file, which the compiler opens by that name, follow indented."""
+"""Pattern of the beginning of a message; lines of the file, which the compiler opens by that name, follow indented."""
 
 _TEMPORARY = re.compile(r"(?:.*/)?(?:cc\w+\.(?:s|o)|tmpxft_[\w.-]+)")
 """Names that g++ and nvcc give to their own."""

@@ -26,7 +26,7 @@ BUILD = Confinement(memory_bytes=6 << 30, file_bytes=256 << 20, allow_processes=
 
 
 EXTENSION_KEY = re.compile(r"[\w.-]{1,100}:[0-9a-f]{16}")
-"""Of an extension, as `rankside.extensions.Recorder` makes it; it also names memory files, which have limits."""
+"""Key of an extension, as `rankside.extensions.Recorder` makes it; it also names memory files, which have limits."""
 
 
 def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeout_s: float) -> Artifact:

@@ -42,10 +42,10 @@ exec 3<&0
 """Its standard input ends with the evaluator, and so does everything it started; $6 is a folder to be removed then."""
 
 _STARTED = b"started"
-"""In place of the result until there is one: the sandbox stands, and what fails from now on is the command."""
+"""Content in place of the result until there is one: the sandbox stands, and what fails from now on is the command."""
 
 PROGRAMS = ("sh", "g++", "ld", "as", "c++filt", "cat")
-"""Of the system, that are run."""
+"""Programs of the system that are run."""
 
 _LIMITED = ("sh", "-c", _SCRIPT, "sh")
 

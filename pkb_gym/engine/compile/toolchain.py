@@ -21,8 +21,8 @@ EXPORTED = "__tvm_ffi_solution"
 """Symbol that TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, ...) makes."""
 
 DEBUG_INFORMATION = ("-gdwarf-4", "-g1")
-"""Of g++: lines for reports of crashes; the machine code is the same. addr2line of binutils 2.40 names wrong files of
-DWARF 5."""
+"""Flags of g++ for debug information: lines for reports of crashes; the machine code is the same. addr2line of binutils
+2.40 names wrong files of DWARF 5."""
 
 MAX_SYMBOLS, MAX_NAME_BYTES = 20_000, 8 << 20
 

@@ -25,7 +25,7 @@ class PolledState(Protocol):
 
     @property
     def state(self) -> str:
-        """In a few words."""
+        """The state of the evaluation in a few words."""
 
     @property
     def feedback(self) -> object | None:

@@ -157,7 +157,7 @@ class CandidateGang:
 
     @property
     def pidfds(self) -> Sequence[int]:
-        """Of each rank."""
+        """Process descriptor of each rank."""
         return self._gang.processes.pidfds
 
     def prepare(self, dialect: Dialect, *, one_queue: bool = False) -> None:

@@ -39,7 +39,7 @@ SEND_TIMEOUT_S = 5.0
 """A rank that does not read what it is sent is stuck; its deadline then passes."""
 
 AFTERMATH_S = 0.05
-"""After a first failure, how long to wait for others: the report of the rank that failed first need not come first."""
+"""Wait in seconds for others after a first failure: the report of the rank that failed first need not come first."""
 
 CAUSE_S = 1.0
 """Maximum wait in seconds for the cause where ranks have only reported that another is gone."""

@@ -26,12 +26,12 @@ class HandoverLibraries:
 
     @property
     def reference_fds(self) -> tuple[int, ...]:
-        """For ranks of reference gangs."""
+        """Descriptors for ranks of reference gangs."""
         return (self._server_fd, *self._rank_fds, *self._sampler_fds)
 
     @property
     def candidate_fds(self) -> tuple[int, ...]:
-        """For ranks of candidates."""
+        """Descriptors for ranks of candidates."""
         return self._rank_fds
 
     def close(self) -> None:

@@ -25,7 +25,8 @@ SAMPLING_S, SAMPLES = 0.1, 10
 """Time between looks at ranks that missed a deadline, and the number of looks: do they compute or wait?"""
 
 FREEZE_TIMEOUT_S = 20.0
-"""Until every thread of a rank has stopped: on a busy machine a thread waits for a processor in order to stop."""
+"""Maximum wait in seconds until every thread of a rank has stopped: on a busy machine a thread waits for a processor in
+order to stop."""
 
 Processors: TypeAlias = Sequence[Sequence[int]]
 """Numbers of processors, for each rank."""

@@ -25,7 +25,8 @@ without pauses take the processor from threads that need it in order to stop."""
 
 
 STOP_AGAIN_S = 1.0
-"""After this SIGSTOP is sent once more: whoever continues processes of this user, as job control does, cancels it."""
+"""Time in seconds after which SIGSTOP is sent once more: whoever continues processes of this user, as job control does,
+cancels it."""
 
 STATES = {"R": "runs or waits for a processor", "S": "sleeps", "D": "is in an uninterruptible call of the kernel"}
 """State letter -> what the thread does."""

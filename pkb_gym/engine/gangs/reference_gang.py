@@ -53,10 +53,11 @@ from pkb_gym.engine.wire.messages import WireMessage
 from pkb_gym.engine.wire.orders import Claims, Dialect, RunNullBlock
 
 TIMEOUT_S = 600.0
-"""Of one order to the reference gang; its code is trusted, so this only ends what has gone wrong."""
+"""Deadline in seconds of one order to the reference gang; its code is trusted, so this only ends what has gone
+wrong."""
 
 SEGMENT_ALIGNMENT_BYTES = 64 << 20
-"""Of device memory: far above what the driver asks for, so that few sizes differ."""
+"""Alignment of device memory: far above what the driver asks for, so that few sizes differ."""
 
 Reply = TypeVar("Reply", bound=WireMessage)
 
@@ -325,7 +326,7 @@ class ReferenceGang:
 
     @contextlib.contextmanager
     def _one_exchange(self) -> Iterator[None]:
-        """For one order with its replies: a gang that is left in the middle of it, as by Ctrl-C, takes no other one."""
+        """Context of one order with its replies: a gang that is left in the middle, as by Ctrl-C, takes no other."""
         if self._rests:
             self._rests = False
             self._gang.processes.thaw()

@@ -34,7 +34,7 @@ DEVICE_LINKS = (
     ("/dev/stderr", "/proc/self/fd/2"),
 )
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN")
-"""For the zygote alone, inside its own user namespace: it gives each gang fresh namespaces."""
+"""Capabilities for the zygote alone, inside its own user namespace: it gives each gang fresh namespaces."""
 
 
 @dataclass(frozen=True)

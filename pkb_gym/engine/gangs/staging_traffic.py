@@ -17,8 +17,8 @@ from pkb_gym.engine.support.pidfds import pid_of
 from pkb_gym.engine.support.processors import on_processors
 
 MIN_BYTES, MAX_BYTES = 4 << 20, 64 << 20
-"""Of a copy. Staging runs other code and reads other data, however little it writes. The largest copy and its source
-are larger than the caches of most processors."""
+"""Size of a copy, in bytes. Staging runs other code and reads other data, however little it writes. The largest copy
+and its source are larger than the caches of most processors."""
 
 
 class StagingTraffic:

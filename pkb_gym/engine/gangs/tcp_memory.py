@@ -17,7 +17,7 @@ from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.feedback import Failure
 
 LOW_SHARE = 0.5
-"""Of the first mark of tcp_mem, from which on a gang's connections are looked at; the kernel acts at the second."""
+"""Share of the first mark of tcp_mem from which a gang's connections are looked at; the kernel acts at the second."""
 
 MAX_RUNNING, MAX_FROZEN = 64, 1
 """Connections with unread data for each rank: during a call, those of several process groups; between calls hardly any,

@@ -36,7 +36,7 @@ MAX_OUTPUT = 2000
 """Bytes that an error quotes of what a zygote wrote last."""
 
 TEMPORARY_BYTES = 256 << 20
-"""Of /tmp and of /dev/shm in each gang."""
+"""Size of /tmp and of /dev/shm in each gang."""
 
 
 class Zygote:

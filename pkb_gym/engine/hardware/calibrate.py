@@ -35,11 +35,12 @@ REPETITIONS = 3
 TIMEOUT_S = 120.0
 
 COMPUTE_MARGIN = 1.1
-"""Over measured arithmetic rates: the clock may rise when the machine is cooler, or less busy, than it was then."""
+"""Margin over measured arithmetic rates: the clock may rise when the machine is cooler, or less busy, than it was
+then."""
 
 TRAFFIC_MARGIN = 1.5
-"""Over measured memory and link rates. Neighbours on the same host take a share that they may give back, and rates
-depend on where pages happen to lie: on a virtual machine, measurements minutes apart differed by that factor."""
+"""Margin over measured memory and link rates. Neighbours on the same host take a share that they may give back, and
+rates depend on where pages happen to lie: on a virtual machine, measurements minutes apart differed by that factor."""
 
 BYTE_PRODUCTS = 4
 """Speed of a processor's products of bytes over those of float32; bytes take a quarter of a vector's width (VNNI). A

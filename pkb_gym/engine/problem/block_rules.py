@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 ROOM_OF_FEW = 2.0
-"""Over the square root of the number of elements: how much more room the norm of few has."""
+"""Additional room for the norm of few elements, over the square root of their number."""
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,14 @@ ROOM = 1.5
 the other, has 1; addends of nine bits on eight ranks, instead of sixteen, have 1.8."""
 
 ROOM_OF_FEW = 4.0
-"""Over the square root of the number of elements: how much more room the norm of few has."""
+"""Additional room for the norm of few elements, over the square root of their number."""
 
 SUM_NORM = "||error|| <= 1.5 times its expectation with one rounding per addition"
 """The second half of the rule in a few words, for the agent."""
 
 
 MAX_EXPONENT = 5
-"""Of the powers of two by which elements differ in size."""
+"""Largest exponent of the powers of two by which elements differ in size."""
 
 
 @dataclass(frozen=True)

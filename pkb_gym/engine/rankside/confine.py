@@ -96,8 +96,9 @@ _SOCKETS = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK to list interfaces; AF_VSOCK for one heeds no network namespace."""
 
 _PROTOCOLS = (0, 1, 6, 15, 17, 20)
-"""Of sockets: the family's own, AF_UNIX by its number, TCP, NETLINK_KOBJECT_UEVENT and NETLINK_RDMA, by which libraries
-look for devices, and UDP. Connections of others, such as MPTCP, are in no list that the evaluator looks at."""
+"""Protocols of sockets: the family's own, AF_UNIX by its number, TCP, NETLINK_KOBJECT_UEVENT and NETLINK_RDMA, by which
+libraries look for devices, and UDP. Connections of others, such as MPTCP, are in no list that the evaluator looks
+at."""
 
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
 """System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""

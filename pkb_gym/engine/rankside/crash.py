@@ -13,7 +13,7 @@ EXPORTED = "__tvm_ffi_solution"
 
 
 def trace_native_code(tracer: str, library: str) -> Callable[[], object]:
-    """From now on, signals that end this process are preceded by a line with the places in the candidate's library.
+    """Makes signals that end this process print a line first, with the places in the candidate's library.
 
     Args:
         tracer: Path of the compiled `debugging/stack_trace.cpp`.
@@ -30,7 +30,7 @@ def trace_native_code(tracer: str, library: str) -> Callable[[], object]:
 
 
 def trace_python_code() -> None:
-    """From now on, signals that end this process are preceded by the interpreter's stack."""
+    """Makes signals that end this process print the interpreter's stack first."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # the FFI library's handler would print the interpreter's own calls
     faulthandler.enable(sys.stderr)
     faulthandler.register(signal.SIGQUIT, sys.stderr, chain=True)

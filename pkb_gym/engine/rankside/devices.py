@@ -81,7 +81,7 @@ class Device(Protocol):
         """Maps the heap that these descriptors name."""
 
     def limit_memory(self, nbytes: int) -> None:
-        """From now on, this process may allocate that much more main memory."""
+        """Limits this process to so much more main memory, in bytes."""
 
     def synchronize(self) -> None:
         """Waits until all that was enqueued is done; raises what went wrong with it."""
@@ -149,8 +149,8 @@ class CpuDevice:
 
 
 KEPT_BYTES = 3 << 30
-"""Of a GPU, what its reference ranks may keep between evaluations, which then need not ask the driver for it: within
-what every evaluation may take beside its heaps (`GPU_RESERVE_BYTES`)."""
+"""Memory of a GPU that its reference ranks may keep between evaluations, which then need not ask the driver for it:
+within what every evaluation may take beside its heaps (`GPU_RESERVE_BYTES`)."""
 
 NO_FLIGHT_RECORDER = {"TORCH_FR_BUFFER_SIZE": "0"}
 """torch's record of past collectives is off: keeping it makes launches slower and their times scatter."""

@@ -10,9 +10,9 @@ from .crash import EXPORTED
 
 HERE = os.path.dirname(__file__)
 FFI_CALL = "tvm_ffi/cython/"
-"""In the names of the files of the FFI library that calls a kernel."""
+"""Part of the names of the files of the FFI library that calls a kernel."""
 HEADERS = "/include/pkb/"
-"""In the names of the headers that kernels include."""
+"""Part of the names of the headers that kernels include."""
 ADDRESS = "0x"
 """Prefix of the names of unknown functions, such as the end of a stack."""
 KERNELS = ("kernel.cpp", "kernel.cu")

@@ -17,7 +17,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 
 _VERSION, _PATH_BENEATH = 1, 1
 _REFER = 1 << 13
-"""To link or rename a file into another folder, which no domain may unless a rule allows it; since version 2."""
+"""Right to link or rename a file into another folder, which no domain may unless a rule allows it; since version 2."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

@@ -181,7 +181,7 @@ class Native:
         return ProfileDone(wall, inside, tuple(slices), usage_since(before), transfers=counted)
 
     def _count(self) -> None:
-        """From now on, `pkb/symm.h` counts what it does."""
+        """Makes `pkb/symm.h` count its operations from now on."""
         self._heap.clear_stats()
         self._comm.stats = self._heap.stats_address
 

@@ -32,7 +32,7 @@ DIALECTS: dict[Language, Dialect] = {"cpp": "native", "cuda": "native", "triton"
 
 
 EMULATED_TIMEOUT_S = 120.0
-"""Of a block of calls: an emulated instruction of a warp takes some hundred nanoseconds."""
+"""Deadline in seconds of a block of calls: an emulated instruction of a warp takes some hundred nanoseconds."""
 
 
 EMULATED_TRIALS = 14

@@ -26,9 +26,10 @@ class DetectedError(Record):
     kind: str
     """Such as "race", "out_of_bounds" or "uninitialised_read"."""
     finding_class: Literal["unsynchronised", "weak_order", "benign"] | None = None
-    """Of a race: no flag or barrier leads from one access to the other ("unsynchronised", which fails); a flag does,
-    without the release, acquire, scope or proxy that PTX asks for ("weak_order", which fails where a schedule shows
-    wrong outputs, and where races are detected strictly); both store the same value ("benign"). None for others."""
+    """Class of a race: no flag or barrier leads from one access to the other ("unsynchronised", which fails); a flag
+    does, without the release, acquire, scope or proxy that PTX asks for ("weak_order", which fails where a schedule
+    shows wrong outputs, and where races are detected strictly); both store the same value ("benign"). None for
+    others."""
     first: str | None = None
     """Line of the earlier access, such as "kernel.cu:12"; None where it is unknown or there is one access."""
     second: str | None = None

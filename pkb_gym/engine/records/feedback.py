@@ -187,7 +187,7 @@ class RankProfile(Record):
     voluntary_switches: int
     """Voluntary context switches over all profiled calls."""
     involuntary_switches: int
-    """Over all profiled calls."""
+    """Involuntary context switches over all profiled calls."""
 
 
 class HotSpot(Record):
@@ -207,7 +207,7 @@ class KernelTime(Record):
     name: str
     """Kernel name as the profiler has it, at most 200 characters."""
     launches: int
-    """Over all profiled calls."""
+    """Number of launches over all profiled calls."""
     mean_us: float
     """Time of one launch on the GPU."""
     share: float
@@ -269,7 +269,7 @@ class Finding(Record):
 
 
 LAST_OUTPUT = "\nlast output:\n"
-"""In a message, between the failure and the end of what the candidate wrote before it."""
+"""Line in a message between the failure and the end of what the candidate wrote before it."""
 
 
 class Feedback(Record):

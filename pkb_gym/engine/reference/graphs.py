@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 WAITED = "called a synchronizing CUDA operation"
-"""In the warnings of torch's `set_sync_debug_mode`."""
+"""Text in the warnings of torch's `set_sync_debug_mode`."""
 
 
 def host_wait(call: Callable[[], object]) -> str | None:

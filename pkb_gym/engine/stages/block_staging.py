@@ -150,7 +150,7 @@ def served(device: Device, orders: Sequence[ServeHandovers], pad_ns: int, stoppe
 
 
 WAITS_ALLOWED = 20
-"""Of a call, for which its deadline allows that a rank is held."""
+"""Number of waits in a call for which its deadline allows that a rank is held."""
 
 
 def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions], pace: Pace) -> float:

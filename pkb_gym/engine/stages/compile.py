@@ -20,7 +20,7 @@ from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.support.printable import printable
 
 ERROR_MARKS = ("error:", "undefined reference", "ptxas fatal")
-"""In the lines of compilers and linkers that name the error."""
+"""Marks in the lines of compilers and linkers that name the error."""
 
 
 def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote: Callable[[], Zygote]) -> Artifact:

@@ -13,7 +13,7 @@ MAX_CALLS = 6
 """The most lines of one rank that are reported, innermost first."""
 
 _UNCAUGHT = re.compile(r"terminate called after throwing an instance of '(.{1,200})'\n  what\(\):  (.{1,500})")
-"""As the C++ library writes it."""
+"""Text of the C++ library for an uncaught exception."""
 
 
 def uncaught_exception(outputs: Sequence[str]) -> str:

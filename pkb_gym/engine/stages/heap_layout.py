@@ -35,7 +35,8 @@ VARIATION = 4
 """Inverse of the room for larger sets, where sizes differ from trial to trial: a quarter."""
 
 GPU_RESERVE_BYTES, CPU_RESERVE_BYTES = 4 << 30, 1 << 30
-"""Beside the heaps: contexts of the gangs that stand by, NCCL's buffers, working memory of baseline and rules."""
+"""Memory beside the heaps: contexts of the gangs that stand by, NCCL's buffers, working memory of baseline and
+rules."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.wire.orders import HandoverKind, RunNullBlock
 
 NULL_BLOCKS = 2
-"""Of each kind and side."""
+"""Number of null blocks of each kind and side."""
 
 FEW_CALLS, MANY_CALLS = 4, {"cpu": 36, "cuda": 260}
 """Null calls of short and of long blocks: what a block costs once, and what each handover costs."""

@@ -29,7 +29,7 @@ class Overhead:
     pad_ns: int
 
     def baseline_us(self, calls: int) -> float:
-        """Of a block of the baseline."""
+        """Overhead of a block of the baseline, in microseconds."""
         return self.gate_us + (calls + 1) * self.baseline_handover_us
 
     def candidate_us(self, calls: int) -> float:

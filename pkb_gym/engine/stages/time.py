@@ -38,7 +38,7 @@ DISTURBED_SHARE, LAST_DISTURBED = 0.25, 2
 waiting for its peers once it has been checked, at whatever call, meets some."""
 
 DELAYED_CALLS = 3
-"""Of a disturbed block, on each rank."""
+"""Number of late calls of a disturbed block, on each rank."""
 
 DELAYS_US = (50, 1000)
 PULSES_US = 20_000
@@ -134,7 +134,7 @@ class _BlockLength:
         self._follow(warm.candidate_us)
 
     def long_enough(self, blocks: list[Block]) -> list[Block]:
-        """Those of the blocks so far that count, the last of which has just been timed."""
+        """The blocks so far that count, the last of which has just been timed."""
         self._follow(blocks[-1].candidate_us)
         return [block for block in blocks if block.calls >= SHORT_BLOCK * self.calls]
 

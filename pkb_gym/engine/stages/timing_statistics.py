@@ -34,8 +34,8 @@ SLOW_SPEEDUP = 0.5
 
 MIN_BLOCKS = 5
 MAX_BLOCKS = {"cpu": 60, "cuda": 16}
-"""Of each side. Fewer than the least let one slow block ruin the interval: more than one resample in forty would
-count a slow block. More of them make the interval narrower, while others wait for the GPUs."""
+"""Number of blocks of each side. Fewer than the least let one slow block ruin the interval: more than one resample in
+forty would count a slow block. More of them make the interval narrower, while others wait for the GPUs."""
 
 TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""

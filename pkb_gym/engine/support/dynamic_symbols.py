@@ -40,7 +40,7 @@ class DynamicSymbols:
         return len(self.entries) // SYMBOL.size
 
     def __iter__(self) -> Iterator[tuple[int, bool]]:
-        """Of each symbol, where its name begins in `names`, and whether the library defines it."""
+        """For each symbol, the offset of its name in `names`, and whether the library defines it."""
         whole = self.entries[: self.count * SYMBOL.size]
         return ((name, section != 0) for name, _, _, section, _, _ in SYMBOL.iter_unpack(whole))
 

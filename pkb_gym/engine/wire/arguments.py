@@ -35,7 +35,7 @@ class TensorSlot:
         return TensorSlot(self.offset + by, self.shape, self.dtype, self.capacity)
 
     def shaped(self, shape: tuple[int, ...]) -> TensorSlot:
-        """With that shape, which the capacity has room for."""
+        """The same tensor with that shape, which the capacity has room for."""
         return TensorSlot(self.offset, shape, self.dtype, self.capacity)
 
 

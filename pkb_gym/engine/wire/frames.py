@@ -24,7 +24,7 @@ MAX_HEAD_BYTES = 8 << 20
 
 MAX_FDS = 64
 SO_PASSRIGHTS = 83
-"""Of linux/socket.h, on the architectures that the system call filter knows."""
+"""Option of linux/socket.h, on the architectures that the system call filter knows."""
 
 IN_FLIGHT_S = 30.0
 """Maximum wait in seconds of a frame with descriptors whose user has `ulimit -n` under way (unix(7), ETOOMANYREFS);
@@ -48,7 +48,7 @@ class Wire:
             self.sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
     def fileno(self) -> int:
-        """For selectors."""
+        """The descriptor, for selectors."""
         return self.sock.fileno()
 
     def send(self, message: WireMessage, raw: bytes = b"", fds: Sequence[int] = ()) -> None:

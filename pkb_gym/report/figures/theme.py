@@ -17,7 +17,7 @@ AGENT_COLOURS = 8
 """Agents beyond them share a colour and have another mark."""
 
 NAME_CHARS = 30
-"""Of a label; longer names would leave no room for the axes."""
+"""Maximum length of a label; longer names would leave no room for the axes."""
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
@@ -50,7 +50,7 @@ PAPER = Theme(
     grid="#d9d9d9",
     agents=("#0072b2", "#d55e00", "#009e73", "#b0568a", "#8a6d00", "#3d8fc7", "#5b4a9f", "#444444"),
 )
-"""For print: white paper. Colours after Okabe and Ito, which people with colour blindness distinguish."""
+"""Theme for print: white paper. Colours after Okabe and Ito, which people with colour blindness distinguish."""
 
 PAGE = Theme(
     ink="#010101",
@@ -58,7 +58,7 @@ PAGE = Theme(
     grid="#030303",
     agents=tuple(f"#04040{agent}" for agent in range(AGENT_COLOURS)),
 )
-"""For a page: stand-ins, in whose place `page_svg` puts the variables of the page's style sheet."""
+"""Theme for a page: stand-ins, in whose place `page_svg` puts the variables of the page's style sheet."""
 
 VARIABLES = {
     PAGE.ink: "var(--ink)",

@@ -44,7 +44,7 @@ class EntryKernel(Record):
     suffix: Literal["cpp", "cu", "py"]
     source_sha256: str = Field(pattern=SHA256)
     speedup: float | None
-    """Over the eager baseline; None where it was not timed."""
+    """Speedup over the eager baseline; None where it was not timed."""
     speedup_low: float | None
     speedup_high: float | None
 
