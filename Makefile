@@ -41,7 +41,7 @@ doors: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.doors $(if $(BEHIND),--behind $(BEHIND) )$(DOORS)
 
 cluster: $(VENV)/.installed-dev
-	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster tests/benchmarks/test_ray_load.py
+	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster benchmarks/tests/test_ray_load.py
 
 emulated: $(VENV)/.installed-dev
 	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulated emulator/tests

@@ -49,7 +49,7 @@ class Finding:
             "weak_order" (a flag does, without the release, acquire, scope or proxy that PTX asks for) or "benign" (both
             store the same value); None for other findings.
         message: One line with both accesses, their source lines, and a remedy.
-        exposure: What a GPU would have to do for the outputs to show a race; None for other findings.
+        exposure: Behaviour of a GPU by which the outputs would show the race; None for other findings.
         first: The earlier access; None where the finding has none.
         second: The later access; None where the finding has none.
         owner: Rank whose memory it is; None where it is unknown.

@@ -34,7 +34,7 @@ class Step:
         reads: Names of its pointers to inputs.
         writes: Names of its pointers to results, which follow those to inputs.
         body: Text for element `i`, where `T` is the element type and `Sum<T>` the type of sums.
-        calls: For each call, the argument, output or host expression of each pointer, and the number of elements.
+        calls: Its calls: the argument, output or host expression of each pointer, and the number of elements.
         values: (type, name, expression of the host) of its further parameters.
     """
 

@@ -178,7 +178,7 @@ class DetectorFinding:
         finding_class: Class of a race ("unsynchronised", "weak_order" or "benign"); None for other findings.
         first, second: Lines of the earlier and the later access, such as "kernel.cu:12"; None where there is no such
             access or its line is unknown.
-        exposure: What a GPU would have to do for outputs to show a race; None for other findings.
+        exposure: Behaviour of a GPU by which outputs would show the race; None for other findings.
     """
 
     kind: str

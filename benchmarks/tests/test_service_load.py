@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import pytest
 
@@ -22,31 +22,14 @@ from benchmarks.service_load import (
     summary,
     tally,
 )
+from benchmarks.tests.scripted_evaluator import ScriptedEvaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
-from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.attempt_file import AttemptFile, read_attempts
-from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.serve.recorder import Recorder
 from pkb_gym.serve.server import HttpServer
-from tests.serve.fake_owner import TOKEN, Owner, Owners, make_service
+from pkb_gym.serve.service import EvaluationService
 
-
-@dataclass
-class NamingOwner(Owner):
-    """Its feedback names the source, as an evaluator's does."""
-
-    def evaluate(self, problem: Problem, source: str, *arguments: object, **options: object) -> Feedback:
-        feedback = super().evaluate(problem, source, *arguments, **options)
-        return feedback.model_copy(update={"source_sha256": source_sha256(source)})
-
-
-class NamingOwners(Owners):
-    def __call__(self) -> Owner:
-        self.opened.append(NamingOwner())
-        return self.opened[-1]
-
-
+TOKEN = "a token of these tests"
 JOBS = [Job(f"speedup {1 + seed % 2}", seed) for seed in range(24)]
 
 
@@ -56,7 +39,7 @@ def found(tmp_path_factory):
     path = tmp_path_factory.mktemp("load") / "results.jsonl"
     with (
         AttemptFile(path, writer="pkb serve", option="--results") as file,
-        make_service(NamingOwners(), recorder=Recorder(results=file)) as service,
+        EvaluationService(ScriptedEvaluator, recorder=Recorder(results=file)) as service,
         HttpServer(service, TOKEN) as server,
     ):
         clients = [RemoteEvaluator(server.url, TOKEN) for _ in range(8)]
@@ -81,9 +64,9 @@ def test_what_is_wrong_is_counted(found):
 
 
 def test_jobs_one_at_a_time_go_to_each_evaluator():
-    owners = Owners()
+    judge = ScriptedEvaluator()
     with (
-        make_service(owners) as service,
+        EvaluationService(lambda: judge) as service,
         HttpServer(service, TOKEN) as server,
         RemoteEvaluator(server.url, TOKEN) as first,
         RemoteEvaluator(server.url, TOKEN) as second,
@@ -91,7 +74,7 @@ def test_jobs_one_at_a_time_go_to_each_evaluator():
         times = one_at_a_time(JOBS[:3], [first, second])
     assert [[job for (job, _), _ in own] for own in times] == [JOBS[:3]] * 2
     assert all(ms > 0 for own in times for _, ms in own)
-    assert len(owners.requested) == 3 and PROBLEM.name == "AllReduce" and CONFIG.until == "check"
+    assert len(judge.requested) == 3 and PROBLEM.name == "AllReduce" and CONFIG.until == "check"
 
 
 NOTHING_WRONG = Tally(jobs=100, lost=0, doubled=0, mixed_up=0, failed=0)
@@ -107,11 +90,11 @@ def test_a_round_counts_its_own_jobs(tmp_path):
     path = tmp_path / "results.jsonl"
     with (
         AttemptFile(path, writer="pkb serve", option="--results") as file,
-        make_service(NamingOwners(), recorder=Recorder(results=file)) as service,
+        EvaluationService(ScriptedEvaluator, recorder=Recorder(results=file)) as service,
         HttpServer(service, TOKEN) as server,
         RemoteEvaluator(server.url, TOKEN) as first,
         RemoteEvaluator(server.url, TOKEN) as second,
-        make_service(NamingOwners()) as without_results,
+        EvaluationService(ScriptedEvaluator) as without_results,
         HttpServer(without_results, TOKEN) as local_server,
         RemoteEvaluator(local_server.url, TOKEN) as local,
     ):

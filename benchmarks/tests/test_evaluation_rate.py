@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks import evaluation_rate
 from benchmarks.evaluation_rate import distinct, main, working_s
+from benchmarks.tests.scripted_evaluator import ScriptedEvaluator
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards.examples import failed, timed
-from tests.envs.fake_evaluator import FakeEvaluator
 
 CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", dtype="bfloat16", language="cpp")
 
@@ -25,7 +25,7 @@ def attempt(source: str | None, seed: int = 0) -> Attempt:
 
 
 def test_every_request_is_judged_once_by_each_number_of_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    evaluator, started = FakeEvaluator(), []
+    evaluator, started = ScriptedEvaluator(), []
     monkeypatch.setenv("PKB_CACHE_DIR", str(tmp_path))
 
     def start(mode: str, _host: object, services: int) -> Mock:
@@ -38,7 +38,7 @@ def test_every_request_is_judged_once_by_each_number_of_services(tmp_path: Path,
     results.write_text("".join(one.to_line() + "\n" for one in attempts))
     main([str(results), "--services", "1", "3", "--kernel-timeout", "4", "--out", str(tmp_path)])
     assert started == [("dedicated", 1), ("dedicated", 3)]
-    assert len(evaluator.requested) == 2 * 3 and {config.timeout_s for _, _, config in evaluator.requested} == {4.0}
+    assert len(evaluator.requested) == 2 * 3 and {config.timeout_s for _, config in evaluator.requested} == {4.0}
     one, three = json.loads((tmp_path / "evaluation_rate.json").read_bytes())["rates"]
     assert (one["services"], three["services"], one["evaluations"]) == (1, 3, 3)
     assert one["verdicts"] == {"passed": 2, "compile_error": 1} and one["other_verdicts"] == 1
