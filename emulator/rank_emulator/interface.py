@@ -17,8 +17,9 @@ class RegionKind(IntEnum):
 
 
 class Outcome(IntEnum):
-    """pkb_emu_outcome: how a run ended."""
+    """pkb_emu_outcome: how a run ended. `CRASHED` is of the whole process, which `batch` alone survives."""
 
+    CRASHED = -1
     OK = 0
     DEADLOCK = 1
     STEP_LIMIT = 2

@@ -1,7 +1,10 @@
 // Libraries of ranks: fat binaries, variables, kernels.
 #include <elf.h>
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
+#include <mutex>
 
 #include "ptx_lexer.h"
 #include "runtime_world.h"
@@ -42,6 +45,22 @@ void each_entry(const void* fat_binary, F f) {
     if (f(entry, at + entry.header_bytes)) return;
     at += entry.header_bytes + entry.bytes;
   }
+}
+
+// A module of this text. The latest few are kept for the ranks and worlds to come: a program of many kernels is read once.
+std::shared_ptr<const PtxModule> parsed(const std::string& text) {
+  struct Parsed {
+    std::string text;
+    std::shared_ptr<const PtxModule> module;
+  };
+  constexpr size_t kKept = 4;
+  static std::mutex mutex;
+  static std::deque<Parsed> latest;
+  const std::lock_guard lock(mutex);
+  auto found = std::find_if(latest.begin(), latest.end(), [&](const Parsed& known) { return known.text == text; });
+  if (found != latest.end()) return found->module;
+  if (latest.size() == kKept) latest.pop_front();
+  return latest.emplace_back(Parsed{text, parse_ptx(text)}).module;
 }
 
 }  // namespace
@@ -109,9 +128,7 @@ LoadedModule* World::load_ptx(RankState& rank, const std::string& text) {
 }
 
 void World::read_ptx(LoadedModule& module, const std::string& text) {
-  auto found = parsed_.find(text);
-  if (found == parsed_.end()) found = parsed_.emplace(text, parse_ptx(text)).first;
-  module.ptx = found->second;
+  module.ptx = parsed(text);
   load_variables(module);
 }
 

@@ -168,7 +168,6 @@ class World {
   std::string stop_;
   int held_arrival_ = -1, early_departure_ = -1;
   std::vector<int> host_order_;
-  std::map<std::string, std::shared_ptr<const PtxModule>, std::less<>> parsed_;
 };
 
 // The PTX in a fat binary (what __cudaRegisterFatBinary is given). Throws PtxError: there is none, or it is compressed.
