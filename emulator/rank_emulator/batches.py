@@ -86,18 +86,18 @@ def batch(
     nothing else: the next run begins in a new one. A world costs about five milliseconds beside its instructions.
 
     An entry of a library is a function `int f(void* const* segments, int rank, int world_size, cudaStream_t stream)`,
-    called on each rank's thread with the addresses of all ranks' segments; another result than 0 fails the run. An entry
-    of PTX is a kernel, launched on each rank; its parameters are the addresses of all ranks' segments as u64, and the
-    rank as u32. Kernels are trusted: they run with the rights of the caller.
+    called on each rank's thread with the addresses of all ranks' segments; another result than 0 fails the run. An
+    entry of PTX is a kernel, launched on each rank; its parameters are the addresses of all ranks' segments as u64, and
+    the rank as u32. Kernels are trusted: they run with the rights of the caller.
 
     Args:
-        make_world: World for a run under a schedule, with the regions and the content of its memory. It is called in the
-            child process.
+        make_world: World for a run under a schedule, with the regions and the content of its memory. It is called in
+            the child process.
         program: Library that `compile_cuda` made, or the text of a PTX module.
         entries: Programs to run, or their names.
         schedules: Orders of execution of entries that name none.
-        inspect: Value of a world whose run has ended, such as a part of its memory as `bytes`. It is called in the child
-            process and must be picklable.
+        inspect: Value of a world whose run has ended, such as a part of its memory as `bytes`. It is called in the
+            child process and must be picklable.
         timeout_s: Wall-clock time of one run in seconds after which its process is ended.
 
     Yields:
@@ -159,7 +159,7 @@ def _run_all(
         try:
             with make_world(schedule) as world:
                 result = _run_one(world, program, entry, schedule, inspect)
-        except Exception:
+        except Exception:  # noqa: BLE001  # raised again in the caller's process
             sender.send(traceback.format_exc())
             return
         sender.send(result)

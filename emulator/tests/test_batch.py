@@ -134,7 +134,7 @@ def test_what_the_caller_gives_may_not_raise(make_world: Callable[[Schedule], Wo
     def inspect(world: World) -> int:
         raise LookupError(f"{world.world_size} ranks")
 
-    with pytest.raises(EmulatorError, match="counts: (?s:.*)LookupError: 2 ranks"):
+    with pytest.raises(EmulatorError, match=r"counts: (?s:.*)LookupError: 2 ranks"):
         list(batch(make_world, library, ["counts"], inspect=inspect))
 
 
