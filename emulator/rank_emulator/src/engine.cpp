@@ -15,9 +15,20 @@ constexpr uint32_t kMostPicks = 2000;     // of one warp in a row, by priority
 }  // namespace
 
 Engine::Engine(const Device& device, int ranks)
-    : device(device), multiprocessors_(size_t(ranks), std::vector<Multiprocessor>(size_t(device.multiprocessors))), executor_(std::make_unique<Executor>(*this)) {}
+    : device(device), multiprocessors_(size_t(ranks), std::vector<Multiprocessor>(size_t(device.multiprocessors))), executor_(std::make_unique<Executor>(*this)) {
+  for (int rank = 0; rank < ranks; ++rank) heaps_.emplace_back(memory, rank);
+}
 
 Engine::~Engine() { clear(); }
+
+std::string Engine::describe_function(uint64_t address, int rank) const {
+  if (address == 0) return "it is null (of an object: a pure virtual function, or none that was constructed)";
+  const auto found = functions_.find(address);
+  if (found == functions_.end()) return "there is no function at this address (" + memory.describe(address) + ")";
+  const auto& [owner, name] = found->second;
+  if (owner != rank) return "the function '" + name + "' is that of rank " + std::to_string(owner) + "; each GPU has function pointers and virtual tables of its own";
+  return "the function '" + name + "' cannot be called by this kernel: it is a kernel, of another library, or not defined";
+}
 
 void Engine::choose(const Choice& choice) {
   choice_ = choice;

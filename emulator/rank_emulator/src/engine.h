@@ -7,8 +7,10 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "heap.h"
 #include "memory.h"
 #include "state.h"
 
@@ -66,6 +68,12 @@ class Engine {
   uint64_t progress = 0;        // grows with each write to memory, barrier, copy: what a deadlock has none of
   uint64_t next_id = 1;
 
+  DeviceHeap& heap(int rank) { return heaps_[size_t(rank)]; }
+  // Functions of all modules, by the address that stands for one in a pointer.
+  void name_function(uint64_t address, int rank, std::string_view name) { functions_[address] = {rank, std::string(name)}; }
+  // What an address is that cannot be called on a rank.
+  std::string describe_function(uint64_t address, int rank) const;
+
   void choose(const Choice& choice);
   const Choice& choice() const { return choice_; }
   std::mt19937_64& random() { return random_; }
@@ -119,6 +127,8 @@ class Engine {
   void run_copies(bool all);
   uint64_t fresh_priority(int rank);
 
+  std::deque<DeviceHeap> heaps_;  // by rank
+  std::unordered_map<uint64_t, std::pair<int, std::string>> functions_;
   Choice choice_;
   std::mt19937_64 random_;
   std::vector<Running> running_;

@@ -136,6 +136,7 @@ void Engine::make_warp(Block& block, uint32_t index) {
   const uint32_t threads = std::min<uint32_t>(block.threads - index * kLanes, kLanes);
   warp.existing = threads == kLanes ? ~0u : (1u << threads) - 1;
   warp.registers = block.registers + warp_bytes * index;
+  warp.frame_bytes = kernel.frame_bytes;
   warp.specials = warp.registers + kernel.frame_bytes;
   warp.local = block.local + uint64_t(kernel.local_bytes) * kLanes * index;
   warp.priority = fresh_priority(launch.rank);

@@ -36,6 +36,10 @@ class Executor {
   void raw_addresses(const Address& address, uint32_t lanes, uint64_t (&to)[kLanes]) const;
   uint64_t shared_address(const Op& op, uint64_t offset, uint32_t bytes, uint32_t alignment) const;
   Space space_of(const Detail& detail, uint64_t address) const;
+  // A place in a lane's frame of local memory.
+  char* local_memory(int lane, uint32_t offset) const { return warp->local + uint64_t(lane) * grid->kernel->local_bytes + offset; }
+  // An argument of a call, of at most 8 bytes.
+  uint64_t argument(const Detail& detail, size_t index, int lane) const;
 
   // ---- control ----
   void branch(const Op& op, uint32_t taken, int target);
@@ -87,11 +91,14 @@ Handler find_bulk_handler(const Instruction& instruction, Detail& detail);
 Handler find_matrix_handler(const Instruction& instruction, Detail& detail);
 Handler find_wgmma_handler(const Instruction& instruction, Detail& detail);
 Handler find_wmma_handler(const Instruction& instruction, Detail& detail);
+Handler find_call_handler(const Instruction& instruction, Detail& detail);
 Handler find_control_handler(const Instruction& instruction, Detail& detail);
 Handler find_misc_handler(const Instruction& instruction, Detail& detail);
 
-// A call of vprintf.
+// Calls of vprintf, malloc and free.
 Step print_call(Executor& x, const Op& op, uint32_t lanes);
+Step allocate_call(Executor& x, const Op& op, uint32_t lanes);
+Step free_call(Executor& x, const Op& op, uint32_t lanes);
 
 // After threads have exited: barriers that waited for them alone complete.
 void recheck_barriers(Engine& engine, Block& block);

@@ -57,7 +57,7 @@ Step move_special(Executor& x, const Op& op, uint32_t lanes) {
   each_lane(lanes, [&](int lane) {
     uint64_t bits = time;
     if (detail.variant == kFrameAddress) {
-      bits = reinterpret_cast<uint64_t>(x.warp->local) + uint64_t(lane) * x.grid->kernel->local_bytes + x.split->local_offset + detail.number;
+      bits = reinterpret_cast<uint64_t>(x.local_memory(lane, x.split->local_offset)) + detail.number;
     } else if (detail.variant == kParameterAddress) {
       bits = reinterpret_cast<uint64_t>(x.grid->parameters.get()) + detail.number;
     }

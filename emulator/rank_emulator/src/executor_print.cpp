@@ -119,20 +119,16 @@ std::string convert(const std::string& format, size_t& i, Arguments& arguments) 
 
 Step print_call(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
-  if (detail.arguments.size() < 2) x.fail(Outcome::kUnknownInstruction, op, 0, "a call of vprintf without its two arguments");
   each_lane(lanes, [&](int lane) {
-    char* const local = x.warp->local + uint64_t(lane) * x.grid->kernel->local_bytes + x.split->local_offset;
-    uint64_t pointers[2];
-    for (int i = 0; i < 2; ++i) std::memcpy(&pointers[i], local + detail.arguments[size_t(i)].offset, 8);
-    const std::string format = text_at(x.engine.memory, pointers[0]);
-    Arguments arguments{x.engine.memory, pointers[1]};
+    const std::string format = text_at(x.engine.memory, x.argument(detail, 0, lane));
+    Arguments arguments{x.engine.memory, x.argument(detail, 1, lane)};
     std::string text;
     for (size_t i = 0; i < format.size();) {
       const char c = format[i++];
       text += c == '%' ? convert(format, i, arguments) : std::string(1, c);
     }
     print(x.grid->launch.rank, text);
-    for (const Variable& result : detail.results) std::memcpy(local + result.offset, &arguments.taken, std::min<size_t>(result.bytes, sizeof arguments.taken));
+    for (const Variable& result : detail.results) std::memcpy(x.local_memory(lane, x.split->local_offset + uint32_t(result.offset)), &arguments.taken, std::min<size_t>(result.bytes, sizeof arguments.taken));
   });
   return Step::kNext;
 }

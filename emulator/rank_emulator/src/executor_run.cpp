@@ -201,7 +201,7 @@ uint32_t Executor::gather(uint32_t members, uint32_t lanes, bool anywhere) {
   if ((lanes & needed) == needed) return lanes;
   uint32_t come = lanes;
   const auto with = [&](const Split& other) {
-    return other.wait == Wait::kWarp && other.members == members && other.code == split->code && (anywhere || other.pc == split->pc);
+    return other.wait == Wait::kWarp && other.members == members && other.code == split->code && (anywhere || (other.pc == split->pc && other.frame_offset == split->frame_offset));
   };
   for (const Split& other : warp->splits) {
     if (&other != split && with(other)) come |= other.lanes;

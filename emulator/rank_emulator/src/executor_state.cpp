@@ -87,7 +87,7 @@ void Executor::raw_addresses(const Address& address, uint32_t lanes, uint64_t (&
       break;
     case Address::kFrameLocal:
       for (int i = 0; i < kLanes; ++i) {
-        to[i] = reinterpret_cast<uint64_t>(warp->local) + uint64_t(i) * grid->kernel->local_bytes + split->local_offset + uint64_t(address.offset);
+        to[i] = reinterpret_cast<uint64_t>(local_memory(i, split->local_offset)) + uint64_t(address.offset);
       }
       break;
     case Address::kParameters:
@@ -148,6 +148,13 @@ Space Executor::space_of(const Detail& detail, uint64_t address) const {
   if (!detail.generic) return detail.space;
   const Extent* const extent = engine.memory.find(address, 1);
   return extent ? extent->space : Space::kGlobal;
+}
+
+uint64_t Executor::argument(const Detail& detail, size_t index, int lane) const {
+  const Variable& variable = detail.arguments[index];
+  uint64_t bits = 0;
+  std::memcpy(&bits, local_memory(lane, split->local_offset + uint32_t(variable.offset)), std::min<uint64_t>(variable.bytes, 8));
+  return bits;
 }
 
 bool Executor::polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {

@@ -18,6 +18,15 @@ const char* interned(std::string_view text) {
   return (found == names.end() ? names.emplace(text).first : found)->c_str();
 }
 
+// Functions that the CUDA toolkit declares and no module defines.
+struct BuiltIn {
+  std::string_view name;
+  Callee callee;
+  size_t arguments;
+};
+constexpr BuiltIn kBuiltIn[] = {{"__assertfail", Callee::kAssertion, 5}, {"vprintf", Callee::kPrint, 2}, {"malloc", Callee::kMalloc, 1},
+                                {"__cuda_syscall_aligned_malloc", Callee::kAlignedMalloc, 2}, {"free", Callee::kFree, 1}};
+
 class FunctionPreparer {
  public:
   FunctionPreparer(const SharedLayout& shared, const SymbolAddress& address_of, const std::map<std::string_view, Code*>& codes, Code& code)
@@ -85,7 +94,7 @@ class FunctionPreparer {
     return true;
   }
 
-  void read_call(const Instruction& instruction, Detail& detail) const {
+  void read_call(const Instruction& instruction, Detail& detail) {
     const auto variables = [&](const Operand& list) {
       std::vector<Variable> found;
       for (const Operand& element : list.elements) {
@@ -98,23 +107,27 @@ class FunctionPreparer {
     for (const Operand& operand : instruction.operands) {
       if (operand.kind == Operand::kVector) {
         (name.empty() ? detail.results : detail.arguments) = variables(operand);
-      } else if (name.empty()) {
-        if (operand.kind != Operand::kSymbol) refuse(instruction, "calls through pointers are not supported");
+      } else if (name.empty()) {  // what follows the arguments is a prototype, or a list of targets
         name = operand.name;
+        if (operand.kind == Operand::kRegister) {
+          detail.calls = Callee::kPointer;
+          places_.add_values(instruction, operand, detail);
+        }
       }
     }
+    if (detail.calls == Callee::kPointer || instruction.guard >= 0) detail.meets = int(&instruction - function_.code.data()) + 1;
+    if (detail.calls == Callee::kPointer) return;
     const auto found = codes_.find(name);
     if (found != codes_.end()) {
       detail.callee = found->second;
       const Function& callee = *found->second->function;
       if (callee.parameters.size() != detail.arguments.size() || callee.results.size() != detail.results.size()) refuse(instruction, "it has other parameters");
-    } else if (name == "__assertfail") {
-      detail.number = 1;
-    } else if (name == "vprintf") {
-      detail.number = 2;
-    } else {
-      refuse(instruction, "there is no function '" + std::string(name) + "'");
+      return;
     }
+    const auto built_in = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn), [&](const BuiltIn& each) { return each.name == name; });
+    if (built_in == std::end(kBuiltIn)) refuse(instruction, "there is no function '" + std::string(name) + "'");
+    if (detail.arguments.size() != built_in->arguments) refuse(instruction, "it has other parameters");
+    detail.calls = built_in->callee;
   }
 
   Op prepare_one(const Instruction& instruction) {
@@ -223,7 +236,7 @@ class FunctionPreparer {
     op.detail = &detail;
     op.form = Form::kHandler;
     op.handler = nullptr;
-    for (const auto find : {find_control_handler, find_memory_handler, find_misc_handler, find_barrier_handler, find_warp_handler,
+    for (const auto find : {find_call_handler, find_control_handler, find_memory_handler, find_misc_handler, find_barrier_handler, find_warp_handler,
                             find_atomic_handler, find_mbarrier_handler, find_copy_handler, find_bulk_handler, find_matrix_handler,
                             find_wgmma_handler, find_wmma_handler}) {
       op.handler = find(instruction, detail);

@@ -15,32 +15,85 @@ void collect_names(const Operand& operand, std::set<std::string_view>& names) {
   for (const Operand& element : operand.elements) collect_names(element, names);
 }
 
-// Functions that a function calls, and those that these call; also the variables that they name.
-void reach(const PtxModule& module, const Function& function, std::vector<const Function*>& reached, std::set<std::string_view>& names) {
-  if (std::find(reached.begin(), reached.end(), &function) != reached.end()) return;
-  reached.push_back(&function);
-  for (const Instruction& instruction : function.code) {
-    for (const Operand& operand : instruction.operands) {
-      collect_names(operand, names);
-      if (instruction.parts[0] != "call") continue;
-      const auto found = module.functions.find(operand.name);
-      if (found != module.functions.end() && found->second.defined) reach(module, found->second, reached, names);
-    }
+// The operand of a call that says what is called; null: the call has none.
+const Operand* called(const Instruction& instruction) {
+  for (const Operand& operand : instruction.operands) {
+    if (operand.kind != Operand::kVector) return &operand;
   }
+  return nullptr;
 }
 
-// Deepest nesting of calls, in bytes of registers and of local memory; recursion counts to a depth of 24.
-std::pair<uint32_t, uint32_t> deepest(const Code& code, int depth) {
-  std::pair<uint32_t, uint32_t> most{0, 0};
-  if (depth < 24) {
-    for (const Detail& detail : code.details) {
-      if (!detail.callee) continue;
-      const auto inner = deepest(*detail.callee, depth + 1);
-      most = {std::max(most.first, inner.first), std::max(most.second, inner.second)};
+// Functions of which pointers can exist: their addresses are initial values of variables, or operands other than a call's.
+std::set<std::string_view> pointed_to(const PtxModule& module) {
+  std::set<std::string_view> names;
+  for (const auto& [key, variable] : module.variables) {
+    for (const auto& address : variable.addresses) names.insert(address.symbol);
+  }
+  for (const auto& [key, function] : module.functions) {
+    for (const Instruction& instruction : function.code) {
+      if (instruction.parts[0] == "call") continue;
+      for (const Operand& operand : instruction.operands) {
+        if (operand.kind == Operand::kSymbol && operand.local < 0) names.insert(operand.name);
+      }
     }
   }
-  return {most.first + code.frame_bytes, most.second + code.local_bytes};
+  std::erase_if(names, [&](std::string_view name) {
+    const auto found = module.functions.find(name);
+    return found == module.functions.end() || !found->second.defined || found->second.is_entry;
+  });
+  return names;
 }
+
+// What a kernel can execute and name: the functions that it calls, directly or through pointers, and those that these call.
+struct Reach {
+  const PtxModule& module;
+  std::vector<const Function*> functions;
+  std::set<std::string_view> names;     // of variables
+  std::set<std::string_view> pointed_to;  // functions that its calls through pointers may reach
+
+  void add(const Function& function) {
+    if (std::find(functions.begin(), functions.end(), &function) != functions.end()) return;
+    functions.push_back(&function);
+    for (const Instruction& instruction : function.code) {
+      for (const Operand& operand : instruction.operands) collect_names(operand, names);
+      const Operand* const to = instruction.parts[0] == "call" ? called(instruction) : nullptr;
+      if (!to) continue;
+      if (to->kind == Operand::kRegister) {
+        if (pointed_to.empty()) pointed_to = emulator::pointed_to(module);
+        for (const auto name : std::set(pointed_to)) add(module.functions.at(name));
+        continue;
+      }
+      const auto found = module.functions.find(to->name);
+      if (found != module.functions.end() && found->second.defined) add(found->second);
+    }
+  }
+};
+
+// Deepest nesting of direct calls, in bytes of registers and of local memory, by the function that it begins with.
+struct Nesting {
+  struct Bytes {
+    uint32_t frame = 0, local = 0;
+    bool is_open = true;  // being computed: a call of it is recursion
+  };
+  std::map<const Code*, Bytes> known;
+  bool nests_freely = false;
+
+  Bytes of(const Code& code) {
+    const auto [found, fresh] = known.try_emplace(&code);
+    if (!fresh) {
+      nests_freely |= found->second.is_open;
+      return found->second;
+    }
+    Bytes most;
+    for (const Detail& detail : code.details) {
+      nests_freely |= detail.calls == Callee::kPointer;
+      if (!detail.callee) continue;
+      const Bytes inner = of(*detail.callee);
+      most = {std::max(most.frame, inner.frame), std::max(most.local, inner.local), false};
+    }
+    return known[&code] = {most.frame + code.frame_bytes, most.local + code.local_bytes, false};
+  }
+};
 
 }  // namespace
 
@@ -71,16 +124,15 @@ std::unique_ptr<Kernel> prepare_kernel(std::shared_ptr<const PtxModule> module, 
   kernel->name = std::string(name);
   kernel->module = module;
   kernel->function = &found->second;
-  std::vector<const Function*> reached;
-  std::set<std::string_view> names;
-  reach(*module, found->second, reached, names);
+  Reach reach{*module, {}, {}, {}};
+  reach.add(found->second);
 
   // Static variables lie in the order of their names, dynamic shared memory after them.
   SharedLayout shared;
   uint64_t at = 0;
   std::vector<const Variable*> dynamic;
   const auto place = [&](const Variable& variable) {
-    if (variable.place != Variable::kShared || !names.contains(variable.name) || shared.offsets.contains(variable.name)) return;
+    if (variable.place != Variable::kShared || !reach.names.contains(variable.name) || shared.offsets.contains(variable.name)) return;
     if (variable.bytes == 0) {
       dynamic.push_back(&variable);
       return;
@@ -90,7 +142,7 @@ std::unique_ptr<Kernel> prepare_kernel(std::shared_ptr<const PtxModule> module, 
     at += variable.bytes;
   };
   for (const auto& [key, variable] : module->variables) place(variable);
-  for (const Function* function : reached) {
+  for (const Function* function : reach.functions) {
     for (const Variable& variable : function->locals) place(variable);
   }
   for (const Variable* variable : dynamic) kernel->dynamic_alignment = std::max(kernel->dynamic_alignment, variable->alignment);
@@ -99,16 +151,24 @@ std::unique_ptr<Kernel> prepare_kernel(std::shared_ptr<const PtxModule> module, 
   kernel->static_shared = uint32_t(at);
 
   std::map<std::string_view, Code*> codes;
-  for (const Function* function : reached) {
+  for (const Function* function : reach.functions) {
     Code& code = kernel->codes.emplace_back();
     code.function = function;
     codes[function->name] = &code;
+    if (reach.pointed_to.contains(function->name)) kernel->code_at[address_of(function->name)] = &code;
   }
   int pressure = 0;
   for (Code& code : kernel->codes) pressure = std::max(pressure, prepare_function(shared, address_of, codes, code));
-  const auto [frame, local] = deepest(kernel->codes.front(), 0);
-  kernel->frame_bytes = frame;
-  kernel->local_bytes = uint32_t(align_up(local, 16));
+  Nesting nesting;
+  const auto deepest = nesting.of(kernel->codes.front());
+  kernel->nests_freely = nesting.nests_freely;
+  kernel->frame_bytes = deepest.frame;
+  kernel->local_bytes = uint32_t(align_up(deepest.local, 16));
+  for (const Code& code : kernel->codes) {
+    for (const Detail& detail : code.details) {
+      kernel->uses_heap |= detail.calls == Callee::kMalloc || detail.calls == Callee::kAlignedMalloc || detail.calls == Callee::kFree;
+    }
+  }
   kernel->registers = std::clamp(pressure + 8, 16, 255);
   if (const int threads = kernel->function->max_threads; threads > 0) {
     const int most = 65536 / (threads * std::max(kernel->function->min_blocks, 1)) / 8 * 8;

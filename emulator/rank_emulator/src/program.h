@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "alu.h"
@@ -56,6 +57,9 @@ struct Address {
 
 struct Code;
 
+// What a call reaches.
+enum class Callee : uint8_t { kFunction, kPointer, kAssertion, kPrint, kMalloc, kAlignedMalloc, kFree };
+
 struct Detail {
   const Instruction* source = nullptr;
   std::vector<Value> values;        // operands that are no addresses, vectors flattened, in order
@@ -70,9 +74,10 @@ struct Detail {
   Scope scope = Scope::kNone;
   int variant = 0;                  // by handler
   uint64_t number = 0;              // by handler
-  const Code* callee = nullptr;
+  Callee calls = Callee::kFunction;  // of call
+  const Code* callee = nullptr;      // of kFunction
   std::vector<Variable> arguments, results;  // of call: variables of the caller
-  int meets = -1;                   // of branches
+  int meets = -1;                   // of branches, and of calls at which lanes may part
   std::vector<int> targets;
 };
 
@@ -132,15 +137,18 @@ struct Kernel {
   std::shared_ptr<const PtxModule> module;
   const Function* function = nullptr;
   std::deque<Code> codes;          // the kernel's own first
-  uint32_t frame_bytes = 0;        // of all functions that can be active at once
-  uint32_t local_bytes = 0;        // of a lane, likewise
+  std::unordered_map<uint64_t, const Code*> code_at;  // functions that pointers may reach, by address
+  uint32_t frame_bytes = 0;        // of all functions that can be active at once; recursion and pointers may need more
+  uint32_t local_bytes = 0;        // of a lane, likewise; with the stack that recursion and pointers have
+  bool nests_freely = false;       // its depth of calls is not known: recursion, or calls through pointers
+  bool uses_heap = false;          // it calls malloc or free
   uint32_t static_shared = 0;      // bytes
   uint32_t dynamic_alignment = 16;
   int registers = 32;              // of a thread, for occupancy
   uint32_t max_dynamic_shared = 48 << 10;
 };
 
-// Addresses of the rank's .global and .const variables.
+// Addresses of the rank's .global and .const variables, and of its functions; 0: there is none of this name.
 using SymbolAddress = std::function<uint64_t(std::string_view)>;
 
 // Throws PtxError: an instruction that is not known, with its name and source line.

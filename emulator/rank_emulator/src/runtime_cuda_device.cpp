@@ -10,6 +10,8 @@ using namespace pkb::emulator;
 
 namespace {
 
+constexpr size_t kMaxStackBytes = 512 << 10;  // of a thread, as GPUs have
+
 int attribute_of(const Device& device, cudaDeviceAttr attribute) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: return device.multiprocessors;
@@ -183,10 +185,21 @@ PKB_CUDART cudaError_t cudaDeviceSynchronize() {
   return with_rank([](RankState& rank) { return waited(rank.world->synchronize(rank)); });
 }
 PKB_CUDART cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
-PKB_CUDART cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
-PKB_CUDART cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) {
-  *value = 0;
-  return cudaSuccess;
+PKB_CUDART cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  return with_rank([&](RankState& rank) {
+    if (limit == cudaLimitMallocHeapSize) return rank.world->engine.heap(rank.rank).set_limit(value) ? cudaSuccess : cudaErrorInvalidValue;
+    if (limit != cudaLimitStackSize) return cudaSuccess;
+    if (value > kMaxStackBytes) return cudaErrorInvalidValue;
+    if (!rank.world->synchronize(rank)) return cudaErrorLaunchFailure;
+    rank.world->set_stack(rank, (value + 15) / 16 * 16);
+    return cudaSuccess;
+  });
+}
+PKB_CUDART cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  return with_rank([&](RankState& rank) {
+    *value = limit == cudaLimitMallocHeapSize ? rank.world->engine.heap(rank.rank).limit() : limit == cudaLimitStackSize ? rank.stack_bytes : 0;
+    return cudaSuccess;
+  });
 }
 PKB_CUDART cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
 PKB_CUDART cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {

@@ -40,10 +40,16 @@ cudaError_t enqueue_and_wait(cudaStream_t handle, const Work& work, bool waits) 
   });
 }
 
+// Memory from malloc on the GPU is for kernels alone: "cannot be used in any runtime or driver API calls".
+bool is_of_heap(const RankState& rank, const void* pointer) {
+  return rank.world->engine.heap(rank.rank).holds(reinterpret_cast<uint64_t>(pointer));
+}
+
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, bool waits, const char* name) {
   RankState* const rank = calling_rank();
   if (!rank) return cudaErrorInitializationError;
   if (bytes && (!to || !from)) return finish(cudaErrorInvalidValue);
+  if (is_of_heap(*rank, to) || is_of_heap(*rank, from)) return finish(cudaErrorInvalidValue);
   return enqueue_and_wait(stream, copy_work(*rank->world, to, from, bytes, name), waits);
 }
 
@@ -146,11 +152,13 @@ PKB_CUDART cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* 
 PKB_CUDART cudaError_t cudaMemset(void* to, int byte, size_t bytes) {
   RankState* const rank = calling_rank();
   if (!rank) return cudaErrorInitializationError;
+  if (is_of_heap(*rank, to)) return finish(cudaErrorInvalidValue);
   return enqueue_and_wait(nullptr, fill_work(*rank->world, to, byte, bytes, "cudaMemset"), true);
 }
 PKB_CUDART cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
   RankState* const rank = calling_rank();
   if (!rank) return cudaErrorInitializationError;
+  if (is_of_heap(*rank, to)) return finish(cudaErrorInvalidValue);
   return enqueue_and_wait(stream, fill_work(*rank->world, to, byte, bytes, "cudaMemsetAsync"), false);
 }
 

@@ -79,6 +79,7 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   const uint32_t cluster_blocks = launch->cluster[0] * launch->cluster[1] * launch->cluster[2];
   if (cluster_blocks > 16 || cluster_blocks > resident * uint32_t(device.multiprocessors)) return cudaErrorInvalidClusterSize;
   if (cooperative && uint64_t(grid[0]) * grid[1] * grid[2] > uint64_t(resident) * uint64_t(device.multiprocessors)) return cudaErrorCooperativeLaunchTooLarge;
+  if (kernel->uses_heap) world.engine.heap(rank.rank).open();
   launch->rank = rank.rank;
   launch->stream = stream.id;
   launch->kernel = kernel->title.c_str();

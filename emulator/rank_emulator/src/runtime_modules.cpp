@@ -133,6 +133,14 @@ void World::read_ptx(LoadedModule& module, const std::string& text) {
 }
 
 void World::load_variables(LoadedModule& module) {
+  constexpr uint64_t kEach = 16;  // bytes that nobody reads: addresses alone
+  uint64_t code = 0;
+  for (const auto& [name, function] : module.ptx->functions) {
+    if (code == 0) code = reinterpret_cast<uint64_t>(module.memory.emplace_back(kEach * module.ptx->functions.size()).data());
+    module.functions[name] = code;
+    engine.name_function(code, module.rank->rank, name);
+    code += kEach;
+  }
   for (const auto& [name, variable] : module.ptx->variables) {
     if (variable.place == Variable::kShared || variable.bytes == 0) continue;
     Mapping& memory = module.memory.emplace_back(variable.bytes + 256);
@@ -145,7 +153,7 @@ void World::load_variables(LoadedModule& module) {
   }
   for (const auto& [name, variable] : module.ptx->variables) {
     for (const auto& address : variable.addresses) {
-      const uint64_t value = variable_address(module, address.symbol) + uint64_t(address.offset);
+      const uint64_t value = symbol_address(module, address.symbol) + uint64_t(address.offset);
       std::memcpy(reinterpret_cast<char*>(module.variables.at(std::string(name))) + address.at, &value, 8);
     }
   }
@@ -156,6 +164,21 @@ uint64_t World::variable_address(LoadedModule& module, std::string_view name) {
   return found == module.variables.end() ? 0 : found->second;
 }
 
+uint64_t World::symbol_address(LoadedModule& module, std::string_view name) {
+  if (const uint64_t address = variable_address(module, name)) return address;
+  const auto found = module.functions.find(name);
+  return found == module.functions.end() ? 0 : found->second;
+}
+
+void World::set_stack(RankState& rank, uint64_t bytes) {
+  for (const auto& module : rank.modules) {
+    for (const auto& [name, kernel] : module->kernels) {
+      if (kernel && kernel->nests_freely) kernel->local_bytes = uint32_t(kernel->local_bytes - rank.stack_bytes + bytes);
+    }
+  }
+  rank.stack_bytes = bytes;
+}
+
 Kernel* World::kernel(RankState& rank, const void* function) {
   const auto found = rank.functions.find(function);
   if (found == rank.functions.end()) return nullptr;
@@ -164,7 +187,8 @@ Kernel* World::kernel(RankState& rank, const void* function) {
   if (kernel) return kernel.get();
   try {
     if (!module.problem.empty()) throw PtxError(module.problem);
-    kernel = prepare_kernel(module.ptx, found->second.name, [&](std::string_view name) { return variable_address(module, name); });
+    kernel = prepare_kernel(module.ptx, found->second.name, [&](std::string_view name) { return symbol_address(module, name); });
+    if (kernel->nests_freely) kernel->local_bytes += uint32_t(rank.stack_bytes);
     kernel->title = kernel_title(kernel->name);
     if (const auto compiled = module.registers.find(found->second.name); compiled != module.registers.end() && compiled->second > 0) {
       kernel->registers = compiled->second;

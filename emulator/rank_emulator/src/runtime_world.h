@@ -56,6 +56,7 @@ struct LoadedModule {
   std::shared_ptr<const PtxModule> ptx;
   std::string problem;                    // why it cannot be used
   std::map<std::string, uint64_t, std::less<>> variables;  // addresses
+  std::map<std::string_view, uint64_t> functions;          // addresses that stand for functions in pointers
   std::vector<Mapping> memory;
   std::map<std::string, int> registers;   // of a thread of each kernel, where there is machine code
   std::map<std::string, std::unique_ptr<Kernel>, std::less<>> kernels;
@@ -95,6 +96,7 @@ struct RankState {
   std::map<uint64_t, std::pair<Mapping, uint64_t>> allocations;  // by address: memory and region
   std::map<uint64_t, uint64_t> registered;                       // host memory: region by address
   std::vector<CallConfiguration> configurations;
+  uint64_t stack_bytes = 1 << 10;  // as cudaLimitStackSize is documented
   int last_error = 0;
   bool capturing = false;
   std::vector<Work> captured;
@@ -141,6 +143,10 @@ class World {
   // The kernel behind a function of the host; null: unknown, and the run has failed if it cannot be prepared.
   Kernel* kernel(RankState& rank, const void* function);
   uint64_t variable_address(LoadedModule& module, std::string_view name);
+  // Of a variable or of a function; 0: the module has none of this name.
+  uint64_t symbol_address(LoadedModule& module, std::string_view name);
+  // Stack of a thread, for kernels whose calls nest to a depth that is not known.
+  void set_stack(RankState& rank, uint64_t bytes);
 
   static thread_local RankState* current;
   // The operation whose host function runs, for what it touches.

@@ -86,6 +86,8 @@ struct WarpState {
   uint32_t index = 0;
   uint32_t existing = 0, exited = 0;  // lanes
   char* registers = nullptr;
+  uint32_t frame_bytes = 0;           // of the registers
+  AlignedBytes grown;                 // registers of recursion, and of calls through pointers
   char* specials = nullptr;
   char* local = nullptr;              // local memory of lane 0
   std::vector<Split> splits;
