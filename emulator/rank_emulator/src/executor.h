@@ -94,6 +94,7 @@ Handler find_wmma_handler(const Instruction& instruction, Detail& detail);
 Handler find_call_handler(const Instruction& instruction, Detail& detail);
 Handler find_control_handler(const Instruction& instruction, Detail& detail);
 Handler find_misc_handler(const Instruction& instruction, Detail& detail);
+Handler find_video_handler(const Instruction& instruction, Detail& detail);
 
 // Calls of vprintf, malloc and free.
 Step print_call(Executor& x, const Op& op, uint32_t lanes);

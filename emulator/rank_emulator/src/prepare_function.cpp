@@ -181,7 +181,7 @@ class FunctionPreparer {
     for (size_t i = 0; i < found->operands; ++i) {
       const Operand& operand = instruction.operands[i + 1];
       const bool predicate = selects && i == 2;
-      if (operand.negated) refuse(instruction, "a negated operand is not supported");
+      if (operand.negated || !operand.part.empty()) refuse(instruction, "a negated operand, or a part of one, is not supported");
       if (predicate && operand.kind == Operand::kImmediate) {
         *refs[i] = places_.constants.add(operand.bits ? ~0u : 0, 0);
       } else {
@@ -238,7 +238,7 @@ class FunctionPreparer {
     op.handler = nullptr;
     for (const auto find : {find_call_handler, find_control_handler, find_memory_handler, find_misc_handler, find_barrier_handler, find_warp_handler,
                             find_atomic_handler, find_mbarrier_handler, find_copy_handler, find_bulk_handler, find_matrix_handler,
-                            find_wgmma_handler, find_wmma_handler}) {
+                            find_wgmma_handler, find_wmma_handler, find_video_handler}) {
       op.handler = find(instruction, detail);
       if (op.handler) return;
     }

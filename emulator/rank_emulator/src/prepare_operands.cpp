@@ -101,6 +101,8 @@ Value OperandPlaces::value_of(const Instruction& instruction, const Operand& ope
     case Operand::kRegister:
       value.ref = register_ref(operand.index);
       value.bytes = uint8_t(register_bytes(operand.index));
+      if (value.bytes != 0 && operand.negated && instruction.parts[0] != "vmad") refuse(instruction, "a negated operand is not supported");
+      if (!operand.part.empty() && instruction.parts[0][0] != 'v') refuse(instruction, "it takes no parts of registers");
       break;
     case Operand::kSpecial:
       value.ref = special(instruction, operand.name);

@@ -56,6 +56,7 @@ struct Address {
 };
 
 struct Code;
+struct VideoOperation;
 
 // What a call reaches.
 enum class Callee : uint8_t { kFunction, kPointer, kAssertion, kPrint, kMalloc, kAlignedMalloc, kFree };
@@ -77,6 +78,7 @@ struct Detail {
   Callee calls = Callee::kFunction;  // of call
   const Code* callee = nullptr;      // of kFunction
   std::vector<Variable> arguments, results;  // of call: variables of the caller
+  std::shared_ptr<const VideoOperation> video;
   int meets = -1;                   // of branches, and of calls at which lanes may part
   std::vector<int> targets;
 };

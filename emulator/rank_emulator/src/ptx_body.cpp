@@ -276,6 +276,11 @@ class Body {
   Operand read_simple() {
     Operand operand;
     if (lexer_.accept("-")) {
+      if (lexer_.peek().kind != Token::kNumber) {
+        operand = read_simple();
+        operand.negated = true;
+        return operand;
+      }
       operand = read_number(lexer_.next().text);
       operand.bits = operand.is_float ? operand.bits ^ (operand.is_single ? 1ull << 31 : 1ull << 63) : uint64_t(-int64_t(operand.bits));
       return operand;
@@ -287,6 +292,10 @@ class Body {
     if (const auto found = find_register(token.text)) {
       operand.kind = Operand::kRegister;
       operand.index = *found;
+    } else if (const size_t dot = token.text.find('.'); dot != std::string_view::npos && find_register(token.text.substr(0, dot))) {
+      operand.kind = Operand::kRegister;
+      operand.index = *find_register(token.text.substr(0, dot));
+      operand.part = token.text.substr(dot + 1);
     } else if (token.text.starts_with('%')) {
       operand.kind = Operand::kSpecial;
     } else {

@@ -35,7 +35,8 @@ struct Operand {
     kPair        // a|b in `elements`
   } kind = kSink;
   int index = -1;
-  bool negated = false;
+  bool negated = false;   // !%p, or -%r of vmad
+  std::string_view part;  // of kRegister: which part of it a video instruction takes, "b0"
   uint64_t bits = 0;
   bool is_float = false;  // bits hold a double or a float, by the width with which it was written
   bool is_single = false;
