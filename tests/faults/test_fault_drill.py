@@ -158,11 +158,9 @@ def test_gangs_that_stand_by_may_fall() -> None:
 
 @pytest.mark.slow
 def test_a_small_drill_finds_nothing_wrong() -> None:
-    """With this seed an evaluator is struck twice, and a service twice."""
-    found = rows_of("--kills", "4", "--repeats", "0", "--seed", "331")
+    """With this seed an evaluator is struck, and a service."""
+    found = rows_of("--kills", "2", "--repeats", "0", "--seed", "13")
     assert {key for key, (times, *_) in found.items() if times} - {("none", "evaluator"), ("none", "service")} == {
-        ("candidate leader killed", "evaluator"),
         ("candidate rank killed", "evaluator"),
         ("reference rank killed", "service"),
-        ("reference leader killed", "service"),
     }

@@ -1,5 +1,5 @@
-// expect: compile_error longer than 3 s
-// compile_timeout_s: 3
+// expect: compile_error longer than 1 s
+// compile_timeout_s: 1
 // The file includes itself twice, and so on: 2^190 times.
 #if __INCLUDE_LEVEL__ < 190
 #include __FILE__

@@ -109,7 +109,14 @@ def test_what_the_sandbox_itself_needs_is_not_opened_either(text: str, file: str
 @pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
 @pytest.mark.parametrize(
-    "text", [INCLUDES["macro"], INCLUDES["incbin in pieces"], f"#ifdef __CUDA_ARCH__\n{INCLUDES['macro']}\n#endif"]
+    ("mode", "text"),
+    [
+        ("bubblewrap", INCLUDES["macro"]),
+        ("limits", INCLUDES["macro"]),
+        ("limits", INCLUDES["incbin in pieces"]),
+        ("limits", f"#ifdef __CUDA_ARCH__\n{INCLUDES['macro']}\n#endif"),
+    ],
+    indirect=["mode"],
 )
 def test_nor_by_nvcc(mode: str, text: str, secret: Path, tmp_path: Path) -> None:
     artifact = compile_cuda(source(text, secret), CompileCache(tmp_path / "cache"), 100)
@@ -118,6 +125,7 @@ def test_nor_by_nvcc(mode: str, text: str, secret: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+@pytest.mark.parametrize("mode", ["limits"], indirect=True)
 def test_nvcc_quotes_no_other_file(mode: str, secret: Path, tmp_path: Path) -> None:
     text = f'#line 1 "{secret}"\n__attribute__((error("no"))) void wrong();\nvoid solution() {{ wrong(); }}\n'
     artifact = compile_cuda(text, CompileCache(tmp_path / "cache"), 100)
@@ -158,7 +166,7 @@ def test_what_is_not_read_to_its_end_is_no_success() -> None:
 def test_an_include_that_never_ends_has_a_limit(tmp_path: Path) -> None:
     """Each level includes the next twice: the list alone would be of 2^200 lines."""
     text = "#if __INCLUDE_LEVEL__ < 190\n#include __FILE__\n#include __FILE__\n#endif\nvoid solution();\n"
-    artifact = compile_cpp(text, CompileCache(tmp_path), 3)
+    artifact = compile_cpp(text, CompileCache(tmp_path), 1)
     assert not artifact.ok and len(artifact.log) < 20_000
 
 

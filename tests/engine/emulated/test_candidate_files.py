@@ -1,8 +1,12 @@
-"""Every file of tests/candidates/cuda on emulated GPUs: the verdict that GPUs give, or another with its reason."""
+"""Every file of tests/candidates/cuda on emulated GPUs: the verdict that GPUs give, or another with its reason.
+
+`make test` takes those that share a source, whose compile serves a hundred, and `make emulated` all.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +35,10 @@ LIMITS = {
     "hostile/reads_what_others_freed.cu": (640 << 20, 4 << 30),
 }
 """Outcome or name -> memory of a rank and of the emulator, where a rank takes what there is and looks at all of it."""
+
+WHOLE = bool(os.environ.get("PKB_TEST_EMULATED"))
+COSTLY = ("hostile/reads_what_others_freed.cu", "hostile/leaves_host_threads_spinning.cu")
+"""Candidates that take seconds of processor time when they run."""
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "emulator.md"
 
@@ -78,9 +86,14 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     return find_problem(candidate.problem), candidate.source, config
 
 
+def is_quick(candidate: Candidate) -> bool:
+    """Whether it is compiled with many others, and ends soon."""
+    return group_of(candidate) == 0 and short_name(candidate) not in COSTLY
+
+
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
 @pytest.mark.timeout(1800)  # the first compiles the emulator
-@pytest.mark.parametrize("candidate", ALL, ids=short_name)
+@pytest.mark.parametrize("candidate", [each for each in ALL if WHOLE or is_quick(each)], ids=short_name)
 def test_its_verdict_is_that_of_gpus_or_is_explained(
     local_evaluator: LocalEvaluator, candidate: Candidate, compiled_before: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

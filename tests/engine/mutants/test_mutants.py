@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
@@ -20,6 +22,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Device, EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from tests.engine.joined_libraries import compile_together
 from tests.engine.mutants import further_sizes as sizes
 from tests.engine.mutants.cpp_operations import Kind
 from tests.engine.mutants.equivalent_mutants import AT_TINY, EQUIVALENTS, reason_why
@@ -156,10 +159,14 @@ def config(device: Device, world_size: int) -> EvalConfig:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_kernel_without_a_barrier_is_refused_and_with_it_is_not(local_evaluator: LocalEvaluator):
+def test_a_kernel_without_a_barrier_is_refused_and_with_it_is_not(
+    local_evaluator: LocalEvaluator, compiled_before: Path
+):
     problem = find_problem("AllGather")
     judge = Judge(local_evaluator, problem, config("cpu", 2))
     entry, leaving, never = mutants_without(problem, PULLS, "cpp", 2)
+    sources = [PULLS, entry.source, leaving.source, never.source, never.trapping]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
     assert all(judge.evaluate(PULLS, "tiny", seed).passed for seed in range(3))
     assert [judge.is_refused(judged, ["tiny"], 2) for judged in (entry, leaving, never)] == [True, True, None]
     assert judge.evaluate(entry.source, "tiny").failure is Failure.RACE
@@ -257,22 +264,13 @@ OTHER_PATHS = {
 }
 """Problem and further size -> an operation that no named size reaches."""
 
-QUICKEST_PATH = ("GemmAllReduce", sizes.ON_CUDA_CORES)
-"""The one that `make test` takes: each of the others compiles a long kernel."""
-
 
 @pytest.mark.usefixtures("emulator_is_built")
-@pytest.mark.slow
+@BY_MAKE_MUTANTS
 @NEEDS_NVCC
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("place", "operation"),
-    [
-        pytest.param(
-            place, operation, marks=[] if place == QUICKEST_PATH else BY_MAKE_MUTANTS, id=f"{place[0]} {place[1]}"
-        )
-        for place, operation in OTHER_PATHS.items()
-    ],
+    ("place", "operation"), OTHER_PATHS.items(), ids=[f"{name} {size}" for name, size in OTHER_PATHS]
 )
 def test_further_sizes_bring_kernels_to_their_other_paths(
     place: tuple[str, str], operation: str, local_evaluator: LocalEvaluator
