@@ -61,6 +61,8 @@ def act(word: str, wire: Wire) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     if word == "late":
         time.sleep(0.005)
+    if word == "nap":
+        time.sleep(0.05)
     if word == "late crash":
         time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGSEGV)

@@ -239,7 +239,7 @@ class Gang:
         frames: dict[int, tuple[Reply, bytes]] = {}
         watches = (ThreadWatch(self.processes.pidfds, self._max_threads), self.processes.connection_watch())
         deadlocks = None if heap is None else DeadlockWatch(self.processes.pidfds, heap)
-        deadline = time.monotonic() + timeout_s
+        deadline, is_overdue = time.monotonic() + timeout_s, False
         try:
             while True:
                 for rank in set(range(self.world_size)) - set(frames) - set(self._errors):
@@ -251,11 +251,12 @@ class Gang:
                 if self._errors or self._ended:
                     raise self._first_failure()
                 left, unfinished = deadline - time.monotonic(), set(range(self.world_size)) - set(frames)
-                if left <= 0:
+                if is_overdue:
                     raise self._missed_deadline(unfinished, timeout_s, heap)
+                is_overdue = left <= 0  # this process may have been held up: what has arrived meanwhile is read first
                 if deadlocks is not None and deadlocks.sees_deadlock(unfinished):
                     raise self._deadlocked(unfinished, heap)
-                self._listen(min(left, WATCH_S))
+                self._listen(min(max(0.0, left), WATCH_S))
                 for watch in watches:
                     watch.look()
         except WireError as error:

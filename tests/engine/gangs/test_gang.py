@@ -19,6 +19,7 @@ from pkb_gym.engine.gangs.confinement import Confinement
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.heaps import SymmetricHeap, UnmetWait
+from pkb_gym.engine.gangs.rank_threads import ThreadWatch
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.wire.orders import Armed
@@ -185,6 +186,25 @@ def test_a_rank_that_spins_in_a_wait_is_a_deadlock(gang: Gang) -> None:
     failed = miss_deadline(gang, "spin", "sleep", heap=Waits(None))
     assert failed.failure is Failure.DEADLOCK
     assert "rank 0: waits for signal 0; rank 1: waits for signal 1" in str(failed)
+
+
+def test_what_arrived_while_the_evaluator_was_held_up_is_read_before_the_deadline_counts(
+    gang: Gang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that had replied in time was called a deadlock."""
+
+    class HeldUp(ThreadWatch):
+        def look(self) -> None:
+            if not replied.is_set():
+                select.select([gang._ranks[1].sock], [], [], SLACK_S)
+                time.sleep(max(0.0, began + timeout_s + 0.1 - time.monotonic()))
+                replied.set()
+
+    do(gang, "nothing", "nothing", timeout_s=60.0)
+    monkeypatch.setattr(gang_module, "ThreadWatch", HeldUp)
+    replied, timeout_s, began = threading.Event(), 0.3, time.monotonic()
+    assert [did.word for did in do(gang, "nothing", "nap", timeout_s=timeout_s)] == ["nothing", "nap"]
+    assert replied.is_set() and time.monotonic() - began > timeout_s
 
 
 def test_ranks_that_wait_for_good_are_not_waited_for(gang: Gang) -> None:
