@@ -51,7 +51,8 @@ from pkb_gym.engine.wire.orders import (
 
 PREPARE_TIMEOUT_S = 60.0
 LOAD_TIMEOUTS = 3
-"""Deadlines of a block that loading may take: `torch.compile` imports for seconds, on each rank."""
+"""Deadlines of a block that loading may take, and then the first binding: `torch.compile` imports for seconds, on each
+rank, and NCCL makes the groups of the arguments, for seconds where the driver makes contexts for others meanwhile."""
 
 MIN_BETWEEN_S, TIMEOUTS_BETWEEN = 30.0, 3
 """Limit of the time between blocks, of all of them together, in seconds or deadlines, whichever is longer: honest ranks
@@ -265,8 +266,10 @@ class CandidateGang:
         orders = [
             Bind(call_runs(problem, plan, rank, dialect), plan.partitions) for rank in range(self._gang.world_size)
         ]
-        with self._between_blocks():
-            self._gang.exchange(orders, Bound, timeout_s=self._left_between_s, heap=self._heap)
+        is_first = self._epoch == 1
+        timeout_s = LOAD_TIMEOUTS * self.timeout_s if is_first else self._left_between_s
+        with contextlib.nullcontext() if is_first else self._between_blocks():
+            self._gang.exchange(orders, Bound, timeout_s=timeout_s, heap=self._heap)
 
     @property
     def _left_between_s(self) -> float:

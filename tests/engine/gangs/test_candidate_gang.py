@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs import candidate_gang
 from pkb_gym.engine.gangs.candidate_gang import CandidateGang
+from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.handover_ends import HandoverEnds
 from pkb_gym.engine.gangs.heaps import SharedHeap
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
@@ -22,7 +24,8 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Stage
 from pkb_gym.engine.support.pidfds import pid_of
 from pkb_gym.engine.wire import abi
-from pkb_gym.engine.wire.orders import RunNullBlock
+from pkb_gym.engine.wire.messages import WireMessage
+from pkb_gym.engine.wire.orders import Bind, RunNullBlock
 from pkb_gym.problems.catalogue import find_problem
 
 SEGMENT_BYTES = abi.SCRATCH_OFFSET + (1 << 20)
@@ -121,6 +124,27 @@ def test_loading_has_several_deadlines(local_evaluator: LocalEvaluator, monkeypa
     assert feedback.failure in (Failure.TIMEOUT, Failure.DEADLOCK) and "loading" in feedback.message, feedback.message
     monkeypatch.undo()
     assert local_evaluator.evaluate(find_problem("AllReduce"), source, config).passed
+
+
+def test_the_first_binding_has_several_deadlines(
+    local_evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes the groups of the arguments, which took NCCL 10 s on a busy driver: an honest module was a deadlock."""
+    deadlines_s: list[float] = []
+    exchange = Gang.exchange
+
+    def noted(self: Gang, orders: Sequence[WireMessage], *rest: Any, timeout_s: float, **named: Any) -> list[Any]:
+        if isinstance(orders[0], Bind):
+            deadlines_s.append(timeout_s)
+        return exchange(self, orders, *rest, timeout_s=timeout_s, **named)
+
+    monkeypatch.setattr(Gang, "exchange", noted)
+    config = EvalConfig(device="cpu", world_size=2, size="tiny", until="time", timeout_s=40.0, timing_budget_s=0.05)
+    source = SLEEPS_BEFORE_ITS_BLOCKS.replace("0.4", "0")
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, config)
+    assert feedback.passed, feedback.message
+    first_s, *later_s = deadlines_s
+    assert first_s >= 3 * 40.0 and later_s and max(later_s) < 2 * 40.0
 
 
 @pytest.mark.skipif(not bubblewrap_works(), reason="ranks share the network of the machine")
