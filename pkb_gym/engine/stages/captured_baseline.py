@@ -11,11 +11,16 @@ from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.delivery import with_captured_delivery
-from pkb_gym.engine.stages.time import machine_to_itself
+from pkb_gym.engine.stages.machine_sharing import machine_to_itself
+from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.stages.stopwatch import CAPTURING
 
 
 def add_captured_baseline(
-    run: CandidateRun, cache: BaselineCache, idle_devices: Callable[[], AbstractContextManager[None]]
+    run: CandidateRun,
+    cache: BaselineCache,
+    idle_devices: Callable[[], AbstractContextManager[None]],
+    report: Progress,
 ) -> None:
     """Adds it to the timing; last of all, as breaking off a capture can cost a context.
 
@@ -23,6 +28,7 @@ def add_captured_baseline(
         run: Run of a timed candidate, on GPUs.
         cache: Cache of measurements, shared by all candidates.
         idle_devices: Context manager that keeps the devices idle during the measurement.
+        report: Callback that receives `WAITING` before a wait.
     """
     timed, workload = run.feedback.timing, run.workload
     assert timed is not None
@@ -36,7 +42,8 @@ def add_captured_baseline(
     )
 
     def measure() -> list[float] | None:
-        with machine_to_itself(), idle_devices():
+        turn = machine_to_itself(report, CAPTURING)
+        with run.feedback.waiting_for(turn), run.feedback.waiting_for(idle_devices()):
             return _captured_us(run, timed.baseline_us, timed.gate_us)
 
     # A fault at this costs the reference gang, and not what was found of the candidate.

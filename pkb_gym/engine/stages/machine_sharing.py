@@ -1,8 +1,8 @@
 """Evaluators of one machine, and what they do side by side: nobody compiles, checks or prepares while one measures.
 
 Two folders are locked, which leaves nothing behind and is let go of however a process ends: the one for temporary files
-by whoever measures (`time.machine_to_itself`) or works, one above it by whoever waits to. So a measurement that
-waits goes ahead of work that comes later.
+by whoever measures or works, one above it by whoever waits to. So a measurement that waits goes ahead of work that
+comes later.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ def beside_others_at_once() -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def ahead_of_work(report: Progress) -> Iterator[None]:
-    """Keeps new work from beginning; whoever measures then takes `machine_to_itself`.
+def machine_to_itself(report: Progress, doing: str = "") -> Iterator[None]:
+    """Waits until no evaluator works or measures, ahead of work that comes later, and keeps both from beginning.
 
     Args:
         report: Callback that receives `WAITING` before a wait.
+        doing: Stage name that is reported again after such a wait; empty for none.
     """
     wait = _WaitReport(report)
-    with _locked(_queue(), fcntl.LOCK_EX, wait):
-        if not _is_free(Path(tempfile.gettempdir())):
-            wait.send_once()
+    with _locked(_queue(), fcntl.LOCK_EX, wait), _locked(Path(tempfile.gettempdir()), fcntl.LOCK_EX, wait):
+        if wait.was_sent and doing:
+            report(doing)
         yield
 
 
@@ -96,11 +97,6 @@ def _locked(folder: Path, kind: int, wait: _WaitReport) -> Iterator[None]:
             wait.send_once()
             fcntl.flock(fd, kind)
         yield
-
-
-def _is_free(folder: Path) -> bool:
-    with _opened(folder) as fd:
-        return _locks_at_once(fd, fcntl.LOCK_EX)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,12 @@ from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.captured_baseline import add_captured_baseline
 from pkb_gym.engine.stages.check import check
 from pkb_gym.engine.stages.delivery import charge_delivery
-from pkb_gym.engine.stages.machine_sharing import ahead_of_work, work_beside_others
+from pkb_gym.engine.stages.machine_sharing import machine_to_itself, work_beside_others
 from pkb_gym.engine.stages.profile import profile
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.roofline import place_run
 from pkb_gym.engine.stages.stopwatch import CAPTURING
-from pkb_gym.engine.stages.time import baseline_alone_us, machine_to_itself, measured_overhead, time_blocks
+from pkb_gym.engine.stages.time import baseline_alone_us, measured_overhead, time_blocks
 
 
 def judge(
@@ -44,12 +44,11 @@ def judge(
             with feedback.waiting_for(work_beside_others(report, Stage.CHECK.value)):
                 check(run)
             return
-        overhead = measured_overhead(run, cache, idle_devices)
+        overhead = measured_overhead(run, cache, idle_devices, report)
         with feedback.waiting_for(work_beside_others(report, Stage.CHECK.value)):
             candidate_us = check(run)
     with (
-        feedback.waiting_for(ahead_of_work(report)),
-        feedback.waiting_for(machine_to_itself()),
+        feedback.waiting_for(machine_to_itself(report)),
         feedback.waiting_for(idle_devices()),
         feedback.stage(Stage.TIME, report),
     ):
@@ -61,4 +60,4 @@ def judge(
             profile(run)
     if config.device == "cuda" and not feedback.failed:
         with feedback.stopwatch.phase(CAPTURING):
-            add_captured_baseline(run, cache, idle_devices)
+            add_captured_baseline(run, cache, idle_devices, report)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 import random
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from pkb_gym.engine.compare.layout import BlockPlan, delivered_leaves
+from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.reference.orders import ServeHandovers
 from pkb_gym.engine.stages import integrity
@@ -19,9 +16,11 @@ from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.block_staging import BlockStaging, plain, served
 from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.machine_sharing import machine_to_itself
 from pkb_gym.engine.stages.mismatch import failed_while_timed
 from pkb_gym.engine.stages.null_blocks import measure_overhead
 from pkb_gym.engine.stages.overhead import Overhead
+from pkb_gym.engine.stages.progress import Progress
 
 ALONE_CALLS = 2
 """Calls of the baseline that are timed before the candidate is loaded."""
@@ -54,7 +53,10 @@ def baseline_alone_us(run: CandidateRun) -> float:
 
 
 def measured_overhead(
-    run: CandidateRun, cache: BaselineCache, idle_devices: Callable[[], AbstractContextManager[None]]
+    run: CandidateRun,
+    cache: BaselineCache,
+    idle_devices: Callable[[], AbstractContextManager[None]],
+    report: Progress,
 ) -> Overhead:
     """Overhead of a block on this machine, from the cache or measured before the candidate is loaded.
 
@@ -62,10 +64,12 @@ def measured_overhead(
         run: Run of the candidate.
         cache: Cache that keeps the overhead.
         idle_devices: Context manager that keeps the devices idle during the measurement.
+        report: Callback that receives `WAITING` before a wait.
     """
 
     def measure() -> Overhead:
-        with machine_to_itself(), idle_devices():
+        turn = machine_to_itself(report, Stage.CHECK.value)
+        with run.feedback.waiting_for(turn), run.feedback.waiting_for(idle_devices()):
             return measure_overhead(run.reference, run.gang)
 
     return cache.overhead((run.config.device, run.config.world_size, run.dialect), measure)
@@ -228,17 +232,3 @@ def _warm_up_as_published(run: CandidateRun, baseline_us: float, calls: int) -> 
     run.allow(baseline_us * 1e3 * len(sets))
     run.reference.warm_up(len(sets))
     run.run(plan, sets, plain(run.config.world_size))
-
-
-@contextlib.contextmanager
-def machine_to_itself() -> Iterator[None]:
-    """Keeps other evaluators of this machine from timing meanwhile.
-
-    Locks the folder for temporary files itself, which leaves nothing behind and is let go of however this process ends.
-    """
-    fd = os.open(tempfile.gettempdir(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

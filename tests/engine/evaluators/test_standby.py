@@ -16,7 +16,7 @@ from pkb_gym.engine.evaluators import arbiter as arbiter_module
 from pkb_gym.engine.evaluators import standby
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
-from pkb_gym.engine.stages.time import machine_to_itself
+from pkb_gym.engine.stages.machine_sharing import machine_to_itself
 from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, in_thread, joined, until
 
 pytestmark = pytest.mark.usefixtures("locks_apart")
@@ -154,7 +154,7 @@ def test_none_is_begun_while_a_candidate_is_checked_and_closing_does_not_wait(
 
 
 def test_none_is_prepared_while_another_evaluator_measures(maker: Maker, arbiter: DeviceArbiter) -> None:
-    measuring = machine_to_itself()
+    measuring = machine_to_itself(lambda _: None)
     measuring.__enter__()
     with stock(maker, arbiter, size=1) as gangs:
         taken: list[FakeGang] = []
@@ -173,7 +173,7 @@ def test_closing_does_not_wait_for_another_evaluator(
     maker: Maker, arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby, "PUT_OFF_S", 10 * PATIENCE_S)
-    with machine_to_itself(), stock(maker, arbiter):
+    with machine_to_itself(lambda _: None), stock(maker, arbiter):
         time.sleep(A_MOMENT_S)
         began = time.monotonic()
     assert not maker.gangs and time.monotonic() - began < PATIENCE_S

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -10,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from pkb_gym.engine.stages.machine_sharing import ahead_of_work, beside_others_at_once, work_beside_others
+from pkb_gym.engine.stages.baseline_cache import BaselineCache
+from pkb_gym.engine.stages.machine_sharing import beside_others_at_once, machine_to_itself, work_beside_others
 from pkb_gym.engine.stages.progress import WAITING
-from pkb_gym.engine.stages.time import machine_to_itself
+from pkb_gym.engine.stages.time import measured_overhead
+from tests.engine.evaluators.threads import until
+from tests.engine.stages.fake_gangs import Bench
 
 pytestmark = pytest.mark.usefixtures("locks_apart")
 
@@ -24,18 +31,15 @@ def unheard(words: str) -> None:
 class Somebody:
     """Another evaluator: locks of this process's other threads are as foreign as those of other processes."""
 
-    def __init__(self, *needs: AbstractContextManager[None]) -> None:
-        self.has_it, self._done, self._needs = threading.Event(), threading.Event(), needs
+    def __init__(self, need: AbstractContextManager[None]) -> None:
+        self.has_it, self._done, self._need = threading.Event(), threading.Event(), need
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        for need in self._needs:
-            need.__enter__()
-        self.has_it.set()
-        self._done.wait(30)
-        for need in reversed(self._needs):
-            need.__exit__(None, None, None)
+        with self._need:
+            self.has_it.set()
+            self._done.wait(30)
 
     def waits(self) -> bool:
         return not self.has_it.wait(0.1)
@@ -46,7 +50,7 @@ class Somebody:
 
 
 def assert_that_work_waits_for_a_measurement() -> None:
-    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
+    measures = Somebody(machine_to_itself(unheard))
     assert measures.has_it.wait(10)
     works = Somebody(work_beside_others(unheard))
     assert works.waits()
@@ -65,7 +69,7 @@ def test_work_goes_on_side_by_side() -> None:
 def test_work_that_can_be_put_off_is_not_begun_while_somebody_measures_or_waits_to() -> None:
     with work_beside_others(unheard), beside_others_at_once() as begins:
         assert begins
-        measures = Somebody(ahead_of_work(unheard), machine_to_itself())
+        measures = Somebody(machine_to_itself(unheard))
         assert measures.waits(), "for both of them"
         with beside_others_at_once() as later:
             assert not later
@@ -82,10 +86,18 @@ def test_nobody_works_while_somebody_measures() -> None:
     assert_that_work_waits_for_a_measurement()
 
 
+def test_one_evaluator_at_a_time_has_the_machine() -> None:
+    """Whichever process it is in."""
+    lock = f"fcntl.flock(os.open({tempfile.gettempdir()!r}, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    with machine_to_itself(unheard):
+        other = subprocess.run([sys.executable, "-c", f"import fcntl, os; {lock}"], capture_output=True, check=False)
+    assert other.returncode != 0 and b"BlockingIOError" in other.stderr
+
+
 def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
     earlier = Somebody(work_beside_others(unheard))
     assert earlier.has_it.wait(10)
-    measures = Somebody(ahead_of_work(unheard), machine_to_itself())
+    measures = Somebody(machine_to_itself(unheard))
     assert measures.waits()
     time.sleep(0.05)
     later = Somebody(work_beside_others(unheard))
@@ -116,14 +128,36 @@ def test_the_folder_of_all_users_folders_may_be_closed_to_them(tmp_path, monkeyp
 def test_a_wait_for_another_evaluator_is_reported() -> None:
     """The clock of a service ran meanwhile, and ended evaluations that had done nothing wrong."""
     heard: list[str] = []
-    measures = Somebody(ahead_of_work(heard.append), machine_to_itself())
+    measures = Somebody(machine_to_itself(heard.append))
     assert measures.has_it.wait(10) and heard == [], "nobody was in its way"
     works = Somebody(work_beside_others(heard.append, "check"))
     assert works.waits() and heard == [WAITING]
     measures.leave()
     assert works.has_it.wait(10) and heard == [WAITING, "check"]
-    later = Somebody(ahead_of_work(heard.append), machine_to_itself())
+    later = Somebody(machine_to_itself(heard.append))
     assert later.waits() and heard == [WAITING, "check", WAITING]
     works.leave()
     assert later.has_it.wait(10)
+    later.leave()
+
+
+def test_the_overhead_of_a_block_is_measured_ahead_of_later_work() -> None:
+    """Beside two evaluators that checked one candidate after another, its measurement waited for up to a minute."""
+    bench, heard = Bench(gpus=2), []
+    earlier = Somebody(work_beside_others(unheard))
+    assert earlier.has_it.wait(10)
+
+    def measure() -> None:
+        with bench.run() as run:
+            measured_overhead(run, BaselineCache(), contextlib.nullcontext, heard.append)
+
+    measuring = threading.Thread(target=measure, daemon=True)
+    measuring.start()
+    until(lambda: heard == [WAITING])
+    later = Somebody(work_beside_others(unheard))
+    assert later.waits() and not bench.logged("null block")
+    earlier.leave()
+    measuring.join(10)
+    assert later.has_it.wait(10) and bench.logged("null block") and heard == [WAITING, "check"]
+    assert bench.feedback.stopwatch.readings()[WAITING] > 0.1
     later.leave()

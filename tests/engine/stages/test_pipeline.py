@@ -22,6 +22,8 @@ from tests.engine.records.mismatches import mismatch
 from tests.engine.reports import reported
 from tests.engine.stages.fake_gangs import Bench
 
+pytestmark = pytest.mark.usefixtures("locks_apart")
+
 Judge = Callable[[Bench], Feedback]
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
-import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 
@@ -25,7 +24,6 @@ from pkb_gym.engine.stages.time import (
     DELAYS_US,
     LAST_DISTURBED,
     baseline_alone_us,
-    machine_to_itself,
     measured_overhead,
     time_blocks,
 )
@@ -344,22 +342,18 @@ def test_on_gpus_the_baseline_is_warmed_up_on_other_inputs() -> None:
     assert order == ["make 2 timed", "warm up 2", "make 2 timed", "baseline 2 native"]
 
 
+def noting_in(log: list[str]) -> Callable[[], AbstractContextManager[None]]:
+    """Holds no devices, and says so."""
+    return lambda: contextlib.nullcontext(log.append("devices held"))  # type: ignore[func-returns-value]
+
+
 def test_the_overhead_is_measured_for_each_case_while_nothing_else_runs() -> None:
     cache = BaselineCache()
     for source, switch_us in (("", 120.0), (PYTHON, 80.0)):
         bench = Bench(gpus=2, **({"source": source} if source else {}))
         bench.candidate.block_us, bench.reference.block_us = 300.0, 300.0 - switch_us
         with bench.run() as run:
-            log = bench.log
-            found = measured_overhead(run, cache, lambda log=log: contextlib.nullcontext(log.append("devices held")))  # type: ignore[misc]
+            found = measured_overhead(run, cache, noting_in(bench.log), bench.log.append)
         assert found.context_switch_us == pytest.approx(switch_us)
         blocks = bench.logged("devices", "null block of the candidate")
         assert blocks[0] == "devices held" and len(blocks) > 2
-
-
-def test_one_evaluator_at_a_time_has_the_machine() -> None:
-    """Whichever process it is in."""
-    lock = f"fcntl.flock(os.open({tempfile.gettempdir()!r}, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    with machine_to_itself():
-        other = subprocess.run([sys.executable, "-c", f"import fcntl, os; {lock}"], capture_output=True, check=False)
-    assert other.returncode != 0 and b"BlockingIOError" in other.stderr
