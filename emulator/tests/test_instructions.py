@@ -232,42 +232,6 @@ def test_pairs_of_small_floats_are_rounded_once(emulator: EmulatorLibrary) -> No
         np.testing.assert_array_equal(words[1056:], (brain(X) << 16 | brain(Y)).astype(np.uint32))
 
 
-def test_a_product_of_tensor_cores(emulator: EmulatorLibrary) -> None:
-    """m16n8k16 of f16: registers of A and B hold small integers, so that the sums are exact."""
-    rng = np.random.default_rng(3)
-    a, b = rng.integers(-4, 5, (16, 16)), rng.integers(-4, 5, (16, 8))
-    lane = np.arange(32)
-    row, pair = lane // 4, 2 * (lane % 4)
-    registers = []
-    for i in range(4):
-        at = (row + 8 * (i % 2), pair + 8 * (i // 2))
-        registers.append(half_pair(a[at[0], at[1]], a[at[0], at[1] + 1]))
-    registers += [half_pair(b[pair + 8 * i, row], b[pair + 8 * i + 1, row]) for i in range(2)]
-    loads = "".join(f"ld.global.u32 %r{20 + i}, [%rd2+{128 * i}];\n" for i in range(6))
-    zero = "".join(f"mov.f32 %f{i}, 0f00000000;\n" for i in range(4))
-    body = f"""
-    mul.wide.u32 %rd2, %r1, 4;
-    add.u64 %rd2, %rd2, %rd0;
-    {loads}{zero}
-    mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {{%f0,%f1,%f2,%f3}}, {{%r20,%r21,%r22,%r23}}, {{%r24,%r25}},
-        {{%f0,%f1,%f2,%f3}};
-    mul.wide.u32 %rd3, %r1, 16;
-    add.u64 %rd3, %rd3, %rd0;
-    st.global.v4.f32 [%rd3+4096], {{%f0,%f1,%f2,%f3}};
-"""
-    ended = emulator.run(entry(body), fill=lambda _: np.concatenate(registers))
-    assert ended.outcome == Outcome.OK, ended.message
-    got = ended.words(1152, dtype=np.float32)[1024:].reshape(32, 4)
-    sums = a @ b
-    for i in range(4):
-        np.testing.assert_array_equal(got[:, i], sums[row + 8 * (i // 2), pair + i % 2])
-
-
-def half_pair(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    bits = [values.astype(np.float16).view(np.uint16).astype(np.uint32) for values in (low, high)]
-    return bits[0] | bits[1] << 16
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_random_programs_of_integers(emulator: EmulatorLibrary, seed: int) -> None:
     """Random sequences of instructions on eight registers, with branches, against the same in numpy."""

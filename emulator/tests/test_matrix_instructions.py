@@ -183,6 +183,75 @@ def test_matrices_of_8_by_8_to_registers_and_back(emulator: EmulatorLibrary, cou
     np.testing.assert_array_equal(back, matrices)
 
 
+MMA = [
+    # depth, types of the sums and operands, and what is added up of single bits
+    (8, "f32", "f16", ""),
+    (16, "f32", "f16", ""),
+    (16, "f16", "f16", ""),
+    (16, "f32", "bf16", ""),
+    (4, "f32", "tf32", ""),
+    (8, "f32", "tf32", ""),
+    (32, "f32", "e4m3", ""),
+    (32, "f32", "e5m2", ""),
+    (32, "s32", "s8", ""),
+    (16, "s32", "u8", ""),
+    (256, "s32", "b1", ".and.popc"),
+    (128, "s32", "b1", ".xor.popc"),
+]
+OCTETS = {  # whole numbers in 8 bits
+    "e4m3": {-4: 0xC8, -2: 0xC0, -1: 0xB8, 0: 0x00, 1: 0x38, 2: 0x40, 3: 0x44, 4: 0x48},
+    "e5m2": {-4: 0xC4, -2: 0xC0, -1: 0xBC, 0: 0x00, 1: 0x3C, 2: 0x40, 3: 0x42, 4: 0x44},
+}
+
+
+@pytest.mark.parametrize(("depth", "sums", "operands", "of_bits"), MMA)
+def test_products_of_registers(emulator: EmulatorLibrary, depth: int, sums: str, operands: str, of_bits: str):
+    """Operands are small whole numbers, so that sums are exact; words of 32 bits lie along the depth of a and b."""
+    rng = np.random.default_rng(depth)
+    a, b = (rng.choice([-4, -2, -1, 0, 1, 2, 3, 4], (rows, depth)) for rows in (16, 8))
+    c = rng.integers(-9, 10, (16, 8))
+    if operands in ("u8", "b1"):
+        a, b = np.abs(a) & (1 if operands == "b1" else ~0), np.abs(b) & (1 if operands == "b1" else ~0)
+    product = (a[:, None] ^ b).sum(axis=2) if "xor" in of_bits else a @ b.T
+    words = [words_of(matrix, operands) for matrix in (a, b)]
+    lane = np.arange(32)
+    row, at = lane // 4, lane % 4
+    of_a, of_b = words[0].shape[1] // 2, words[0].shape[1] // 4
+    loaded = [words[0][row + 8 * (i % 2), at + i // 2 * 4] for i in range(of_a)]
+    loaded += [words[1][row, at + 4 * i] for i in range(of_b)]
+    of_sums = 2 if sums == "f16" else 4
+    start = c.astype(np.float16).view(np.uint32) if sums == "f16" else encoded(c, sums).view(np.uint32)
+    places = [(row + 8 * i, at) if sums == "f16" else (row + i // 2 * 8, at * 2 + i % 2) for i in range(of_sums)]
+    loaded += [start[place] for place in places]
+    kind = "f" if sums == "f32" else "r"
+    registers = [*(f"%r{10 + i}" for i in range(of_a + of_b)), *(f"%{kind}{20 + i}" for i in range(of_sums))]
+    listed = ["{" + ", ".join(part) + "}" for part in np.split(np.array(registers), [of_a, of_a + of_b])]
+    body = "mul.wide.u32 %rd2, %r1, 4;\nadd.u64 %rd2, %rd2, %rd0;\n"
+    body += "".join(f"ld.global.b32 {register}, [%rd2+{128 * i}];\n" for i, register in enumerate(registers))
+    types = f"{sums}.{operands}.{operands}.{sums}{of_bits}"
+    body += f"mma.sync.aligned.m16n8k{depth}.row.col.{types} {listed[2]}, {listed[0]}, {listed[1]}, {listed[2]};\n"
+    stored = registers[of_a + of_b :]
+    body += "".join(f"st.global.b32 [%rd2+{4096 + 128 * i}], {register};\n" for i, register in enumerate(stored))
+    ended = emulator.run(entry(body), fill=lambda _: np.concatenate(loaded))
+    assert ended.outcome == Outcome.OK, ended.message
+    got = ended.segments[0][4096:][: 128 * of_sums].view(np.uint32).reshape(of_sums, 32)
+    expected = product + c
+    bits = expected.astype(np.float16).view(np.uint32) if sums == "f16" else encoded(expected, sums).view(np.uint32)
+    for i, place in enumerate(places):
+        np.testing.assert_array_equal(got[i], bits[place])
+
+
+def words_of(matrix: np.ndarray, dtype: str) -> np.ndarray:
+    """The rows of a matrix in words of 32 bits, the first element in the lowest bits."""
+    if dtype == "b1":
+        octets = np.packbits(matrix.astype(np.uint8), axis=1, bitorder="little")
+    elif dtype in OCTETS:
+        octets = np.vectorize(OCTETS[dtype].get)(matrix).astype(np.uint8)
+    else:
+        octets = encoded(matrix, dtype)
+    return np.ascontiguousarray(octets).view(np.uint32)
+
+
 WMMA = [
     # shape, operands' type, sums' type, layouts of a, b and the sums
     ("m16n16k16", "f16", "f32", "row", "col", "row"),
@@ -194,7 +263,15 @@ WMMA = [
     ("m16n16k16", "s8", "s32", "row", "col", "row"),
     ("m8n8k4", "f64", "f64", "row", "col", "row"),
 ]
-NUMPY = {"f16": np.float16, "f32": np.float32, "tf32": np.float32, "s8": np.int8, "s32": np.int32, "f64": np.float64}
+NUMPY = {
+    "f16": np.float16,
+    "f32": np.float32,
+    "tf32": np.float32,
+    "s8": np.int8,
+    "u8": np.uint8,
+    "s32": np.int32,
+    "f64": np.float64,
+}
 
 
 def encoded(matrix: np.ndarray, dtype: str) -> np.ndarray:

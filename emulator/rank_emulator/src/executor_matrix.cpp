@@ -1,9 +1,9 @@
 // mma.sync, ldmatrix, stmatrix.
 #include <bit>
 #include <string>
-#include <vector>
 
 #include "executor.h"
+#include "matrix_tiles.h"
 #include "small_floats.h"
 
 namespace pkb::emulator {
@@ -22,13 +22,12 @@ int bits_of(Element element) {
   }
 }
 
-double number(uint32_t bits, Element element) {
+// Of types that are not 16 bits wide.
+float number(uint32_t bits, Element element) {
   switch (element) {
-    case Element::kF16: return half_to_float(uint16_t(bits));
-    case Element::kBF16: return brain_to_float(uint16_t(bits));
     case Element::kTF32: return std::bit_cast<float>(bits & 0xffffe000u);
-    case Element::kE4M3: return decode(bits & 0xff, kE4m3);
-    case Element::kE5M2: return decode(bits & 0xff, kE5m2);
+    case Element::kE4M3: return float(decode(bits & 0xff, kE4m3));
+    case Element::kE5M2: return float(decode(bits & 0xff, kE5m2));
     case Element::kS8: return int8_t(bits);
     default: return uint8_t(bits);
   }
@@ -62,61 +61,96 @@ bool element_of(std::string_view name, Element& element) {
   return false;
 }
 
-// values: registers of d, a, b, c, as many as the shape has.
-struct Operands {
-  int d, a, b, c;
+constexpr int kRows = 16, kColumns = 8, kMaxDepth = 32;
+constexpr int kMaxWords = 8;  // of 32 bits along k
+
+// Operands of an mma in the order of rows of a and of columns of b: words, then elements.
+struct Words {
+  uint32_t a[kRows][kMaxWords], b[kColumns][kMaxWords];
 };
 
+uint32_t word_of(const Executor& x, const Value& value, int lane) {
+  uint32_t word;
+  std::memcpy(&word, x.at(value) + value.bytes * lane, 4);
+  return word;
+}
+
+// The elements of 4 or 8 words.
+void to_numbers(float* to, const uint32_t* words, int count, Element type) {
+  if (type == Element::kF16 || type == Element::kBF16) {
+    for (int w = 0; w < count; w += 4) (type == Element::kF16 ? halves_to_floats : brains_to_floats)(to + 2 * w, words + w);
+    return;
+  }
+  const int bits = bits_of(type);
+  for (int w = 0; w < count; ++w) {
+    for (int shift = 0; shift < 32; shift += bits) *to++ = number(words[w] >> shift, type);
+  }
+}
+
+// Sums of single bits that both operands have, or one of the two.
+void add_bits(const Words& words, int count, bool exclusive, uint32_t (&sums)[kRows][kColumns]) {
+  for (int row = 0; row < kRows; ++row) {
+    for (int col = 0; col < kColumns; ++col) {
+      for (int w = 0; w < count; ++w) {
+        const uint32_t left = words.a[row][w], right = words.b[col][w];
+        sums[row][col] += uint32_t(std::popcount(exclusive ? left ^ right : left & right));
+      }
+    }
+  }
+}
+
 // One product of a warp: sums in float, or exactly in integers.
+// values: registers of d, a, b, c, as many as the shape has. number: types of a and b, 8 bits each, then k.
 Step multiply(Executor& x, const Op& op, uint32_t lanes) {
   if (x.gather(~0u, lanes, false) == 0) return Step::kBlocked;
   const Detail& detail = *op.detail;
-  const Shape shape = shape_of(*op.source);
   const auto type_a = Element(detail.number & 0xff), type_b = Element(detail.number >> 8 & 0xff);
-  const int bits = bits_of(type_a), each = 32 / bits, registers_a = shape.m * shape.k / 32 / each, registers_b = shape.n * shape.k / 32 / each;
+  const int depth = int(detail.number >> 16), bits = bits_of(type_a), each = 32 / bits, count = depth / each;
   const bool half_sums = detail.variant == 1, integers = detail.variant == 2;
-  const int registers_d = half_sums ? 2 : 4;
-  const bool exclusive = op.source->has("xor");
-  const auto word = [&](int first, int index, int lane) { return uint32_t(x.value(detail.values[size_t(first + index)], lane)); };
-  std::vector<uint32_t> a(size_t(shape.m * shape.k / each)), b(size_t(shape.n * shape.k / each));  // words along k
-  const int words = shape.k / each;
+  const int registers_d = half_sums ? 2 : 4, registers_a = count / 2, registers_b = count / 4;
+  const Value* const values = detail.values.data();
+  Words words;
   for (int lane = 0; lane < kLanes; ++lane) {
-    for (int i = 0; i < registers_a; ++i) a[size_t((lane / 4 + 8 * (i % 2)) * words + i / 2 * 4 + lane % 4)] = word(registers_d, i, lane);
-    for (int i = 0; i < registers_b; ++i) b[size_t(lane / 4 * words + i * 4 + lane % 4)] = word(registers_d + registers_a, i, lane);
+    for (int i = 0; i < registers_a; ++i) words.a[lane / 4 + 8 * (i % 2)][i / 2 * 4 + lane % 4] = word_of(x, values[registers_d + i], lane);
+    for (int i = 0; i < registers_b; ++i) words.b[lane / 4][i * 4 + lane % 4] = word_of(x, values[registers_d + registers_a + i], lane);
   }
-  const int first_c = registers_d + registers_a + registers_b;
-  const auto dot = [&](int row, int col, uint32_t sum) -> uint32_t {
-    float real = std::bit_cast<float>(sum);
-    for (int w = 0; w < words; ++w) {
-      const uint32_t left = a[size_t(row * words + w)], right = b[size_t(col * words + w)];
-      if (type_a == Element::kB1) {
-        sum += uint32_t(std::popcount(exclusive ? left ^ right : left & right));
-        continue;
-      }
-      for (int e = 0; e < each; ++e) {
-        const double product = number(left >> (e * bits % 32), type_a) * number(right >> (e * bits % 32), type_b);
-        if (integers) {
-          sum += uint32_t(int32_t(product));
-        } else {
-          real = float(double(real) + product);
-        }
-      }
+  alignas(64) uint32_t sums[kRows][kColumns];
+  const auto each_sum = [&](auto visit) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int i = 0; i < registers_d; ++i) visit(i, lane, &sums[lane / 4 + 8 * (half_sums ? i : i / 2)][2 * (lane % 4) + (half_sums ? 0 : i % 2)]);
     }
-    return integers ? sum : std::bit_cast<uint32_t>(real);
   };
-  for (int lane = 0; lane < kLanes; ++lane) {
-    for (int i = 0; i < registers_d; ++i) {
-      const uint32_t c = word(first_c, i, lane);
-      const int row = lane / 4 + 8 * (half_sums ? i : i / 2), col = 2 * (lane % 4);
-      if (half_sums) {
-        const uint32_t low = dot(row, col, std::bit_cast<uint32_t>(half_to_float(uint16_t(c))));
-        const uint32_t high = dot(row, col + 1, std::bit_cast<uint32_t>(half_to_float(uint16_t(c >> 16))));
-        x.set(detail.values[size_t(i)], lane, uint32_t(float_to_half(std::bit_cast<float>(high))) << 16 | float_to_half(std::bit_cast<float>(low)));
-      } else {
-        x.set(detail.values[size_t(i)], lane, dot(row, col + i % 2, c));
-      }
+  each_sum([&](int i, int lane, uint32_t* sum) {
+    const uint32_t word = word_of(x, values[registers_d + registers_a + registers_b + i], lane);
+    if (!half_sums) {
+      *sum = word;
+      return;
+    }
+    for (int e = 0; e < 2; ++e) sum[e] = std::bit_cast<uint32_t>(half_to_float(uint16_t(word >> (16 * e))));
+  });
+  if (type_a == Element::kB1) {
+    add_bits(words, count, op.source->has("xor"), sums);
+  } else {
+    alignas(64) float a[kRows * kMaxDepth], b[kMaxDepth * kColumns];
+    for (int row = 0; row < kRows; ++row) to_numbers(a + row * depth, words.a[row], count, type_a);
+    for (int col = 0; col < kColumns; ++col) {
+      float column[kMaxDepth];
+      to_numbers(column, words.b[col], count, type_b);
+      for (int k = 0; k < depth; ++k) b[k * kColumns + col] = column[k];
+    }
+    if (integers) {
+      add_integer_product(sums[0], a, b, depth);
+    } else {
+      add_rounded_product(sums[0], a, b, depth);
     }
   }
+  each_sum([&](int i, int lane, const uint32_t* sum) {
+    uint32_t word = *sum;
+    if (half_sums) {
+      word = uint32_t(float_to_half(std::bit_cast<float>(sum[1]))) << 16 | float_to_half(std::bit_cast<float>(sum[0]));
+    }
+    x.set(values[i], lane, word);
+  });
   return Step::kNext;
 }
 
@@ -185,8 +219,9 @@ Handler find_product(const Instruction& instruction, Detail& detail) {
   if (shape.m != 16 || shape.n != 8 || bits_of(a) != bits_of(b) || instruction.has("sp") || instruction.has("satfinite")) return nullptr;
   const auto sums = parts[end - 1];
   detail.variant = sums == "f16" ? 1 : sums == "s32" ? 2 : 0;
-  detail.number = uint64_t(a) | uint64_t(b) << 8;
-  return multiply;
+  detail.number = uint64_t(a) | uint64_t(b) << 8 | uint64_t(shape.k) << 16;
+  const int words = shape.k * bits_of(a) / 32;
+  return words == 4 || words == 8 ? multiply : nullptr;
 }
 
 }  // namespace

@@ -35,8 +35,12 @@ struct MatrixDescriptor {
 
 // sums (16, columns) += a (16, depth) b (depth, columns), all row-major.
 void add_product(float* sums, const float* a, const float* b, int columns, int depth);
+// sums (16, 8) += a (16, depth) b (depth, 8): of floats, each exact product rounded into its sum by itself (NaN is
+// 0x7fffffff), and of integers that floats hold.
+void add_rounded_product(uint32_t* sums, const float* a, const float* b, int depth);
+void add_integer_product(uint32_t* sums, const float* a, const float* b, int depth);
 // Eight values of 16 bits as floats.
-void halves_to_floats(float (&to)[8], const void* from);
-void brains_to_floats(float (&to)[8], const void* from);
+void halves_to_floats(float* to, const void* from);
+void brains_to_floats(float* to, const void* from);
 
 }  // namespace pkb::emulator
