@@ -366,6 +366,17 @@ void Detector::departure(int rank, uint64_t /*call*/) {
   write_tensors("departure", rank, RegionKind::kArgument);
 }
 
+std::string Detector::last_write(uint64_t address, uint64_t bytes) {
+  const Cell* newest = nullptr;
+  for (const uint64_t end = address + bytes; address < end; ++address) {
+    const Cell* const cell = shadow_.find(address);
+    if (cell && cell->write.present() && (!newest || cell->write.time > newest->write.time)) newest = cell;
+  }
+  if (!newest) return "";
+  const int64_t call = report_.call_of(newest->write);
+  return "last " + describe(report_.describe_access(newest->write)) + (call < 0 ? "" : ", in call " + std::to_string(call));
+}
+
 void Detector::write_tensors(const char* what, int rank, RegionKind kind) {
   if (!races_are_looked_for_) return;
   Site like{};

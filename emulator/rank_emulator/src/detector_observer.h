@@ -63,6 +63,7 @@ class Detector : public Observer {
   void host_waited_event(int rank, uint64_t event, uint64_t generation) override;
   void arrival(int rank, uint64_t call) override;
   void departure(int rank, uint64_t call) override;
+  std::string last_write(uint64_t address, uint64_t bytes) override;
 
  private:
   // Memory that is known to belong to one region, so that most accesses need no look-up.

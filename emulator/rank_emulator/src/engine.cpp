@@ -48,6 +48,7 @@ void Engine::start(std::unique_ptr<Grid> grid, std::function<void()> finished) {
 bool Engine::idle() const { return running_.empty() && copies_.empty(); }
 
 bool Engine::run_some() {
+  forget_removed();
   run_copies(false);
   dispatch();
   if (ready_.empty() || turns_ == 0) {
@@ -63,8 +64,13 @@ bool Engine::run_some() {
   if (turns_ > 0) --turns_;
   uint64_t budget = choice_.by_priority ? 4000 : choice_.quantum;
   if (choice_.by_priority && !changes_.empty() && changes_.back() > steps) budget = std::min(budget, changes_.back() - steps);
+  const uint64_t begin = steps;
+  slice_share_ = ready_.size() + 1;
   executor_->run(*warp, budget);
   executor_->warp = nullptr;
+  warp->quiet_steps += steps - begin;
+  now_ns_ = now_ns();
+  slice_begin_ = steps - (steps - slice_begin_) % slice_share_;
   if (choice_.by_priority && !changes_.empty() && steps >= changes_.back()) {
     warp->priority = changes_.size();  // below all that were drawn
     changes_.pop_back();
@@ -142,24 +148,38 @@ void Engine::settle(WarpState& warp) {
   }
 }
 
+// What warps have observed may lie in memory that is no more.
+void Engine::forget_removed() {
+  if (removals_ == memory.removals()) return;
+  removals_ = memory.removals();
+  for (Running& running : running_) {
+    for (const auto& cluster : running.grid->resident) {
+      for (const auto& block : cluster->blocks) {
+        for (WarpState& warp : block->warps) warp.found_new();
+      }
+    }
+  }
+  unpark(true);  // nothing wakes them any more
+}
+
 bool Engine::unpark(bool forced) {
   bool any = false;
   for (size_t i = 0; i < parked_.size();) {
     WarpState& warp = *parked_[i];
-    bool runs = false;
-    for (Split& split : warp.splits) {
-      if (split.wait != Wait::kPoll) continue;
-      const bool changed = Executor::changed(split);
-      if (changed || forced || (!ready_.empty() && ++split.skipped > kSkippedRounds)) {
-        split.wait = Wait::kNone;
-        if (changed) split.poll_pc = -1;
-        runs = true;
-      }
-    }
-    if (!runs) {
+    const Observed* const changed = warp.observations.changed();
+    if (!changed && !forced && (ready_.empty() || ++warp.skipped <= kSkippedRounds)) {
       ++i;
       continue;
     }
+    if (changed) {  // by whomever, as the host may write, too; what its own block hands on is not news
+      uint32_t offset;
+      effects += block_of(*warp.block->cluster, changed->address, offset) == nullptr;
+      warp.repeats = 0;
+    }
+    for (Split& split : warp.splits) {
+      if (split.wait == Wait::kPoll) split.wait = Wait::kNone;
+    }
+    warp.skipped = 0;
     any = true;
     parked_.erase(parked_.begin() + long(i));
     warp.queue = WarpState::Queue::kReady;
@@ -167,8 +187,6 @@ bool Engine::unpark(bool forced) {
   }
   return any;
 }
-
-bool Engine::run_parked() { return unpark(true); }
 
 void Engine::defer(std::function<void()> copy) { copies_.push_back(std::move(copy)); }
 
@@ -189,39 +207,6 @@ void Engine::run_copies(bool all) {
   copy();
 }
 
-std::string Engine::standing() const {
-  static constexpr const char* kWhy[] = {"runs", "polls", "waits at a barrier", "waits at barrier.cluster", "waits for lanes of its warp", "waits for copies"};
-  std::map<std::string, int> places;
-  for (const Running& running : running_) {
-    const Grid& grid = *running.grid;
-    const std::string kernel = "rank " + std::to_string(grid.launch.rank) + ", kernel " + grid.launch.kernel;
-    if (grid.next_cluster < grid.clusters) {
-      const uint32_t blocks = grid.launch.cluster[0] * grid.launch.cluster[1] * grid.launch.cluster[2];
-      places[kernel + ": blocks that are not resident: " + std::to_string((grid.clusters - grid.next_cluster) * blocks)] = 0;
-    }
-    for (const auto& cluster : grid.resident) {
-      for (const auto& block : cluster->blocks) {
-        for (const WarpState& warp : block->warps) {
-          for (const Split& split : warp.splits) {
-            const int pc = split.wait == Wait::kPoll ? std::max(split.poll_pc, 0) : split.pc;
-            const Op& op = split.code->ops[size_t(pc)];
-            std::string text = kernel + ", " + op.name + (op.source ? " at " + place_of(op.source->line) : "") + ": " + kWhy[int(split.wait)];
-            if (split.wait == Wait::kPoll && !split.watched.empty()) text += " " + memory.describe(split.watched[0].address);
-            ++places[text];
-          }
-        }
-      }
-    }
-  }
-  std::string text;
-  int lines = 0;
-  for (const auto& [place, count] : places) {
-    if (++lines > 20) break;
-    text += "\n  " + place + (count > 1 ? " (" + std::to_string(count) + " warps)" : "");
-  }
-  return text;
-}
-
 void Engine::clear() {
   ready_.clear();
   parked_.clear();
@@ -233,6 +218,7 @@ void Engine::clear() {
     }
   }
   running_.clear();
+  end_standstill();
   for (auto& rank : multiprocessors_) std::fill(rank.begin(), rank.end(), Multiprocessor{});
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "heap.h"
@@ -65,7 +66,10 @@ class Engine {
   Observer* observer = nullptr;
   const Device device;
   uint64_t steps = 0, max_steps = 0;
-  uint64_t progress = 0;        // grows with each write to memory, barrier, copy: what a deadlock has none of
+  uint64_t progress = 0;        // grows with each write that changes memory, barrier, copy: what a hang has none of
+  uint64_t effects = 0;         // likewise, with what others than the block and its cluster can see
+  uint64_t clock_reads = 0;
+  uint32_t patience = 0;        // reads in a row that find nothing new, before a warp waits
   uint64_t next_id = 1;
 
   DeviceHeap& heap(int rank) { return heaps_[size_t(rank)]; }
@@ -84,8 +88,14 @@ class Engine {
   bool run_some();
   // Whether warps are left.
   bool idle() const;
-  // Warps that poll are looked at again although nothing that they watch has changed. False: there are none.
-  bool run_parked();
+  // Nobody could run, and nothing that others can see has happened since the last round: warps that wait go on for once,
+  // and time passes. False: no wait can end.
+  bool stand_still(bool hosts_ran);
+  bool stands_still() const { return still_.rounds > 0; }
+  // Held arrivals may come: what waits has been seen to wait more than once.
+  bool is_settled() const { return still_.rounds > 1; }
+  // Something has happened.
+  void end_standstill();
 
   // ---- for the executor ----
   void wake(WarpState& warp);
@@ -93,7 +103,8 @@ class Engine {
   // After a strong store, and after a strong load that has found something new; true: others go on now.
   bool signalled();
   bool tested(WarpState& warp);
-  uint64_t now_ns() const { return now_ns_ + steps; }
+  // Warps that can run do so side by side: an instruction of each takes 1 ns.
+  uint64_t now_ns() const { return now_ns_ + (steps - slice_begin_) / slice_share_; }
   void pass_time(uint64_t ns) { now_ns_ += ns; }
 
   // So many instructions without any write, barrier or copy: nobody gets further.
@@ -123,6 +134,8 @@ class Engine {
   void queue(WarpState& warp);
   WarpState* pick();
   bool unpark(bool forced);
+  void forget_removed();
+  uint64_t state_digest() const;
   void settle(WarpState& warp);
   void run_copies(bool all);
   uint64_t fresh_priority(int rank);
@@ -142,7 +155,15 @@ class Engine {
   uint32_t picks_ = 0;
   std::vector<uint64_t> changes_;  // steps at which a priority changes
   bool dispatchable_ = false;
-  uint64_t now_ns_ = 1'700'000'000'000'000'000ull;
+  uint64_t removals_ = 0;       // of memory, that observations have been cleared for
+  uint64_t now_ns_ = 1'700'000'000'000'000'000ull;  // when the warp that runs began
+  uint64_t slice_begin_ = 0, slice_share_ = 1;      // the step at that time, and how many warps share the steps from then on
+  struct Standstill {
+    int rounds = 0, recurrences = 0;
+    bool hosts_ran = false;
+    uint64_t begin = 0, clock_reads = 0;
+    std::unordered_set<uint64_t> states;
+  } still_;
   Pool pool_{4096}, shared_pool_{kSharedStride};
   std::unique_ptr<Executor> executor_;
 };

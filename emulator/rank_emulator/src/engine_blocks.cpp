@@ -82,6 +82,7 @@ bool Engine::make_cluster(Grid& grid) {
     for (WarpState& warp : block->warps) queue(warp);
   }
   ++progress;
+  ++effects;
   return true;
 }
 
@@ -205,6 +206,7 @@ void Engine::end_block(Block& block) {
   Cluster& cluster = *block.cluster;
   Grid& grid = *cluster.grid;
   ++progress;
+  ++effects;
   if (observer) observer->block_end(grid.launch, block.index);
   claim(grid, block.multiprocessor, -1);
   dispatchable_ = true;

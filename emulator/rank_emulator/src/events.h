@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace pkb::emulator {
 
@@ -206,6 +207,9 @@ class Observer {
   virtual void arrival(int /*rank*/, uint64_t /*call*/) {}
   // Its departure: from now on arguments and outputs of that call belong to others.
   virtual void departure(int /*rank*/, uint64_t /*call*/) {}
+
+  // Who has written these bytes last, for messages: "written last by ... in call 2"; empty: not known.
+  virtual std::string last_write(uint64_t /*address*/, uint64_t /*bytes*/) { return ""; }
 };
 
 }  // namespace pkb::emulator

@@ -10,6 +10,8 @@ namespace pkb::emulator {
 
 class Executor {
  public:
+  static constexpr uint64_t kQuietSteps = 20'000;
+
   explicit Executor(Engine& engine) : engine(engine) {}
 
   // Runs one group of lanes of the warp after the other, for `budget` instructions or until none may go on.
@@ -49,12 +51,21 @@ class Executor {
   // Lanes of a .sync instruction: those that have come, once all of `members` have; 0: not yet (the split waits).
   uint32_t gather(uint32_t members, uint32_t lanes, bool anywhere);
   bool is_full(uint32_t lanes) const { return (lanes | ~warp->alive()) == ~0u; }
-  // Notes what a strong read has found; true: the same as at its last execution.
+  // Notes what a strong read has found; true: nothing new, so that the split waits.
   bool polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes);
-  void wrote() {
-    split->poll_pc = -1;
+  // Notes that a clock was read; a warp that does little else waits for time to pass.
+  void polls_clock(const Op& op);
+  // Whether weak reads are noted as well: the warp has changed nothing for long.
+  bool is_quiet() const { return warp->quiet_steps > kQuietSteps; }
+  // After a write that only the block (or its cluster) can see, and after one that may be seen by others.
+  void wrote() { ++engine.progress; }
+  void wrote_outside() {
     ++engine.progress;
+    ++engine.effects;
+    warp->found_new();
   }
+  // After a write that has changed memory at these addresses.
+  void wrote_at(uint32_t lanes, const uint64_t (&addresses)[kLanes]);
   CopyGroups& copies(int lane);
 
   // ---- events and faults ----
@@ -65,8 +76,6 @@ class Executor {
 
   // Whether a group of lanes may go on.
   static bool runnable(const Split& split) { return split.wait == Wait::kNone; }
-  // Checks whether the value that a suspended group watches has changed.
-  static bool changed(const Split& split);
 
  private:
   friend class Engine;

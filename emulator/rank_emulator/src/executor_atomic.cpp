@@ -108,7 +108,7 @@ Step atomic(Executor& x, const Op& op, uint32_t lanes) {
   });
   if (x.engine.observer) x.report_access(op, lanes, Operation::kAtomic, bytes * vector, vector, addresses, wrote);
   if (changes) {
-    x.wrote();
+    x.wrote_at(lanes, addresses);
     if (x.engine.signalled()) return Step::kYield;
   } else if (result) {
     x.polls(op, lanes, addresses, bytes * vector);
@@ -123,6 +123,7 @@ Step atomic_wide(Executor& x, const Op& op, uint32_t lanes) {
   x.resolve(op, detail.addresses[0], lanes, 16, 16, addresses);
   const bool swaps = Update(detail.variant) == Update::kCompareAndSwap;
   uint32_t wrote = 0;
+  bool changes = false;
   each_lane(lanes, [&](int lane) {
     const auto lane_of = [&](size_t i) { return const_cast<char*>(x.at(detail.values[i])) + 16 * lane; };
     char* const at = reinterpret_cast<char*>(addresses[lane]);
@@ -131,12 +132,13 @@ Step atomic_wide(Executor& x, const Op& op, uint32_t lanes) {
     if (!swaps || std::memcmp(old, lane_of(1), 16) == 0) {
       std::memcpy(at, lane_of(swaps ? 2 : 1), 16);
       wrote |= 1u << lane;
+      changes |= std::memcmp(old, at, 16) != 0;
     }
     if (detail.values[0].present) std::memcpy(lane_of(0), old, 16);
   });
   if (x.engine.observer) x.report_access(op, lanes, Operation::kAtomic, 16, 1, addresses, wrote);
-  if (wrote) {
-    x.wrote();
+  if (changes) {
+    x.wrote_at(lanes, addresses);
   } else {
     x.polls(op, lanes, addresses, 16);
   }

@@ -19,9 +19,19 @@ void load_lanes(char* to, int stride, bool is_signed, const uint64_t (&addresses
   });
 }
 
+// Whether memory has changed.
 template <class E>
-void store_lanes(const char* from, int stride, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
-  each_lane(lanes, [&](int lane) { std::memcpy(reinterpret_cast<char*>(addresses[lane]) + offset, from + lane * stride, sizeof(E)); });
+bool store_lanes(const char* from, int stride, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
+  bool changed = false;
+  each_lane(lanes, [&](int lane) {
+    char* const to = reinterpret_cast<char*>(addresses[lane]) + offset;
+    E before, after;
+    std::memcpy(&before, to, sizeof(E));
+    std::memcpy(&after, from + lane * stride, sizeof(E));
+    changed |= before != after;
+    std::memcpy(to, &after, sizeof(E));
+  });
+  return changed;
 }
 
 void load_element(Executor& x, const Value& value, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
@@ -36,7 +46,7 @@ void load_element(Executor& x, const Value& value, const Detail& detail, const u
   }
 }
 
-void store_element(Executor& x, const Value& value, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
+bool store_element(Executor& x, const Value& value, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes, uint32_t offset) {
   const char* const from = x.at(value);
   switch (detail.element_bytes) {
     case 1: return store_lanes<uint8_t>(from, value.bytes, addresses, lanes, offset);
@@ -55,8 +65,8 @@ Step load(Executor& x, const Op& op, uint32_t lanes) {
   for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (detail.space == Space::kParameter) return Step::kNext;
   if (x.engine.observer) x.report_access(op, lanes, Operation::kRead, bytes, uint32_t(detail.vector), addresses, 0);
-  if (detail.order == Order::kWeak || x.polls(op, lanes, addresses, bytes)) return Step::kNext;
-  return detail.space == Space::kGlobal && x.engine.tested(*x.warp) ? Step::kYield : Step::kNext;
+  if ((detail.order == Order::kWeak && !x.is_quiet()) || x.polls(op, lanes, addresses, bytes)) return Step::kNext;
+  return detail.space == Space::kGlobal && detail.order != Order::kWeak && x.engine.tested(*x.warp) ? Step::kYield : Step::kNext;
 }
 
 // Of a parameter by name: the same for all lanes.
@@ -105,10 +115,11 @@ Step store(Executor& x, const Op& op, uint32_t lanes) {
   x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
   const bool is_seen = x.engine.observer && detail.space != Space::kParameter;
   const uint32_t changed = is_seen ? changed_by_store(x, detail, addresses, lanes) : 0;
-  for (int e = 0; e < detail.vector; ++e) store_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
+  bool changes = false;
+  for (int e = 0; e < detail.vector; ++e) changes |= store_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (detail.space == Space::kParameter) return Step::kNext;
   if (is_seen) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
-  x.wrote();
+  if (changes) x.wrote_at(lanes, addresses);
   return detail.order != Order::kWeak && x.engine.signalled() ? Step::kYield : Step::kNext;
 }
 

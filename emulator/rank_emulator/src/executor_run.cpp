@@ -155,7 +155,6 @@ void Executor::branch(const Op& op, uint32_t taken, int target) {
   Split other = *split;
   other.lanes = taken;
   other.pc = target;
-  other.poll_pc = -1;
   split->lanes &= ~taken;
   ++split->pc;
   warp->splits.push_back(std::move(other));

@@ -4,15 +4,6 @@
 #include "executor.h"
 
 namespace pkb::emulator {
-namespace {
-
-uint64_t digest(uint64_t seed, uint64_t value) {
-  seed ^= value + 0x9e3779b97f4a7c15ull + (seed << 6) + (seed >> 2);
-  return seed * 0xff51afd7ed558ccdull;
-}
-
-}  // namespace
-
 uint64_t Executor::value(const Value& value, int lane) const {
   const char* const p = at(value);
   switch (value.bytes) {
@@ -155,39 +146,6 @@ uint64_t Executor::argument(const Detail& detail, size_t index, int lane) const 
   uint64_t bits = 0;
   std::memcpy(&bits, local_memory(lane, split->local_offset + uint32_t(variable.offset)), std::min<uint64_t>(variable.bytes, 8));
   return bits;
-}
-
-bool Executor::polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
-  uint64_t now = digest(lanes, bytes);
-  each_lane(lanes, [&](int lane) {
-    uint64_t words[2] = {};
-    std::memcpy(words, reinterpret_cast<const void*>(addresses[lane]), std::min(bytes, 16u));
-    now = digest(digest(digest(now, addresses[lane]), words[0]), words[1]);
-  });
-  const int pc = int(&op - split->code->ops.data());
-  if (split->poll_pc != pc || split->poll_digest != now) {
-    split->poll_pc = pc;
-    split->poll_digest = now;
-    return false;
-  }
-  split->watched.clear();
-  each_lane(lanes, [&](int lane) {
-    for (const Watched& other : split->watched) {
-      if (other.address == addresses[lane]) return;
-    }
-    Watched watched{addresses[lane], {0, 0}, std::min(bytes, 16u)};
-    std::memcpy(watched.value, reinterpret_cast<const void*>(watched.address), watched.bytes);
-    split->watched.push_back(watched);
-  });
-  split->wait = Wait::kPoll;
-  split->skipped = 0;
-  return true;
-}
-
-bool Executor::changed(const Split& split) {
-  return std::any_of(split.watched.begin(), split.watched.end(), [](const Watched& watched) {
-    return std::memcmp(reinterpret_cast<const void*>(watched.address), watched.value, watched.bytes) != 0;
-  });
 }
 
 CopyGroups& Executor::copies(int lane) {

@@ -138,7 +138,7 @@ Step move_fragment(Executor& x, const Op& op, uint32_t lanes) {
       for (int line = 0; line < lines; ++line) addresses[line] += piece;
     }
   }
-  if (stores) x.wrote();
+  if (stores) x.wrote_outside();
   return Step::kNext;
 }
 

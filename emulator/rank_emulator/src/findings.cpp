@@ -267,6 +267,8 @@ std::string exposure_of(const Finding& finding) {
   return "";
 }
 
+std::string describe(const FoundAccess& access) { return name_of(access); }
+
 std::string describe(const Finding& finding) {
   static const char* const kRaces[] = {"race", "weak order", "benign race"};
   const std::string bytes = std::to_string(finding.bytes) + " bytes of " + name_of_place(finding);

@@ -125,6 +125,8 @@ std::string exposure_of(const Finding& finding);
 
 // One line: what, where, both accesses with their source lines, and the edge that is missing with the remedy.
 std::string describe(const Finding& finding);
+// "rank 1's write by `st.global.u32` (kernel.cu:12)".
+std::string describe(const FoundAccess& access);
 std::string describe(const Advice& advice);
 std::string to_json(const FindingReport& report);
 

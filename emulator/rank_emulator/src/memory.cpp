@@ -41,6 +41,8 @@ uint64_t Memory::add(RegionKind kind, int rank, const std::string& name, uint64_
 bool Memory::remove(uint64_t id) {
   const auto found = regions_.find(id);
   if (found == regions_.end()) return false;
+  const RegionKind kind = found->second.kind;
+  removals_ += kind != RegionKind::kShared && kind != RegionKind::kLocal;  // whose bytes the pools keep
   if (observer_) observer_->region_removed(found->second);
   const auto extent = extents_.find(found->second.address);
   if (extent != extents_.end() && extent->second.region == id) extents_.erase(extent);

@@ -41,6 +41,8 @@ class Memory {
   uint64_t add(RegionKind kind, int rank, const std::string& name, uint64_t address, uint64_t bytes, Space space,
                bool checked, uint32_t element_bytes = 0, bool initialised = true, uint64_t launch = 0, uint32_t block = 0);
   bool remove(uint64_t region);
+  // How often memory has been removed that may not be read any more.
+  uint64_t removals() const { return removals_; }
 
   // The extent that holds all of these bytes, or null.
   const Extent* find(uint64_t address, uint64_t bytes) {
@@ -60,7 +62,7 @@ class Memory {
   std::map<uint64_t, Region> regions_;  // by id
   std::set<std::string> names_;
   const Extent* last_ = nullptr;
-  uint64_t next_ = 1;
+  uint64_t next_ = 1, removals_ = 0;
   Observer* observer_ = nullptr;
 };
 

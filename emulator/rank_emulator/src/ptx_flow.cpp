@@ -9,7 +9,15 @@ namespace {
 
 bool ends_path(const Instruction& instruction) {
   const auto name = instruction.parts[0];
-  return instruction.guard < 0 && (name == "ret" || name == "exit" || name == "trap");
+  return instruction.guard < 0 && (name == "ret" || name == "exit");
+}
+
+// Lanes that come here never meet others again, and never leave either: where the others meet does not depend on them.
+bool traps(const Instruction& instruction) {
+  if (instruction.guard >= 0) return false;
+  const auto name = instruction.parts[0];
+  if (name != "call") return name == "trap";
+  return std::any_of(instruction.operands.begin(), instruction.operands.end(), [](const Operand& operand) { return operand.name == "__assertfail"; });
 }
 
 bool jumps_always(const Instruction& instruction) {
@@ -57,8 +65,9 @@ void find_meeting_points(Function& function) {
     const Instruction& instruction = function.code[size_t(i)];
     if (instruction.target >= 0) edge(i, instruction.target);
     for (const int target : instruction.targets) edge(i, target);
+    if (traps(instruction)) continue;
     const auto name = instruction.parts[0];
-    if (name == "ret" || name == "exit" || name == "trap") edge(i, end);
+    if (name == "ret" || name == "exit") edge(i, end);
     if (!ends_path(instruction) && !jumps_always(instruction)) edge(i, i + 1);
   }
   // Order of the reversed graph from the end on.

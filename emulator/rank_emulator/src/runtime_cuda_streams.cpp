@@ -47,9 +47,9 @@ PKB_CUDART cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 PKB_CUDART cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return with_stream(handle, [](RankState& rank, Stream& stream) {
     if (stream.empty()) return cudaSuccess;
-    const uint64_t steps = rank.world->engine.steps, progress = rank.world->engine.progress;
     Engine& engine = rank.world->engine;
-    if (!rank.world->block(rank, "a stream, by cudaStreamQuery", [&, steps, progress] { return stream.empty() || engine.steps > steps + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
+    const uint64_t time = engine.now_ns(), progress = engine.progress;
+    if (!rank.world->block(rank, "a stream, by cudaStreamQuery", [&, time, progress] { return stream.empty() || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
     return stream.empty() ? cudaSuccess : cudaErrorNotReady;
   });
 }
@@ -135,8 +135,8 @@ PKB_CUDART cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return with_event(handle, [](RankState& rank, Event& event) {
     if (event.completed >= event.recorded) return cudaSuccess;
     Engine& engine = rank.world->engine;
-    const uint64_t steps = engine.steps, progress = engine.progress;
-    if (!rank.world->block(rank, "an event, by cudaEventQuery", [&, steps, progress] { return event.completed >= event.recorded || engine.steps > steps + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
+    const uint64_t time = engine.now_ns(), progress = engine.progress;
+    if (!rank.world->block(rank, "an event, by cudaEventQuery", [&, time, progress] { return event.completed >= event.recorded || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
     return event.completed >= event.recorded ? cudaSuccess : cudaErrorNotReady;
   });
 }

@@ -9,8 +9,6 @@ namespace {
 
 enum PolicyKind { kFair, kPriorities, kHoldArrival, kHoldDeparture, kOneAhead, kMixed };
 
-constexpr int kForcedRounds = 40;  // in which nobody gets further, before that counts as a deadlock
-
 }  // namespace
 
 thread_local RankState* World::current = nullptr;
@@ -189,17 +187,17 @@ std::optional<Fault> World::run(const std::function<int(int)>& body) {
 
 void World::loop() {
   const auto begin = std::chrono::steady_clock::now();
-  int forced = 0;
-  uint64_t progress = engine.progress;
+  uint64_t effects = engine.effects;
   for (uint64_t round = 0; !finished(); ++round) {
     if (fault_) return;
-    bool ran = run_hosts();
+    const bool hosts_ran = run_hosts();
     for (const auto& rank : ranks) {
       if (rank->state == RankState::kDone && rank->body_status) {
         throw Fault{Outcome::kBodyFailed, rank->rank, "rank " + std::to_string(rank->rank) + " ended with status " + std::to_string(rank->body_status)};
       }
     }
-    ran |= advance_streams(false);
+    advance_streams(false);
+    bool ran = false;
     for (int i = 0; i < 64 && engine.run_some(); ++i) {
       ran = true;
       if (!engine.choice().by_priority) continue;
@@ -213,20 +211,15 @@ void World::loop() {
       const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
       if (max_seconds && seconds > double(max_seconds)) throw Fault{Outcome::kStopped, -1, "time limit of " + std::to_string(max_seconds) + " s" + engine.standing()};
     }
-    if (engine.progress != progress || (ran && forced == 0)) {
-      progress = engine.progress;
-      forced = 0;
+    if (engine.effects != effects) {
+      effects = engine.effects;
+      engine.end_standstill();
       if (!engine.stuck()) continue;
     }
-    if (engine.stuck()) forced = kForcedRounds;
-    if (forced < kForcedRounds) {
-      if (advance_streams(true)) {
-        forced = 0;
-        continue;
-      }
-      ++forced;
-      if (engine.run_parked()) continue;
-      if (ran) continue;
+    if (!engine.stuck()) {
+      if (ran || (hosts_ran && !engine.stands_still())) continue;
+      if (engine.is_settled() && advance_streams(true)) continue;
+      if (engine.stand_still(hosts_ran)) continue;
     }
     std::string message = "nobody can go on";
     for (const auto& rank : ranks) {
@@ -278,6 +271,7 @@ bool World::advance(Stream& stream, bool held) {
   if (holds(next) != held) return false;
   stream.busy = true;
   ++engine.progress;
+  ++engine.effects;
   const auto queued = std::make_shared<Stream::Queued>(std::move(next));
   stream.queue.pop_front();
   queued->operation.what = queued->work.name.c_str();
@@ -286,6 +280,7 @@ bool World::advance(Stream& stream, bool held) {
     if (engine.observer) engine.observer->stream_end(queued->operation);
     stream.busy = false;
     ++engine.progress;
+    ++engine.effects;
   });
   return true;
 }

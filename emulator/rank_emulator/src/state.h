@@ -19,17 +19,38 @@ struct Grid;
 // Why a group of lanes stands still.
 enum class Wait : uint8_t {
   kNone,
-  kPoll,        // it read memory that has not changed since; goes on when that changes, and now and then
+  kPoll,        // it has read the same again; goes on when what the warp has observed changes, and now and then
   kBarrier,     // of the block
   kCluster,     // barrier.cluster
   kWarp,        // other lanes of the warp, by a .sync instruction
   kAsync        // groups of asynchronous copies
 };
 
-struct Watched {
+// What a lane has read of memory that others write.
+struct Observed {
+  const Op* op;
   uint64_t address;
   uint64_t value[2];
-  uint32_t bytes;
+  uint8_t bytes, lane;
+};
+
+// What a warp has read since it last changed something that others can see. A warp that reads nothing else, and the same
+// again, waits for a change of one of these words.
+class Observations {
+ public:
+  // Notes a read; true: this lane has read the same there before, by the same instruction.
+  bool note(const Op* op, int lane, uint64_t address, uint32_t bytes);
+  // Whether memory has changed at one of the places; the first of those.
+  const Observed* changed() const;
+  // Takes over what memory holds by now.
+  void refresh();
+  void clear();
+  bool empty() const { return all_.empty(); }
+  size_t size() const { return all_.size(); }
+
+ private:
+  std::vector<Observed> all_;
+  std::vector<uint16_t> table_;  // by hash: place in `all_`, from 1; 0: none
 };
 
 struct Call {
@@ -55,10 +76,10 @@ struct Split {
   uint32_t barrier = 0;
   uint64_t generation = 0;      // that it waits for
   uint32_t members = 0;         // of kWarp
-  uint32_t skipped = 0;         // rounds in which what it polls had not changed
-  int poll_pc = -1;
-  uint64_t poll_digest = 0;
-  std::vector<Watched> watched;
+  const Op* polling = nullptr;  // of kPoll: the instruction that it has executed last, and what it read
+  uint64_t polled = 0;          // 0: a clock
+  uint32_t polled_bytes = 0;
+  int polling_lane = 0;
 };
 
 // Where the paths of a branch meet.
@@ -98,8 +119,19 @@ struct WarpState {
   uint64_t priority = 0;
   size_t turn = 0;                    // which split runs first
   uint64_t cluster_generation = 0;    // of barrier.cluster, at its last arrival
+  Observations observations;
+  uint32_t repeats = 0;               // reads in a row that found nothing new
+  uint32_t clock_reads = 0;           // since it last found something new, or changed something
+  uint32_t skipped = 0;               // rounds in which it was parked and nothing that it has observed had changed
+  uint64_t quiet_steps = 0;           // since it last changed something that others can see
 
   uint32_t alive() const { return existing & ~exited; }
+  // It has changed what others can see: what it reads from now on is new.
+  void found_new() {
+    if (!observations.empty()) observations.clear();
+    repeats = clock_reads = 0;
+    quiet_steps = 0;
+  }
 };
 
 struct Barrier {

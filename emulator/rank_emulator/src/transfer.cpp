@@ -56,6 +56,7 @@ void run(Engine& engine, Transfer& transfer) {
     }
   }
   ++engine.progress;
+  ++engine.effects;
   for (const Target& target : transfer.targets) {
     if (engine.observer) {
       transfer.operation.mbarrier = reinterpret_cast<uint64_t>(target.block->shared) + target.offset;
