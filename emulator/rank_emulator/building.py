@@ -36,7 +36,10 @@ ALONE = ("alu_half", "executor_memory", "executor_run", "executor_wgmma", "matri
 """Sources with a unit of their own: vectorised ones, and those that define names of internal linkage which another
 source of their unit defines, too."""
 
-ALIASES = r"nm -g --defined-only *.o | sed -n 's/.* T \(_*\)cuda\(.*\)$/-Wl,--defsym=\1CUDA\2=\1cuda\2/p' | sort -u"
+ALIASES = (
+    r"nm -g --defined-only *.o | sed -n -e 's/.* T \(_*\)cuda\(.*\)$/-Wl,--defsym=\1CUDA\2=\1cuda\2/p'"
+    r" -e 's/.* T cu\([A-Z].*\)$/-Wl,--defsym=CU\1=cu\1/p' | sort -u"
+)
 """Prints options that give the functions of the runtime the names that `emulated_names` gives those of a library."""
 
 STANDARD_HEADERS = "standard_headers.h"

@@ -68,6 +68,7 @@ class DetectorOptions(ctypes.Structure):
 
     _fields_ = [
         ("struct_bytes", ctypes.c_uint32),
+        ("strict", ctypes.c_int32),
         ("races", ctypes.c_int32),
         ("max_findings", ctypes.c_uint32),
         ("found", ctypes.c_void_p),

@@ -62,6 +62,8 @@ class World:
         max_steps: Warp instructions of all ranks after which a run ends; 0 for no limit.
         max_seconds: Wall-clock time of a run in seconds after which it ends; 0 for no limit.
         detect_races: Whether each access is checked for what orders it, and memory for what was written.
+        strict: Whether the detector holds kernels to the letter of PTX's memory model, where GPUs are known to do more:
+            the end of a kernel releases nothing for flags of later kernels then.
         max_findings: Findings that the detector keeps; 0 for 64.
         label_output: Whether lines that host code prints have the rank in front, as those of kernels have. It holds for
             the process from then on.
@@ -86,6 +88,7 @@ class World:
         max_steps: int = 0,
         max_seconds: int = 0,
         detect_races: bool = False,
+        strict: bool = False,
         max_findings: int = 0,
         label_output: bool = False,
     ) -> None:
@@ -107,12 +110,12 @@ class World:
             raise EmulatorError(f"no world could be emulated: {_text(self._library.pkb_emu_error(None))}")
         self.world_size, self.segment_bytes = world_size, segment_bytes
         self.segments = [int(self._library.pkb_emu_segment(self._world, rank)) for rank in range(world_size)]
-        self._detector = self._observe(max_findings) if detect_races else None
+        self._detector = self._observe(max_findings, strict) if detect_races else None
         self._callbacks: list[Any] = []  # ctypes frees a function when nobody refers to it
 
-    def _observe(self, max_findings: int) -> int:
+    def _observe(self, max_findings: int, strict: bool) -> int:
         options = DetectorOptions(
-            struct_bytes=ctypes.sizeof(DetectorOptions), races=1, max_findings=max_findings, found=None, user=None
+            struct_bytes=ctypes.sizeof(DetectorOptions), strict=strict, races=1, max_findings=max_findings
         )
         detector: int | None = self._library.pkb_emu_detector_create(ctypes.byref(options))
         if detector is None:

@@ -67,9 +67,9 @@ class DetectorLibrary:
         self._library.pkb_emu_detector_json.restype = ctypes.c_char_p
         self._library.pkb_emu_detector_count.restype = ctypes.c_uint64
 
-    def report(self, trace: str, races: bool = True, max_findings: int = 0) -> dict[str, Any]:
+    def report(self, trace: str, races: bool = True, max_findings: int = 0, strict: bool = False) -> dict[str, Any]:
         """What the detector finds in a trace, after `WORLD`."""
-        options = DetectorOptions(ctypes.sizeof(DetectorOptions), int(races), max_findings, None, None)
+        options = DetectorOptions(ctypes.sizeof(DetectorOptions), int(strict), int(races), max_findings, None, None)
         detector = ctypes.c_void_p(self._library.pkb_emu_detector_create(ctypes.byref(options)))
         try:
             error = ctypes.create_string_buffer(400)

@@ -26,7 +26,7 @@ pkb_emu_detector* pkb_emu_detector_create(const pkb_emu_detector_options* option
     std::function<void(const std::string&)> on_finding;
     if (found) on_finding = [=](const std::string& message) { found(user, message.c_str()); };
     const uint32_t most = options->max_findings ? options->max_findings : kMostFindings;
-    of->detector = std::make_unique<pkb::emulator::detector::Detector>(options->races != 0, most, std::move(on_finding));
+    of->detector = std::make_unique<pkb::emulator::detector::Detector>(options->races != 0, options->strict != 0, most, std::move(on_finding));
     return of.release();
   } catch (const std::bad_alloc&) {
     return nullptr;

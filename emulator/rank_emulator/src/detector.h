@@ -17,6 +17,7 @@ typedef struct pkb_emu_detector pkb_emu_detector;
 
 typedef struct {
   uint32_t struct_bytes;     // sizeof(pkb_emu_detector_options)
+  int32_t strict;            // 1: hold kernels to the letter of PTX's memory model, where GPUs are known to do more
   int32_t races;             // 1: find races and bytes that nobody wrote; 0: bounds, alignment, barriers, advice alone
   uint32_t max_findings;     // kept; 0: 64
   // Called at the first finding of each pair of lines, with its message; may call pkb_emu_stop. Null: none.

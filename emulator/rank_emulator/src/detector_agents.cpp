@@ -20,8 +20,8 @@ Key Agents::parent(Key key) const {
   return 0;
 }
 
-Key Agents::add_stream(uint64_t id, int rank, bool is_host) {
-  streams_.push_back({id, rank, is_host});
+Key Agents::add_stream(uint64_t id, int rank, bool is_host, bool is_default) {
+  streams_.push_back({id, rank, is_host, is_default});
   return key_of(AgentKind::kStream, uint32_t(streams_.size() - 1));
 }
 

@@ -77,6 +77,7 @@ struct StreamInfo {
   uint64_t id;        // of the events; a rank's host thread has none
   int rank;
   bool is_host;
+  bool is_default;    // a default stream of CUDA
 };
 
 // Asynchronous operations of one issuer that complete in one way: at one mbarrier, or by groups.
@@ -94,7 +95,7 @@ class Agents : public AgentTree {
 
   Key parent(Key key) const override;
 
-  Key add_stream(uint64_t id, int rank, bool is_host);
+  Key add_stream(uint64_t id, int rank, bool is_host, bool is_default);
   uint32_t add_grid(Key stream, int rank, const char* kernel, Time begin);
   uint32_t add_block(uint32_t grid, uint32_t index, uint32_t cluster, uint32_t threads);
   Key add_channel(const ChannelInfo& channel);
@@ -103,6 +104,7 @@ class Agents : public AgentTree {
   const BlockInfo& block_of(Key warp) const { return blocks_[warp_blocks_[index_of(warp)]]; }
   uint32_t block_index_of(Key warp) const { return warp_blocks_[index_of(warp)]; }
   const GridInfo& grid(uint32_t index) const { return grids_[index]; }
+  bool is_on_default_stream(uint32_t grid) const { return streams_[grids_[grid].stream].is_default; }
   const StreamInfo& stream(Key key) const { return streams_[index_of(key)]; }
   const ChannelInfo& channel(Key key) const { return channels_[index_of(key)]; }
 

@@ -202,6 +202,8 @@ MissingEdge Races::missing_between(const Finding& finding, const Record& earlier
       return kind_of(key) == AgentKind::kStream ? index_of(key) : agents_.grid(agents_.block_of(key).grid).stream;
     };
     if (stream_of(a) != stream_of(b)) return MissingEdge::kStreamOrder;
+    const bool is_grid = kind_of(a) == AgentKind::kWarp && kind_of(b) == AgentKind::kWarp;
+    if (is_grid && agents_.block_of(a).grid != agents_.block_of(b).grid) return MissingEdge::kGridDependency;
   }
   return MissingEdge::kNoSynchronisation;
 }

@@ -36,10 +36,16 @@ const WarpState* Kernels::running(Key warp) const {
 }
 
 void Kernels::launch_begin(const Launch& launch) {
-  Stream& on = stream(launch.stream, launch.rank);
+  Stream& on = stream(launch.stream, launch.rank, launch.is_on_default_stream);
   auto state = std::make_unique<GridState>();
   state->stream = on.key;
-  state->initial = published(on);
+  // A kernel that may overlap the one before it knows what that one knew at its beginning, even if that one has ended:
+  // only griddepcontrol.wait makes its memory operations visible.
+  const bool may_overlap = launch.prerequisite && launch.prerequisite == on.last_launch;
+  state->initial = may_overlap ? clocks_.join(on.last_initial, on.enqueued) : published(on);
+  if (!may_overlap) on.completed.clear();
+  on.last_launch = launch.id;
+  on.last_initial = state->initial;
   state->begin = clocks_.now();
   state->number = agents_.add_grid(on.key, launch.rank, launch.kernel, state->begin);
   state->blocks_per_cluster = std::max(1u, launch.cluster[0] * launch.cluster[1] * launch.cluster[2]);
@@ -60,7 +66,7 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
   state.number = agents_.add_block(of.number, index, cluster, threads);
   const Past past{of.initial, 0, 0};
   Fences fences;
-  fences.released.fill(FencePoint{past, 0, 0});
+  if (!strict_) fences.released.fill(FencePoint{past, 0, 0});
   fences.proxied_global = fences.proxied_shared = of.initial;  // the boundary of a kernel joins proxies
   const uint32_t first = agents_.block(state.number).first_warp;
   for (uint32_t w = 0; w * 32 < threads; ++w) {
@@ -85,7 +91,9 @@ void Kernels::block_end(const Launch& launch, uint32_t index) {
       const int lane = __builtin_ctz(lanes);
       of.end = clocks_.join(of.end, warp.past.at(lane).base);
       // The boundary of a kernel is a fence: what relaxed loads have seen is in the past afterwards.
-      for (const ClockRef& read : warp.fences.at(lane).read) of.end = clocks_.join(of.end, read);
+      if (!strict_) {
+        for (const ClockRef& read : warp.fences.at(lane).read) of.end = clocks_.join(of.end, read);
+      }
       if (is_uniform) break;
     }
   }
@@ -98,23 +106,40 @@ void Kernels::launch_end(const Launch& launch) {
   GridState& of = grid(launch);
   Stream& on = stream(launch.stream, launch.rank);
   on.past.base = clocks_.join(on.past.base, of.end);
+  const Entry own{key_of(AgentKind::kGrid, of.number), clocks_.tick()};
+  on.completed[launch.id] = clocks_.with(of.end, &own, 1);
   last_ = nullptr;
   for (const auto& [index, block] : of.blocks) running_.erase(block.number);
   grids_.erase(launch.id);
   published(on);
 }
 
+void Kernels::prerequisite_wait(const Warp& of) {
+  if (!of.launch->prerequisite) return;
+  const auto& completed = stream(of.launch->stream, of.rank).completed;
+  const auto found = completed.find(of.launch->prerequisite);
+  if (found == completed.end()) return;
+  WarpState& state = warp(of);
+  flags_.learn(state, of.lanes, found->second, found->second, found->second);
+  if (strict_) return;
+  // As at the beginning of a kernel that overlaps none.
+  state.fences.change(of.lanes, state.all_lanes, [&](Fences& fences) {
+    for (FencePoint& point : fences.released) point.past.base = clocks_.join(point.past.base, found->second);
+  });
+  state.fences.unite(state.all_lanes);
+}
+
 // ---- streams and hosts ----
 
-Kernels::Stream& Kernels::stream(uint64_t id, int rank) {
+Kernels::Stream& Kernels::stream(uint64_t id, int rank, bool is_default) {
   Stream& found = streams_[id];
-  if (!found.key) found.key = agents_.add_stream(id, rank, false);
+  if (!found.key) found.key = agents_.add_stream(id, rank, false, is_default);
   return found;
 }
 
 Kernels::Stream& Kernels::host(int rank) {
   Stream& found = hosts_[rank];
-  if (!found.key) found.key = agents_.add_stream(0, rank, true);
+  if (!found.key) found.key = agents_.add_stream(0, rank, true, false);
   return found;
 }
 
@@ -130,11 +155,12 @@ void Kernels::enqueue(const StreamOperation& operation) {
 }
 
 void Kernels::begin(const StreamOperation& operation) {
-  Stream& on = stream(operation.stream, operation.rank);
+  Stream& on = stream(operation.stream, operation.rank, operation.is_on_default_stream);
   stream_of_operation_[operation.id] = operation.stream;
   const auto enqueued = enqueued_.find(operation.id);
   if (enqueued != enqueued_.end()) {
     on.past.base = clocks_.join(on.past.base, enqueued->second);
+    on.enqueued = enqueued->second;
     enqueued_.erase(enqueued);
   }
   if (operation.kind == StreamOperationKind::kEventWait) {

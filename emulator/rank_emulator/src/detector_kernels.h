@@ -13,7 +13,8 @@ namespace pkb::emulator::detector {
 
 class Kernels {
  public:
-  Kernels(Agents& agents, Clocks& clocks, Flags& flags) : agents_(agents), clocks_(clocks), flags_(flags) {}
+  // `strict`: the boundary of a kernel is no fence for flags of other kernels.
+  Kernels(Agents& agents, Clocks& clocks, Flags& flags, bool strict) : strict_(strict), agents_(agents), clocks_(clocks), flags_(flags) {}
 
   // The state of the warp of an event.
   WarpState& warp(const Warp& of);
@@ -26,6 +27,8 @@ class Kernels {
   void launch_end(const Launch& launch);
   void block_begin(const Launch& launch, uint32_t index, uint32_t threads);
   void block_end(const Launch& launch, uint32_t index);
+  // Lanes have waited for the kernel that theirs may overlap (griddepcontrol.wait).
+  void prerequisite_wait(const Warp& of);
 
   void enqueue(const StreamOperation& operation);
   void begin(const StreamOperation& operation);
@@ -50,17 +53,22 @@ class Kernels {
   struct Stream {
     Key key = 0;
     Past past;
+    ClockRef enqueued;       // what the host knew when it enqueued the operation that began last
+    uint64_t last_launch = 0;
+    ClockRef last_initial;   // the past of that kernel's blocks at their beginning
+    std::unordered_map<uint64_t, ClockRef> completed;  // what the end of kernels orders, by launch; of those that others may overlap
   };
   struct Call {
     Time begin;
     uint64_t number;
   };
 
-  Stream& stream(uint64_t id, int rank);
+  Stream& stream(uint64_t id, int rank, bool is_default = false);
   Stream& host(int rank);
   // All that a stream's operations have done so far, as others learn it.
   ClockRef published(Stream& stream);
 
+  const bool strict_;
   Agents& agents_;
   Clocks& clocks_;
   Flags& flags_;

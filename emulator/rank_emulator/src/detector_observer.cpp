@@ -13,8 +13,8 @@ bool is_tracked(Space space) { return space == Space::kGlobal || space == Space:
 
 }  // namespace
 
-Detector::Detector(bool races, size_t most_findings, std::function<void(const std::string&)> found)
-    : races_are_looked_for_(races), report_(agents_, sites_, kernels_, regions_, most_findings, std::move(found)) {}
+Detector::Detector(bool races, bool strict, size_t most_findings, std::function<void(const std::string&)> found)
+    : races_are_looked_for_(races), strict_(strict), report_(agents_, sites_, kernels_, regions_, most_findings, std::move(found)) {}
 
 FindingReport Detector::report() const {
   return {report_.findings(), statistics_.advice(sites_), statistics_.links(), report_.dropped()};
@@ -339,6 +339,7 @@ void Detector::block_end(const Launch& launch, uint32_t block) {
 }
 
 void Detector::lanes_exit(const Warp& warp) { barriers_.exit(warp); }
+void Detector::prerequisite_wait(const Warp& warp) { kernels_.prerequisite_wait(warp); }
 void Detector::stream_enqueue(const StreamOperation& operation) { kernels_.enqueue(operation); }
 
 void Detector::stream_begin(const StreamOperation& operation) {

@@ -18,8 +18,8 @@ namespace pkb::emulator::detector {
 
 class Detector : public Observer {
  public:
-  // `races`: whether races and bytes that nobody wrote are looked for.
-  Detector(bool races, size_t most_findings, std::function<void(const std::string&)> found);
+  // `races`: whether races and bytes that nobody wrote are looked for. `strict`: to the letter of PTX's memory model.
+  Detector(bool races, bool strict, size_t most_findings, std::function<void(const std::string&)> found);
 
   FindingReport report() const;
   uint64_t count() const { return report_.findings().size(); }
@@ -55,6 +55,7 @@ class Detector : public Observer {
   void block_begin(const Launch& launch, uint32_t block, uint32_t threads) override;
   void block_end(const Launch& launch, uint32_t block) override;
   void lanes_exit(const Warp& warp) override;
+  void prerequisite_wait(const Warp& warp) override;
 
   void stream_enqueue(const StreamOperation& operation) override;
   void stream_begin(const StreamOperation& operation) override;
@@ -80,14 +81,14 @@ class Detector : public Observer {
   void write_tensors(const char* what, int rank, RegionKind kind);
   void mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order);
 
-  const bool races_are_looked_for_;
+  const bool races_are_looked_for_, strict_;
   Agents agents_;
   Clocks clocks_{agents_};
   Sites sites_;
   Regions regions_;
   Shadow shadow_;
   Flags flags_{agents_, clocks_};
-  Kernels kernels_{agents_, clocks_, flags_};
+  Kernels kernels_{agents_, clocks_, flags_, strict_};
   Barriers barriers_{agents_, clocks_, flags_, kernels_};
   AsyncOperations async_{agents_, clocks_, flags_, kernels_, barriers_};
   Report report_;

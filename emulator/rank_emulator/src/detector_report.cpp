@@ -77,6 +77,7 @@ FoundAccess Report::describe_access(const Record& record) const {
   if (kind_of(warp) == AgentKind::kWarp) {
     const BlockInfo& block = agents_.block_of(warp);
     access.kernel = agents_.grid(block.grid).kernel;
+    access.is_on_default_stream = agents_.is_on_default_stream(block.grid);
     access.block = block.index;
     access.thread = int32_t((index_of(warp) - block.first_warp) * 32 + (lanes ? uint32_t(__builtin_ctz(lanes)) : 0));
   }

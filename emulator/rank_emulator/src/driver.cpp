@@ -64,7 +64,7 @@ std::string raised_error() {
 int enqueue_mark(pkb_emu_world* world, StreamOperationKind kind, uint64_t call) {
   return guarded(world, [&] {
     RankState& rank = current_rank(world);
-    Work work{kind, kind == StreamOperationKind::kArrival ? "arrival" : "departure", {}, {}, nullptr};
+    Work work{kind, kind == StreamOperationKind::kArrival ? "arrival" : "departure", {}, {}, nullptr, nullptr};
     work.start = [state = rank.world, number = rank.rank, kind, call](const StreamOperation&, const std::function<void()>& done) {
       if (Observer* const observer = state->engine.observer) {
         if (kind == StreamOperationKind::kArrival) observer->arrival(number, call);
@@ -203,7 +203,7 @@ int pkb_emu_launch(pkb_emu_world* world, const char* kernel, const uint32_t grid
       Kernel* const found = rank.world->kernel(rank, key);
       if (found) found->max_dynamic_shared = rank.world->engine.device.shared_of_block;
       const uint32_t g[3] = {grid[0], grid[1], grid[2]}, b[3] = {block[0], block[1], block[2]}, c[3] = {cluster[0], cluster[1], cluster[2]};
-      return launch_kernel(rank, key, g, b, c, arguments, dynamic_shared, *rank.streams[0], false);
+      return launch_kernel(rank, key, g, b, c, arguments, dynamic_shared, *rank.streams[0], false, false);
     }
     return refuse(world, std::string("no PTX that was loaded has a kernel '") + kernel + "'");
   });

@@ -103,6 +103,9 @@ class Engine {
   // After a strong store, and after a strong load that has found something new; true: others go on now.
   bool signalled();
   bool tested(WarpState& warp);
+  // A block lets the next kernel of its stream begin, as far as it is concerned.
+  void trigger(Block& block);
+  bool is_running(uint64_t launch) const;
   // Warps that can run do so side by side: an instruction of each takes 1 ns.
   uint64_t now_ns() const { return now_ns_ + (steps - slice_begin_) / slice_share_; }
   void pass_time(uint64_t ns) { now_ns_ += ns; }
@@ -129,6 +132,7 @@ class Engine {
   void make_warp(Block& block, uint32_t index);
   void drop_block(Block& block);
   void end_block(Block& block);
+  void wake_dependents(uint64_t launch);
   int room_for(const Grid& grid, const std::vector<int>& taken) const;
   void claim(const Grid& grid, int multiprocessor, int sign);
   void queue(WarpState& warp);

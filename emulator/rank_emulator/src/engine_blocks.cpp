@@ -202,11 +202,46 @@ void Engine::drop_block(Block& block) {
   block.warps.clear();
 }
 
+void Engine::trigger(Block& block) {
+  Grid& grid = *block.grid;
+  if (block.has_triggered) return;
+  block.has_triggered = true;
+  const Launch& launch = grid.launch;
+  if (++grid.triggered_blocks < grid.clusters * launch.cluster[0] * launch.cluster[1] * launch.cluster[2]) return;
+  ++progress;
+  ++effects;
+  if (grid.on_trigger) grid.on_trigger();
+}
+
+bool Engine::is_running(uint64_t launch) const {
+  return std::any_of(running_.begin(), running_.end(), [&](const Running& running) { return running.grid->launch.id == launch; });
+}
+
+void Engine::wake_dependents(uint64_t launch) {
+  for (const Running& running : running_) {
+    if (running.grid->launch.prerequisite != launch) continue;
+    for (const auto& cluster : running.grid->resident) {
+      for (const auto& block : cluster->blocks) {
+        for (WarpState& warp : block->warps) {
+          bool woken = false;
+          for (Split& split : warp.splits) {
+            if (split.wait != Wait::kPrerequisite) continue;
+            split.wait = Wait::kNone;
+            woken = true;
+          }
+          if (woken) wake(warp);
+        }
+      }
+    }
+  }
+}
+
 void Engine::end_block(Block& block) {
   Cluster& cluster = *block.cluster;
   Grid& grid = *cluster.grid;
   ++progress;
   ++effects;
+  trigger(block);
   if (observer) observer->block_end(grid.launch, block.index);
   claim(grid, block.multiprocessor, -1);
   dispatchable_ = true;
@@ -220,6 +255,7 @@ void Engine::end_block(Block& block) {
   const auto found = std::find_if(running_.begin(), running_.end(), [&](const Running& running) { return running.grid.get() == &grid; });
   const Running over = std::move(*found);
   running_.erase(found);
+  wake_dependents(over.grid->launch.id);
   over.finished();
 }
 

@@ -21,7 +21,7 @@ struct Alike {
 };
 
 const char* why(const Split& split) {
-  static constexpr const char* kWhy[] = {"runs", "polls", "waits at a barrier", "waits at barrier.cluster", "waits for lanes of its warp", "waits for copies"};
+  static constexpr const char* kWhy[] = {"runs", "polls", "waits at a barrier", "waits at barrier.cluster", "waits for lanes of its warp", "waits for copies", "waits for the kernel before its own"};
   return split.wait == Wait::kPoll && !split.polled ? "waits for time to pass" : kWhy[int(split.wait)];
 }
 

@@ -43,6 +43,10 @@ struct Launch {
   const char* kernel;
   uint32_t grid[3], block[3], cluster[3];
   uint32_t shared_bytes;  // static and dynamic
+  // The kernel before it in its stream, if it may have begun before that one's end (programmatic dependent launch); 0: it
+  // has begun after all earlier work of the stream.
+  uint64_t prerequisite;
+  bool is_on_default_stream;  // the legacy one, or that of the thread
 };
 
 // The lanes of one warp that execute an instruction together.
@@ -109,9 +113,10 @@ struct StreamOperation {
   int rank;
   uint64_t stream;
   uint64_t event;               // of kEventRecord and kEventWait: id of the event
-  uint64_t event_generation;    // how many times it has been recorded: a wait joins the record of this generation
+  uint64_t event_generation;    // number of the record, unique in a world: a wait joins the record of this generation
   const Launch* launch;         // of kKernel
   const char* what;
+  bool is_on_default_stream;
 };
 
 enum class RegionKind : uint8_t {
@@ -190,6 +195,8 @@ class Observer {
   virtual void block_begin(const Launch&, uint32_t /*block*/, uint32_t /*threads*/) {}
   virtual void block_end(const Launch&, uint32_t /*block*/) {}
   virtual void lanes_exit(const Warp&) {}
+  // griddepcontrol.wait: the kernel's prerequisite has ended, if it has one.
+  virtual void prerequisite_wait(const Warp&) {}
 
   // ---- streams and host code of ranks ----
   // A rank's host thread enqueues (edge from host to operation); the operation begins after all earlier ones of its

@@ -43,6 +43,21 @@ Step sleep(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kYield;
 }
 
+// griddepcontrol. variant: 1: wait, else launch_dependents (PTX ISA 9.7.13, "griddepcontrol").
+Step grid_dependency(Executor& x, const Op& op, uint32_t lanes) {
+  if (!op.detail->variant) {
+    x.engine.trigger(*x.block);
+    return Step::kNext;
+  }
+  const uint64_t prerequisite = x.grid->launch.prerequisite;
+  if (prerequisite && x.engine.is_running(prerequisite)) {
+    x.split->wait = Wait::kPrerequisite;
+    return Step::kBlocked;
+  }
+  if (x.engine.observer) x.engine.observer->prerequisite_wait(x.seen(op, lanes));
+  return Step::kNext;
+}
+
 Step no_operation(Executor&, const Op&, uint32_t) { return Step::kNext; }
 
 }  // namespace
@@ -55,7 +70,11 @@ Handler find_control_handler(const Instruction& instruction, Detail& detail) {
   if (name == "ret") return detail.variant ? jump_to_end : exit;  // variant: 1: of a function
   if (name == "trap" || name == "brkpt") return trap;
   if (name == "nanosleep") return sleep;
-  if (name == "setmaxnreg" || name == "griddepcontrol" || name == "pmevent") return no_operation;
+  if (name == "griddepcontrol") {
+    detail.variant = instruction.has("wait");
+    return grid_dependency;
+  }
+  if (name == "setmaxnreg" || name == "pmevent") return no_operation;
   return nullptr;
 }
 

@@ -211,7 +211,13 @@ std::string remedy_of(const Finding& finding) {
              "const __restrict__)";
     case MissingEdge::kBlockBarrier: return "two warps of one block without __syncthreads() between";
     case MissingEdge::kWarpBarrier: return "two lanes of one warp without __syncwarp() between";
-    case MissingEdge::kStreamOrder: return "two streams of one rank, which nothing orders: wait for an event";
+    case MissingEdge::kGridDependency:
+      return "the launch of kernel `" + finding.second.kernel + "` lets it overlap the kernels before it: call cudaGridDependencySynchronize() before what depends on them";
+    case MissingEdge::kStreamOrder: {
+      const FoundAccess& other = finding.first.is_on_default_stream ? finding.first : finding.second;
+      if (finding.first.is_on_default_stream == finding.second.is_on_default_stream) return "two streams of one rank, which nothing orders: wait for an event";
+      return "kernel `" + other.kernel + "` was launched on the default stream: use the call's stream";
+    }
   }
   return "";
 }
@@ -233,7 +239,7 @@ const char* text_of(MissingEdge edge) {
   static const char* const kTexts[] = {"none", "arrival", "departure", "no_synchronisation", "scope", "fence_scope",
                                        "release", "acquire", "weak_flag", "mixed_size", "proxy_fence", "completion",
                                        "non_coherent", "block_barrier", "warp_barrier", "stream_order",
-                                       "equal_stores"};
+                                       "equal_stores", "grid_dependency"};
   return kTexts[size_t(edge)];
 }
 

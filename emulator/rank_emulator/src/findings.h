@@ -49,6 +49,7 @@ enum class MissingEdge : uint8_t {
   kWarpBarrier,          // "warp_barrier": two lanes of one warp without __syncwarp between
   kStreamOrder,          // "stream_order": two streams of one rank, or a stream and its host thread
   kEqualStores,          // "equal_stores": two plain stores of the same value
+  kGridDependency,       // "grid_dependency": a kernel that may overlap the one before it in its stream (programmatic dependent launch)
 };
 
 // One side of a finding.
@@ -61,6 +62,7 @@ struct FoundAccess {
   std::string proxy;            // "generic", "async", "tensormap", "host"
   int rank = -1;                // of the thread or stream
   std::string kernel;           // empty for stream operations
+  bool is_on_default_stream = false;  // the kernel was launched there; not in the JSON form
   int64_t block = -1;           // linear index in the grid; -1 for stream operations
   int32_t thread = -1;          // linear index in the block; lane = thread % 32; -1 for stream operations
   std::string file;             // empty where not known

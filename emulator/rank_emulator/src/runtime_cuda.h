@@ -31,7 +31,8 @@ cudaError_t with_rank(F f) {
 
 // The stream of a handle; null where it is none of this rank's.
 inline Stream* stream_of(RankState& rank, cudaStream_t handle) {
-  if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) return rank.streams[1].get();
+  if (handle == nullptr || handle == cudaStreamLegacy) return rank.streams[1].get();
+  if (handle == cudaStreamPerThread) return rank.streams[2].get();
   for (const auto& stream : rank.streams) {
     if (reinterpret_cast<cudaStream_t>(stream.get()) == handle) return stream.get();
   }
@@ -45,6 +46,9 @@ cudaError_t with_stream(cudaStream_t handle, F f) {
     return stream ? f(rank, *stream) : cudaErrorInvalidResourceHandle;
   });
 }
+
+// Memory of a kind, of a pool if there is one.
+cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind kind = MemoryKind::kDevice, MemoryPool* pool = nullptr);
 
 inline cudaError_t waited(bool fine) { return fine ? cudaSuccess : cudaErrorLaunchFailure; }
 

@@ -19,13 +19,13 @@ void to_array(uint32_t (&to)[3], dim3 from) {
   to[2] = from.z;
 }
 
-cudaError_t launch(const void* function, dim3 grid, dim3 block, dim3 cluster, void** arguments, size_t shared, cudaStream_t handle, bool cooperative) {
+cudaError_t launch(const void* function, dim3 grid, dim3 block, dim3 cluster, void** arguments, size_t shared, cudaStream_t handle, bool cooperative, bool may_overlap = false) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     uint32_t g[3], b[3], c[3];
     to_array(g, grid);
     to_array(b, block);
     to_array(c, cluster);
-    return cudaError_t(launch_kernel(rank, function, g, b, c, arguments, shared, stream, cooperative));
+    return cudaError_t(launch_kernel(rank, function, g, b, c, arguments, shared, stream, cooperative, may_overlap));
   });
 }
 
@@ -62,7 +62,10 @@ PKB_CUDART void __cudaRegisterVar(void** handle, char* host_variable, char*, con
 PKB_CUDART void __cudaRegisterManagedVar(void** handle, void** host_pointer, char*, const char* name, int, size_t size, int, int) {
   auto* const module = reinterpret_cast<LoadedModule*>(handle);
   if (!module) return;
-  *host_pointer = reinterpret_cast<void*>(module->rank->world->variable_address(*module, name));
+  World& world = *module->rank->world;
+  const uint64_t address = world.variable_address(*module, name);
+  *host_pointer = reinterpret_cast<void*>(address);
+  if (const Extent* const extent = world.engine.memory.find(address, 1)) world.managed.insert(extent->region);
   module->rank->variables[host_pointer] = {module, name, size};
 }
 
@@ -114,13 +117,14 @@ PKB_CUDART cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 gr
 
 PKB_CUDART cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
   dim3 cluster(1);
-  bool cooperative = false;
+  bool cooperative = false, may_overlap = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config->attrs[i];
     if (attribute.id == cudaLaunchAttributeClusterDimension) cluster = dim3(attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z);
     if (attribute.id == cudaLaunchAttributeCooperative) cooperative = attribute.val.cooperative != 0;
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) may_overlap = attribute.val.programmaticStreamSerializationAllowed != 0;
   }
-  return launch(function, config->gridDim, config->blockDim, cluster, arguments, config->dynamicSmemBytes, config->stream, cooperative);
+  return launch(function, config->gridDim, config->blockDim, cluster, arguments, config->dynamicSmemBytes, config->stream, cooperative, may_overlap);
 }
 
 PKB_CUDART cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {

@@ -20,9 +20,25 @@ cudaError_t with_event(cudaEvent_t handle, F f) {
   });
 }
 
-cudaError_t make_stream(cudaStream_t* handle) {
+// An operation that does nothing itself.
+Work nothing() {
+  return {StreamOperationKind::kHostFunction, "cudaStreamSynchronize", [](const StreamOperation&, const std::function<void()>& done) { done(); }, {}, nullptr, nullptr};
+}
+
+// The host has seen that a stream is empty, or an event complete.
+cudaError_t learnt(RankState& rank, Stream& stream) {
+  if (Observer* const observer = rank.world->engine.observer) observer->host_waited_stream(rank.rank, stream.id);
+  return cudaSuccess;
+}
+cudaError_t learnt(RankState& rank, const Event& event) {
+  if (Observer* const observer = rank.world->engine.observer; observer && event.last) observer->host_waited_event(rank.rank, event.id, event.last->generation);
+  return cudaSuccess;
+}
+
+cudaError_t make_stream(cudaStream_t* handle, unsigned flags) {
   return with_rank([&](RankState& rank) {
-    rank.streams.push_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, {}, false}));
+    const StreamKind kind = flags & cudaStreamNonBlocking ? StreamKind::kNonBlocking : StreamKind::kBlocking;
+    rank.streams.push_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, kind}));
     *handle = reinterpret_cast<cudaStream_t>(rank.streams.back().get());
     return cudaSuccess;
   });
@@ -30,27 +46,31 @@ cudaError_t make_stream(cudaStream_t* handle) {
 
 }  // namespace
 
-PKB_CUDART cudaError_t cudaStreamCreate(cudaStream_t* stream) { return make_stream(stream); }
-PKB_CUDART cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return make_stream(stream); }
-PKB_CUDART cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) { return make_stream(stream); }
+PKB_CUDART cudaError_t cudaStreamCreate(cudaStream_t* stream) { return make_stream(stream, cudaStreamDefault); }
+PKB_CUDART cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return make_stream(stream, flags); }
+PKB_CUDART cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) { return make_stream(stream, flags); }
 
 // What is enqueued still runs; the stream itself stays until the end.
 PKB_CUDART cudaError_t cudaStreamDestroy(cudaStream_t handle) {
   return with_stream(handle, [](RankState&, Stream&) { return cudaSuccess; });
 }
 
+// The legacy default stream waits for blocking streams, as any operation on it does.
 PKB_CUDART cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
-  return with_stream(handle, [](RankState& rank, Stream& stream) { return waited(rank.world->synchronize(stream)); });
+  return with_stream(handle, [](RankState& rank, Stream& stream) {
+    if (stream.kind == StreamKind::kLegacy && !rank.capturing) rank.world->enqueue(stream, nothing());
+    return waited(rank.world->synchronize(stream));
+  });
 }
 
 // Others run between two queries, so that a loop over them ends.
 PKB_CUDART cudaError_t cudaStreamQuery(cudaStream_t handle) {
   return with_stream(handle, [](RankState& rank, Stream& stream) {
-    if (stream.empty()) return cudaSuccess;
+    if (stream.empty()) return learnt(rank, stream);
     Engine& engine = rank.world->engine;
     const uint64_t time = engine.now_ns(), progress = engine.progress;
     if (!rank.world->block(rank, "a stream, by cudaStreamQuery", [&, time, progress] { return stream.empty() || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
-    return stream.empty() ? cudaSuccess : cudaErrorNotReady;
+    return stream.empty() ? learnt(rank, stream) : cudaErrorNotReady;
   });
 }
 
@@ -58,20 +78,18 @@ PKB_CUDART cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
   *priority = 0;
   return cudaSuccess;
 }
-PKB_CUDART cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* flags) {
-  *flags = cudaStreamNonBlocking;
-  return cudaSuccess;
+PKB_CUDART cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) {
+  return with_stream(handle, [&](RankState&, Stream& stream) {
+    *flags = stream.kind == StreamKind::kCall || stream.kind == StreamKind::kNonBlocking ? cudaStreamNonBlocking : cudaStreamDefault;
+    return cudaSuccess;
+  });
 }
 
 PKB_CUDART cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     Event* const event = event_of(rank, event_handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    const uint64_t generation = event->recorded;
-    Work work{StreamOperationKind::kEventWait, "cudaStreamWaitEvent", {}, {}, nullptr, event->id, generation};
-    work.may_start = [event, generation] { return event->completed >= generation; };
-    work.start = [](const StreamOperation&, const std::function<void()>& done) { done(); };
-    rank.world->enqueue(stream, std::move(work));
+    if (event->last) rank.world->enqueue(stream, wait_work(event->last));
     return cudaSuccess;
   });
 }
@@ -109,14 +127,8 @@ PKB_CUDART cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_h
   return with_stream(stream_handle, [&](RankState& rank, Stream& stream) {
     Event* const event = event_of(rank, handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    const uint64_t generation = ++event->recorded;
-    Work work{StreamOperationKind::kEventRecord, "cudaEventRecord", {}, {}, nullptr, event->id, generation};
-    work.start = [event, generation, &engine = rank.world->engine](const StreamOperation&, const std::function<void()>& done) {
-      event->completed = std::max(event->completed, generation);
-      event->time_ns = engine.now_ns();
-      done();
-    };
-    rank.world->enqueue(stream, std::move(work));
+    event->last = std::make_shared<EventRecord>(EventRecord{event->id, rank.world->engine.next_id++});
+    rank.world->enqueue(stream, record_work(event->last));
     return cudaSuccess;
   });
 }
@@ -124,28 +136,30 @@ PKB_CUDART cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t
 
 PKB_CUDART cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return with_event(handle, [](RankState& rank, Event& event) {
-    const uint64_t generation = event.recorded;
-    if (!rank.world->block(rank, "an event", [&event, generation] { return event.completed >= generation; })) return cudaErrorLaunchFailure;
-    if (Observer* const observer = rank.world->engine.observer) observer->host_waited_event(rank.rank, event.id, generation);
+    const auto record = event.last;
+    if (!record) return cudaSuccess;
+    if (!rank.world->block(rank, "an event", [&] { return record->is_complete; })) return cudaErrorLaunchFailure;
+    if (Observer* const observer = rank.world->engine.observer) observer->host_waited_event(rank.rank, event.id, record->generation);
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return with_event(handle, [](RankState& rank, Event& event) {
-    if (event.completed >= event.recorded) return cudaSuccess;
+    if (event.is_complete()) return learnt(rank, event);
     Engine& engine = rank.world->engine;
     const uint64_t time = engine.now_ns(), progress = engine.progress;
-    if (!rank.world->block(rank, "an event, by cudaEventQuery", [&, time, progress] { return event.completed >= event.recorded || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
-    return event.completed >= event.recorded ? cudaSuccess : cudaErrorNotReady;
+    if (!rank.world->block(rank, "an event, by cudaEventQuery", [&, time, progress] { return event.is_complete() || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
+    return event.is_complete() ? learnt(rank, event) : cudaErrorNotReady;
   });
 }
 
 PKB_CUDART cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   return with_rank([&](RankState& rank) {
     const Event *const first = event_of(rank, begin), *const last = event_of(rank, end);
-    if (!first || !last) return cudaErrorInvalidResourceHandle;
-    *milliseconds = float(double(last->time_ns - first->time_ns) * 1e-6);
+    if (!first || !last || !first->last || !last->last) return cudaErrorInvalidResourceHandle;
+    if (!first->is_complete() || !last->is_complete()) return cudaErrorNotReady;
+    *milliseconds = float(double(int64_t(last->last->time_ns - first->last->time_ns)) * 1e-6);
     return cudaSuccess;
   });
 }
@@ -185,7 +199,15 @@ PKB_CUDART cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGra
 
 PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    for (const Work& work : reinterpret_cast<Graph*>(executable)->works) rank.world->enqueue(stream, work);
+    std::map<EventRecord*, std::shared_ptr<EventRecord>> records;  // of this launch
+    for (Work work : reinterpret_cast<Graph*>(executable)->works) {
+      if (work.record) {
+        auto& record = records[work.record.get()];
+        if (!record && work.kind == StreamOperationKind::kEventRecord) record = std::make_shared<EventRecord>(EventRecord{work.record->event, rank.world->engine.next_id++});
+        if (record) work.record = record;
+      }
+      rank.world->enqueue(stream, std::move(work));
+    }
     return cudaSuccess;
   });
 }

@@ -25,11 +25,13 @@ void report_host_access(World& world, const StreamOperation& operation, Operatio
                                                   reinterpret_cast<uint64_t>(address), bytes, operation.what, nullptr});
 }
 
-void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<Launch>& launch, bool cooperative, const std::vector<uint8_t>& parameters, std::function<void()> done) {
+void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<KernelLaunch>& launch, bool cooperative, const std::vector<uint8_t>& parameters, std::function<void()> done) {
   auto grid = std::make_unique<Grid>();
   grid->launch = *launch;
   grid->launch.id = world.engine.next_id++;
   launch->id = grid->launch.id;
+  launch->has_triggered = false;
+  grid->on_trigger = [launch] { launch->has_triggered = true; };
   grid->kernel = &kernel;
   grid->parameters = aligned_bytes(parameters.size());
   grid->parameter_bytes = parameters.size();
@@ -56,7 +58,7 @@ void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<Laun
 }  // namespace
 
 int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], const uint32_t (&cluster)[3],
-                  void** arguments, size_t dynamic_shared, Stream& stream, bool cooperative) {
+                  void** arguments, size_t dynamic_shared, Stream& stream, bool cooperative, bool may_overlap) {
   World& world = *rank.world;
   if (world.failed()) return cudaErrorLaunchFailure;
   const Kernel* const kernel = world.kernel(rank, function);
@@ -67,7 +69,7 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   if (threads > device.threads_of_block || grid[1] > 65535 || grid[2] > 65535) return cudaErrorInvalidConfiguration;
   if (kernel->function->max_threads && threads > uint64_t(kernel->function->max_threads)) return cudaErrorInvalidValue;
   if (dynamic_shared > kernel->max_dynamic_shared || kernel->static_shared + dynamic_shared > device.shared_of_block) return cudaErrorInvalidValue;
-  auto launch = std::make_shared<Launch>();
+  auto launch = std::make_shared<KernelLaunch>();
   for (int d = 0; d < 3; ++d) {
     launch->grid[d] = grid[d];
     launch->block[d] = block[d];
@@ -82,9 +84,11 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   if (kernel->uses_heap) world.engine.heap(rank.rank).open();
   launch->rank = rank.rank;
   launch->stream = stream.id;
+  launch->is_on_default_stream = stream.is_default();
+  launch->may_overlap = may_overlap && !(rank.capturing && rank.captured.empty());  // launches of a graph do not overlap
   launch->kernel = kernel->title.c_str();
   launch->shared_bytes = kernel->static_shared + uint32_t(dynamic_shared);
-  Work work{StreamOperationKind::kKernel, kernel->title, {}, {}, launch};
+  Work work{StreamOperationKind::kKernel, kernel->title, {}, {}, launch, nullptr};
   work.start = [&world, kernel, launch, cooperative, parameters = pack_parameters(*kernel->function, arguments)](const StreamOperation&, std::function<void()> done) {
     start_kernel(world, *kernel, launch, cooperative, parameters, std::move(done));
   };
@@ -93,7 +97,7 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
 }
 
 Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name) {
-  Work work{StreamOperationKind::kCopy, name, {}, {}, nullptr};
+  Work work{StreamOperationKind::kCopy, name, {}, {}, nullptr, nullptr};
   work.start = [&world, to, from, bytes](const StreamOperation& operation, const std::function<void()>& done) {
     report_host_access(world, operation, Operation::kRead, from, bytes);
     report_host_access(world, operation, Operation::kWrite, to, bytes);
@@ -103,8 +107,19 @@ Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const c
   return work;
 }
 
+Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name) {
+  const auto* const begin = static_cast<const char*>(from);
+  Work work{StreamOperationKind::kCopy, name, {}, {}, nullptr, nullptr};
+  work.start = [&world, to, staged = std::vector<char>(begin, begin + bytes)](const StreamOperation& operation, const std::function<void()>& done) {
+    report_host_access(world, operation, Operation::kWrite, to, staged.size());
+    std::memcpy(to, staged.data(), staged.size());
+    done();
+  };
+  return work;
+}
+
 Work fill_work(World& world, void* to, int byte, uint64_t bytes, const char* name) {
-  Work work{StreamOperationKind::kFill, name, {}, {}, nullptr};
+  Work work{StreamOperationKind::kFill, name, {}, {}, nullptr, nullptr};
   work.start = [&world, to, byte, bytes](const StreamOperation& operation, const std::function<void()>& done) {
     report_host_access(world, operation, Operation::kWrite, to, bytes);
     std::memset(to, byte, bytes);
@@ -113,8 +128,45 @@ Work fill_work(World& world, void* to, int byte, uint64_t bytes, const char* nam
   return work;
 }
 
+Work record_work(const std::shared_ptr<EventRecord>& record) {
+  return {StreamOperationKind::kEventRecord, "cudaEventRecord", [](const StreamOperation&, const std::function<void()>& done) { done(); }, {}, nullptr, record};
+}
+
+Work wait_work(const std::shared_ptr<EventRecord>& record) {
+  return {StreamOperationKind::kEventWait, "cudaStreamWaitEvent", [](const StreamOperation&, const std::function<void()>& done) { done(); }, {}, nullptr, record};
+}
+
+Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address, uint32_t bytes, uint64_t value, std::function<bool()> is_met, const char* name) {
+  auto launch = std::make_shared<KernelLaunch>();
+  launch->rank = rank.rank;
+  launch->stream = stream.id;
+  launch->is_on_default_stream = stream.is_default();
+  launch->kernel = name;
+  for (int d = 0; d < 3; ++d) launch->grid[d] = launch->block[d] = launch->cluster[d] = 1;
+  Work work{StreamOperationKind::kKernel, name, {}, std::move(is_met), launch, nullptr};
+  work.start = [&world = *rank.world, launch, access, address, bytes, value, name](const StreamOperation&, const std::function<void()>& done) {
+    launch->id = world.engine.next_id++;
+    if (Observer* const observer = world.engine.observer) {
+      static constexpr SourceLine kNoLine{};
+      const bool waits = access == WordAccess::kWait;
+      const Order order = waits ? Order::kAcquire : access == WordAccess::kRelease ? Order::kRelease : Order::kRelaxed;
+      const Warp warp{launch.get(), launch->rank, 0, 0, 0, 0, 1, 1, name, &kNoLine};
+      uint64_t addresses[kLanes] = {reinterpret_cast<uint64_t>(address)};
+      observer->launch_begin(*launch);
+      observer->block_begin(*launch, 0, 1);
+      observer->access(Access{warp, waits ? Operation::kRead : Operation::kWrite, order, Scope::kSys, Space::kGlobal, Proxy::kGeneric, bytes, bytes, 1, addresses, true});
+      observer->lanes_exit(warp);
+      observer->block_end(*launch, 0);
+      observer->launch_end(*launch);
+    }
+    if (access != WordAccess::kWait) std::memcpy(address, &value, bytes);
+    done();
+  };
+  return work;
+}
+
 Work function_work(World& world, std::function<void()> function, const char* name) {
-  Work work{StreamOperationKind::kHostFunction, name, {}, {}, nullptr};
+  Work work{StreamOperationKind::kHostFunction, name, {}, {}, nullptr, nullptr};
   work.start = [&world, function = std::move(function)](const StreamOperation& operation, const std::function<void()>& done) {
     world.host_operation = &operation;
     function();

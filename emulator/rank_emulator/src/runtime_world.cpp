@@ -22,7 +22,9 @@ World::World(int count, uint64_t segment_bytes, const Device& device, const Poli
       state.segment = Mapping(segment_bytes);
       engine.memory.add(RegionKind::kSegment, rank, "", reinterpret_cast<uint64_t>(state.segment.data()), segment_bytes, Space::kGlobal, true);
     }
-    for (int i = 0; i < 2; ++i) state.streams.push_back(std::make_unique<Stream>(Stream{engine.next_id++, &state, {}, false}));
+    for (const auto kind : {StreamKind::kCall, StreamKind::kLegacy, StreamKind::kPerThread}) {
+      state.streams.push_back(std::make_unique<Stream>(Stream{engine.next_id++, &state, kind}));
+    }
     host_order_.push_back(rank);
   }
   choose_policy(policy);
@@ -225,7 +227,7 @@ void World::loop() {
     for (const auto& rank : ranks) {
       if (rank->state == RankState::kBlocked) message += "\n  rank " + std::to_string(rank->rank) + ", host: waits for " + rank->waits_for;
     }
-    throw Fault{Outcome::kDeadlock, -1, message + engine.standing()};
+    throw Fault{Outcome::kDeadlock, -1, message + waiting_streams() + engine.standing()};
   }
 }
 
@@ -235,7 +237,7 @@ void World::end_hosts() {
   for (auto& rank : ranks) {
     for (auto& stream : rank->streams) {
       stream->queue.clear();
-      stream->busy = false;
+      stream->running.clear();
     }
   }
   for (int round = 0; round < 10000; ++round) {
@@ -251,7 +253,31 @@ void World::enqueue(Stream& stream, Work work) {
     rank.captured.push_back(std::move(work));
     return;
   }
-  StreamOperation operation{engine.next_id++, work.kind, rank.rank, stream.id, work.event, work.generation, work.launch.get(), ""};
+  // "Default Stream" of the CUDA programming guide: the legacy stream waits for blocking streams, and they for it.
+  Stream& legacy = *rank.streams[1];
+  if (stream.kind == StreamKind::kLegacy) {
+    for (const auto& other : rank.streams) {
+      if (!other->is_blocking() || other->joined == other->enqueued) continue;
+      join(*other, legacy);
+      other->joined = other->enqueued;
+    }
+  } else if (stream.is_blocking() && stream.joined_legacy != legacy.enqueued) {
+    join(legacy, stream);
+    stream.joined_legacy = legacy.enqueued;
+  }
+  push(stream, std::move(work));
+}
+
+void World::join(Stream& from, Stream& to) {
+  const auto record = std::make_shared<EventRecord>(EventRecord{engine.next_id++, engine.next_id++});
+  push(from, record_work(record));
+  push(to, wait_work(record));
+}
+
+void World::push(Stream& stream, Work work) {
+  const EventRecord none, *const record = work.record ? work.record.get() : &none;
+  StreamOperation operation{engine.next_id++, work.kind, stream.rank->rank, stream.id, record->event, record->generation, work.launch.get(), "", stream.is_default()};
+  ++stream.enqueued;
   stream.queue.push_back({std::move(work), operation});
   Stream::Queued& queued = stream.queue.back();
   queued.operation.what = queued.work.name.c_str();
@@ -264,25 +290,64 @@ bool World::holds(const Stream::Queued& queued) const {
   return queued.work.kind == StreamOperationKind::kDeparture && early_departure_ >= 0 && rank != early_departure_;
 }
 
+// Whether the turn of a stream's next operation has come.
+bool World::may_begin(const Stream& stream, const Work& next) const {
+  if (!stream.running.empty()) {
+    const auto& before = stream.running.back()->work.launch;
+    if (!before || !before->has_triggered || !next.launch || !next.launch->may_overlap) return false;
+  }
+  if (next.kind == StreamOperationKind::kEventWait && !next.record->is_complete) return false;
+  return !next.may_start || next.may_start();
+}
+
 bool World::advance(Stream& stream, bool held) {
-  if (stream.busy || stream.queue.empty()) return false;
+  if (stream.queue.empty()) return false;
   Stream::Queued& next = stream.queue.front();
-  if (next.work.may_start && !next.work.may_start()) return false;
+  if (!may_begin(stream, next.work)) return false;
   if (holds(next) != held) return false;
-  stream.busy = true;
   ++engine.progress;
   ++engine.effects;
-  const auto queued = std::make_shared<Stream::Queued>(std::move(next));
+  const auto queued = stream.running.emplace_back(std::make_shared<Stream::Queued>(std::move(next)));
   stream.queue.pop_front();
   queued->operation.what = queued->work.name.c_str();
+  const auto& launch = queued->work.launch;
+  if (launch) launch->prerequisite = launch->may_overlap ? stream.last_kernel : 0;
   if (engine.observer) engine.observer->stream_begin(queued->operation);
-  queued->work.start(queued->operation, [this, &stream, queued] {
-    if (engine.observer) engine.observer->stream_end(queued->operation);
-    stream.busy = false;
+  queued->work.start(queued->operation, [this, &stream, &over = *queued] {
+    over.is_over = true;
+    if (EventRecord* const record = over.work.record.get(); record && over.work.kind == StreamOperationKind::kEventRecord) {
+      record->is_complete = true;
+      record->time_ns = engine.now_ns();
+    }
+    while (!stream.running.empty() && stream.running.front()->is_over) {
+      const auto first = std::move(stream.running.front());
+      stream.running.pop_front();
+      if (engine.observer) engine.observer->stream_end(first->operation);
+    }
     ++engine.progress;
     ++engine.effects;
   });
+  stream.last_kernel = launch ? launch->id : 0;
   return true;
+}
+
+// What streams stand at that can begin nothing, for a deadlock's message.
+std::string World::waiting_streams() const {
+  std::string text;
+  for (const auto& rank : ranks) {
+    for (const auto& stream : rank->streams) {
+      if (stream->queue.empty() || !stream->running.empty()) continue;
+      text += "\n  rank " + std::to_string(rank->rank) + ", stream: waits in " + stream->queue.front().work.name;
+    }
+  }
+  return text;
+}
+
+MemoryKind World::kind_of_memory(const void* pointer) {
+  const Extent* const extent = engine.memory.find(reinterpret_cast<uint64_t>(pointer), 1);
+  if (!extent) return MemoryKind::kPageable;
+  if (managed.contains(extent->region)) return MemoryKind::kManaged;
+  return engine.memory.region(extent->region)->kind == RegionKind::kHost ? MemoryKind::kPinned : MemoryKind::kDevice;
 }
 
 bool World::advance_streams(bool held) {

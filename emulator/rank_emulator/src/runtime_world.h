@@ -1,6 +1,7 @@
 // A world: ranks with their host threads, streams, events and libraries, over one engine.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -22,32 +23,83 @@ namespace pkb::emulator {
 class World;
 struct RankState;
 
+// A kernel in a stream, from its launch on.
+struct KernelLaunch : Launch {
+  bool may_overlap = false;               // may begin once the kernel before it in its stream has triggered that
+  bool has_triggered = false;             // the kernel after it may begin
+};
+
+// One record of an event. A wait ends at the record that preceded it, whatever is recorded later.
+struct EventRecord {
+  uint64_t event = 0;
+  uint64_t generation = 0;                // unique in a world
+  bool is_complete = false;
+  uint64_t time_ns = 0;
+};
+
 // Work of a stream. `start` begins it and calls `done` once it is over, at once or later.
 struct Work {
   StreamOperationKind kind;
   std::string name;
   std::function<void(const StreamOperation& operation, std::function<void()> done)> start;
   std::function<bool()> may_start;        // empty: whenever its turn has come
-  std::shared_ptr<Launch> launch;         // of kernels
-  uint64_t event = 0, generation = 0;
+  std::shared_ptr<KernelLaunch> launch;   // of kernels
+  std::shared_ptr<EventRecord> record;    // of records of events, and waits for them
+};
+
+enum class StreamKind : uint8_t {
+  kCall,         // the stream of a rank's calls; as non-blocking ones
+  kNonBlocking,
+  kBlocking,     // of cudaStreamCreate: ordered with the legacy default stream
+  kLegacy,       // the null stream
+  kPerThread     // cudaStreamPerThread: blocking
 };
 
 struct Stream {
   uint64_t id;
   RankState* rank;
+  StreamKind kind;
   struct Queued {
     Work work;
     StreamOperation operation;
+    bool is_over = false;
   };
   std::deque<Queued> queue;
-  bool busy = false;
-  bool empty() const { return queue.empty() && !busy; }
+  std::deque<std::shared_ptr<Queued>> running;  // above one: kernels that overlap
+  uint64_t last_kernel = 0;               // launch of the operation that began last; 0: it was no kernel
+  uint64_t enqueued = 0;                  // operations so far
+  uint64_t joined = 0;                    // of a blocking stream: operations that the legacy stream is ordered after
+  uint64_t joined_legacy = 0;             // of a blocking stream: operations of the legacy stream that it is ordered after
+
+  bool empty() const { return queue.empty() && running.empty(); }
+  bool is_default() const { return kind == StreamKind::kLegacy || kind == StreamKind::kPerThread; }
+  bool is_blocking() const { return kind == StreamKind::kBlocking || kind == StreamKind::kPerThread; }
 };
 
 struct Event {
   uint64_t id;
-  uint64_t recorded = 0, completed = 0;   // generations
-  uint64_t time_ns = 0;
+  std::shared_ptr<EventRecord> last;      // null: never recorded
+  bool is_complete() const { return !last || last->is_complete; }
+};
+
+// Memory as copies distinguish it, by what the host may know when they return.
+enum class MemoryKind : uint8_t { kPageable, kPinned, kManaged, kDevice };
+
+// Of stream-ordered allocations. Each is memory of its own, which its end gives back: a pool only counts bytes.
+struct MemoryPool {
+  uint64_t used = 0, used_high = 0;
+  std::map<int, uint64_t> values;         // of attributes that have been set
+
+  void use(uint64_t bytes) {
+    used += bytes;
+    used_high = std::max(used_high, used);
+  }
+};
+
+struct Allocation {
+  Mapping memory;
+  uint64_t region;
+  MemoryPool* pool;                       // null: of none
 };
 
 // A fat binary of a rank's library.
@@ -88,12 +140,14 @@ struct RankState {
   const char* waits_for = "";
   int body_status = 0;
 
-  std::vector<std::unique_ptr<Stream>> streams;  // the call's stream first, then the null stream
+  std::vector<std::unique_ptr<Stream>> streams;  // the call's, the legacy default stream, that of the thread, others
   std::vector<std::unique_ptr<Event>> events;
   std::vector<std::unique_ptr<LoadedModule>> modules;
   std::unordered_map<const void*, FunctionEntry> functions;
   std::unordered_map<const void*, VariableEntry> variables;
-  std::map<uint64_t, std::pair<Mapping, uint64_t>> allocations;  // by address: memory and region
+  std::map<uint64_t, Allocation> allocations;                    // by address
+  std::vector<std::unique_ptr<MemoryPool>> pools;                // the default one first
+  MemoryPool* pool = nullptr;                                    // of cudaMallocAsync; null: the default one
   std::map<uint64_t, uint64_t> registered;                       // host memory: region by address
   std::vector<CallConfiguration> configurations;
   uint64_t stack_bytes = 1 << 10;  // as cudaLimitStackSize is documented
@@ -121,6 +175,8 @@ class World {
   uint64_t max_seconds = 0;
   std::map<std::string, int> kernel_registers;
   uint64_t launches = 0;
+  std::set<uint64_t> managed;             // regions of managed memory
+  std::set<std::string> lacking;          // functions of the driver that host code has asked for in vain
 
   // Runs all bodies to their end; the fault that ended the run, if any.
   std::optional<Fault> run(const std::function<int(int)>& body);
@@ -132,6 +188,7 @@ class World {
   // ---- on a rank's thread ----
   // Lets others run until `ready`; false: the run has failed.
   bool block(RankState& rank, const char* why, std::function<bool()> ready);
+  // Implicit synchronisation with the legacy default stream included.
   void enqueue(Stream& stream, Work work);
   bool synchronize(Stream& stream);
   bool synchronize(RankState& rank);
@@ -147,6 +204,7 @@ class World {
   uint64_t symbol_address(LoadedModule& module, std::string_view name);
   // Stack of a thread, for kernels whose calls nest to a depth that is not known.
   void set_stack(RankState& rank, uint64_t bytes);
+  MemoryKind kind_of_memory(const void* pointer);
 
   static thread_local RankState* current;
   // The operation whose host function runs, for what it touches.
@@ -160,6 +218,10 @@ class World {
   bool advance_streams(bool held);
   bool advance(Stream& stream, bool held);
   bool holds(const Stream::Queued& queued) const;
+  bool may_begin(const Stream& stream, const Work& next) const;
+  void push(Stream& stream, Work work);
+  void join(Stream& from, Stream& to);
+  std::string waiting_streams() const;
   bool finished() const;
   void loop();
   void end_hosts();
@@ -185,8 +247,15 @@ std::map<std::string, int> registers_of(const void* fat_binary);
 // ---- operations on streams ----
 // Returns a cudaError_t.
 int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], const uint32_t (&cluster)[3],
-                  void** arguments, size_t dynamic_shared, Stream& stream, bool cooperative);
+                  void** arguments, size_t dynamic_shared, Stream& stream, bool cooperative, bool may_overlap);
 Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name);
+// A copy of what the memory holds by now.
+Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name);
+Work record_work(const std::shared_ptr<EventRecord>& record);
+Work wait_work(const std::shared_ptr<EventRecord>& record);
+// A strong access to a word by the stream itself, as of a kernel of one thread: waits until `is_met`, then stores `value`.
+enum class WordAccess : uint8_t { kWait, kRelease, kRelaxed };
+Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address, uint32_t bytes, uint64_t value, std::function<bool()> is_met, const char* name);
 Work fill_work(World& world, void* to, int byte, uint64_t bytes, const char* name);
 Work function_work(World& world, std::function<void()> function, const char* name);
 

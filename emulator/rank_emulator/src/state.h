@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,7 +24,8 @@ enum class Wait : uint8_t {
   kBarrier,     // of the block
   kCluster,     // barrier.cluster
   kWarp,        // other lanes of the warp, by a .sync instruction
-  kAsync        // groups of asynchronous copies
+  kAsync,       // groups of asynchronous copies
+  kPrerequisite // the end of the kernel before its own, by griddepcontrol.wait
 };
 
 // What a lane has read of memory that others write.
@@ -172,6 +174,7 @@ struct Block {
   char* local = nullptr;
   uint64_t local_region = 0, shared_region = 0;
   int multiprocessor = 0;
+  bool has_triggered = false;
 };
 
 // One launch of a kernel.
@@ -183,6 +186,8 @@ struct Grid {
   uint64_t parameter_bytes = 0;
   AlignedBytes workspace;       // of a cooperative launch: where cooperative groups' grid.sync counts blocks
   uint32_t next_cluster = 0, clusters = 0, finished_clusters = 0;
+  uint32_t triggered_blocks = 0;  // that let the next kernel begin, or have ended
+  std::function<void()> on_trigger;  // once all have
   std::vector<std::unique_ptr<Cluster>> resident;
   bool finished() const { return finished_clusters == clusters; }
 };

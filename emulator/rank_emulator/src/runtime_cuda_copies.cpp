@@ -1,0 +1,111 @@
+// libcudart: copies, fills, variables.
+#include "runtime_cuda.h"
+
+using namespace pkb::emulator;
+
+namespace {
+
+bool is_host(MemoryKind kind) { return kind == MemoryKind::kPageable || kind == MemoryKind::kPinned; }
+
+// Whether the host waits for a copy ("API synchronization behavior" of the CUDA runtime API). Copies from pageable memory
+// are staged, so that asynchronous ones return at once.
+bool waits_for(MemoryKind to, MemoryKind from, bool is_async) {
+  if (is_host(from) && is_host(to)) return true;
+  if (to == MemoryKind::kPageable) return true;
+  return !is_async && !(from == MemoryKind::kDevice && to == MemoryKind::kDevice);
+}
+
+// Memory from malloc on the GPU is for kernels alone: "cannot be used in any runtime or driver API calls".
+bool is_of_heap(const RankState& rank, const void* pointer) {
+  return rank.world->engine.heap(rank.rank).holds(reinterpret_cast<uint64_t>(pointer));
+}
+
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, bool is_async, const char* name) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    if (bytes && (!to || !from)) return cudaErrorInvalidValue;
+    if (is_of_heap(rank, to) || is_of_heap(rank, from)) return cudaErrorInvalidValue;
+    World& world = *rank.world;
+    const MemoryKind source = world.kind_of_memory(from), target = world.kind_of_memory(to);
+    const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !rank.capturing;
+    world.enqueue(stream, is_staged ? staged_copy_work(world, to, from, bytes, name) : copy_work(world, to, from, bytes, name));
+    return rank.capturing || !waits_for(target, source, is_async) ? cudaSuccess : waited(world.synchronize(stream));
+  });
+}
+
+cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaStream_t stream, bool is_async) {
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, stream, is_async, is_async ? "cudaMemcpy2DAsync" : "cudaMemcpy2D");
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+// The host waits for a fill of memory that it may read itself.
+cudaError_t fill(void* to, int byte, size_t bytes, cudaStream_t handle, bool is_async, const char* name) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    World& world = *rank.world;
+    if (is_of_heap(rank, to)) return cudaErrorInvalidValue;
+    world.enqueue(stream, fill_work(world, to, byte, bytes, name));
+    if (is_async || rank.capturing || world.kind_of_memory(to) == MemoryKind::kDevice) return cudaSuccess;
+    return waited(world.synchronize(stream));
+  });
+}
+
+template <class F>
+cudaError_t with_variable(const void* symbol, F f) {
+  return with_rank([&](RankState& rank) {
+    const auto found = rank.variables.find(symbol);
+    if (found == rank.variables.end()) return cudaErrorInvalidSymbol;
+    const uint64_t address = rank.world->variable_address(*found->second.module, found->second.name);
+    return address ? f(rank, reinterpret_cast<char*>(address), found->second) : cudaErrorInvalidSymbol;
+  });
+}
+
+}  // namespace
+
+PKB_CUDART cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) { return copy(to, from, bytes, nullptr, false, "cudaMemcpy"); }
+PKB_CUDART cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) { return copy(to, from, bytes, stream, true, "cudaMemcpyAsync"); }
+PKB_CUDART cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes) { return copy(to, from, bytes, nullptr, false, "cudaMemcpyPeer"); }
+PKB_CUDART cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) { return copy(to, from, bytes, stream, true, "cudaMemcpyPeerAsync"); }
+PKB_CUDART cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind) {
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, nullptr, false);
+}
+PKB_CUDART cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, stream, true);
+}
+
+PKB_CUDART cudaError_t cudaMemset(void* to, int byte, size_t bytes) { return fill(to, byte, bytes, nullptr, false, "cudaMemset"); }
+PKB_CUDART cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) { return fill(to, byte, bytes, stream, true, "cudaMemsetAsync"); }
+
+PKB_CUDART cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
+  return with_variable(symbol, [&](RankState&, char* address, const VariableEntry&) {
+    *pointer = address;
+    return cudaSuccess;
+  });
+}
+PKB_CUDART cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
+  return with_variable(symbol, [&](RankState&, char*, const VariableEntry& variable) {
+    *bytes = variable.bytes;
+    return cudaSuccess;
+  });
+}
+PKB_CUDART cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind, cudaStream_t stream) {
+  return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
+    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(address + offset, from, bytes, stream, true, "cudaMemcpyToSymbolAsync");
+  });
+}
+PKB_CUDART cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind) {
+  return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
+    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(address + offset, from, bytes, nullptr, false, "cudaMemcpyToSymbol");
+  });
+}
+PKB_CUDART cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind, cudaStream_t stream) {
+  return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
+    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(to, address + offset, bytes, stream, true, "cudaMemcpyFromSymbolAsync");
+  });
+}
+PKB_CUDART cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind) {
+  return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
+    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(to, address + offset, bytes, nullptr, false, "cudaMemcpyFromSymbol");
+  });
+}
