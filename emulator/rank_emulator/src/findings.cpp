@@ -268,6 +268,7 @@ std::string exposure_of(const Finding& finding) {
     case MissingEdge::kBlockBarrier: return "the warp of the second access has to run ahead of that of the first";
     case MissingEdge::kWarpBarrier: return "the lanes of the warp have to diverge, as independent thread scheduling allows";
     case MissingEdge::kStreamOrder: return "the second stream has to run ahead of the first";
+    case MissingEdge::kGridDependency: return "the second kernel has to begin before the first ends";
     case MissingEdge::kEqualStores: return "a later version of the kernel has to store two values";
   }
   return "";

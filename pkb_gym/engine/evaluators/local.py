@@ -196,7 +196,13 @@ class LocalEvaluator:
                 report(BUILDING)
             emulator = build_emulator(self._compile_cache)
             zygote = self._pool.zygote(trusted=False)
-            gang = EmulatedGang(zygote, config.world_size, emulator, detect_races=bool(config.detect_races))
+            gang = EmulatedGang(
+                zygote,
+                config.world_size,
+                emulator,
+                detect_races=bool(config.detect_races),
+                strict=config.detect_races == "strict",
+            )
             ranks.push(gang)
             run = ranks.enter_context(self._new_run(feedback, artifact, key, lambda: gang))
         judge_emulated(run, gang, report)

@@ -78,16 +78,20 @@ class EmulatedGang:
         world_size: Number of ranks, 1 to 16.
         emulator: Compiled emulator.
         detect_races: Whether each access is checked for what orders it.
+        strict: Whether that is done to the letter of PTX's memory model.
 
     Attributes:
         timeout_s: Deadline of the next order in seconds.
         done: Report on the last block; None before the first.
     """
 
-    def __init__(self, zygote: Zygote, world_size: int, emulator: bytes, *, detect_races: bool = False) -> None:
+    def __init__(
+        self, zygote: Zygote, world_size: int, emulator: bytes, *, detect_races: bool = False, strict: bool = False
+    ) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
         self.done: RanksDone | None = None
-        self._world_size, self._emulator, self._detect_races = world_size, emulator, detect_races
+        self._world_size, self._emulator = world_size, emulator
+        self._detect_races, self._strict = detect_races, strict
         self._epoch = 1
         self._problem: Problem | None = None
         self._heap: SymmetricHeap | None = None
@@ -126,7 +130,7 @@ class EmulatedGang:
         """
         self._heap = heap
         emulator = memory_file("pkb-emulator", self._emulator)
-        order = OpenWorld(self._world_size, heap.segment_bytes, self._detect_races)
+        order = OpenWorld(self._world_size, heap.segment_bytes, self._detect_races, self._strict)
         eventfds = [fd for pair in handovers.eventfds for fd in pair]
         try:
             self._gang.exchange([order], WorldOpened, timeout_s=LOAD_TIMEOUT_S, fds=(*heap.fds, emulator, *eventfds))

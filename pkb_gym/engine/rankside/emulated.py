@@ -114,6 +114,7 @@ class EmulatedRanks:
             order.world_size,
             segment_bytes=order.segment_bytes,
             detect_races=order.detect_races,
+            strict=order.strict,
             max_findings=MAX_FINDINGS,
             label_output=True,
         )

@@ -54,11 +54,13 @@ class OpenWorld(WireMessage):
         world_size: Number of ranks.
         segment_bytes: Size of each rank's segment of the heap in bytes.
         detect_races: Whether each access is checked for what orders it.
+        strict: Whether that is done to the letter of PTX's memory model.
     """
 
     world_size: int
     segment_bytes: int
     detect_races: bool
+    strict: bool
 
 
 @dataclass(frozen=True)
