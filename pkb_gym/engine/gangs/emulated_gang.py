@@ -52,6 +52,9 @@ GRACE_S = 30.0
 EMULATOR_BYTES = 6 << 30
 """Address space of the emulator beside what ranks allocate: threads, shadow memory of the detector."""
 
+_LACKING = re.compile(r"the emulated driver has no (cu\w{1,80}): its address is null")
+"""What the emulator prints (`src/runtime_cuda_driver.cpp`): a process that calls a null pointer says nothing more."""
+
 MAX_CAUSES = 4
 """Findings of the detector that are named before a fault, which they may have caused, at most."""
 
@@ -204,7 +207,8 @@ class EmulatedGang:
         if done.fault is not None:
             failure = _NAMED.get(done.fault.kind, Failure.RUNTIME_ERROR)
             causes = [finding.text for finding in done.findings if finding.finding_class != "benign"][:MAX_CAUSES]
-            raise GangFailed(failure, done.fault.rank, "\n".join([*causes, done.fault.text]))
+            text = self._with_lacking(failure, "\n".join([*causes, done.fault.text]))
+            raise GangFailed(failure, done.fault.rank, text)
         if len(done.claims) != self._world_size or any(len(claims) != len(sets) for claims in done.claims):
             raise GangFailed(Failure.INTEGRITY, None, f"a rank reported other calls than the {len(sets)} that it made")
         self._gang.processes.freeze()
@@ -240,6 +244,13 @@ class EmulatedGang:
         """TCP segments that frozen ranks have sent: they have no network in one process."""
         return 0
 
+    def _with_lacking(self, failure: Failure, text: str) -> str:
+        """A failure of host code, after the functions of the driver that it has asked the emulator for in vain."""
+        names = dict.fromkeys(_LACKING.findall(self._gang.output))
+        if failure is not Failure.RUNTIME_ERROR or not names:
+            return text
+        return f"the emulated driver has no {', '.join(names)}\n{text}"
+
     def _of_all(self, failed: GangFailed) -> GangFailed:
         """A failure of the process, which the gang takes for that of its only rank: the one whose host code ran."""
         ranks = range(self._world_size) if self._heap is not None else ()
@@ -248,7 +259,7 @@ class EmulatedGang:
         who = "the process of all ranks" if rank is None else f"rank {rank}"
         from rank_emulator.symbol_names import original_names
 
-        text = original_names(str(failed).replace("rank 0", who, 1))
+        text = self._with_lacking(failed.failure, original_names(str(failed).replace("rank 0", who, 1)))
         return GangFailed(failed.failure, rank, text, killed=failed.killed)
 
 
