@@ -394,11 +394,12 @@ PROGRAM(written_word_before_the_data) {
   return 0;
 }
 PROGRAM(stream_waits_for_a_word) {
+  const auto write = entry<Word64>("cuStreamWriteValue64");
   const auto wait = entry<Word64>("cuStreamWaitValue64");
-  CHECK(wait);
+  CHECK(write && wait);
   if (rank == 0) {
     put_slowly<<<1, 1, 0, s>>>(peer + 64, 42);
-    raise_flag<<<1, 1, 0, s>>>(peer, true);
+    CHECK(write(s, CUdeviceptr(peer), 1, 0) == CUDA_SUCCESS);
   } else {
     CHECK(wait(s, CUdeviceptr(own), 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
     move<<<1, 1, 0, s>>>(own + 65, own + 64);

@@ -311,7 +311,11 @@ bool World::advance(Stream& stream, bool held) {
   stream.queue.pop_front();
   queued->operation.what = queued->work.name.c_str();
   const auto& launch = queued->work.launch;
-  if (launch) launch->prerequisite = launch->may_overlap ? stream.last_kernel : 0;
+  if (launch) {
+    launch->stream = stream.id;  // of a graph: the one that it is launched on, and not the one that was captured
+    launch->is_on_default_stream = stream.is_default();
+    launch->prerequisite = launch->may_overlap ? stream.last_kernel : 0;
+  }
   if (engine.observer) engine.observer->stream_begin(queued->operation);
   queued->work.start(queued->operation, [this, &stream, &over = *queued] {
     over.is_over = true;
