@@ -13,8 +13,12 @@
 
 __global__ void put(int* to, int value) { *to = value; }
 __global__ void move(int* to, const int* from) { *to = *from; }
+__device__ void idle(int iterations) {
+#pragma unroll 1
+  for (int i = 0; i < iterations; ++i) asm volatile("nanosleep.u32 1;" ::: "memory");
+}
 __global__ void put_slowly(int* to, int value) {
-  for (int i = 0; i < 3000; ++i) asm volatile("" ::: "memory");
+  idle(3000);
   *to = value;
 }
 
@@ -239,7 +243,7 @@ PROGRAM(host_sees_an_event_by_query) {
 
 __global__ void first(int* words, int value) {
   cudaTriggerProgrammaticLaunchCompletion();
-  for (int i = 0; i < 1000; ++i) asm volatile("" ::: "memory");
+  idle(1000);
   words[threadIdx.x] = value + int(threadIdx.x);
 }
 __global__ void without_wait(int* words) { words[256 + threadIdx.x] = words[63 - threadIdx.x]; }

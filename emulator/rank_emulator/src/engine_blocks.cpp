@@ -210,6 +210,7 @@ void Engine::trigger(Block& block) {
   if (++grid.triggered_blocks < grid.clusters * launch.cluster[0] * launch.cluster[1] * launch.cluster[2]) return;
   ++progress;
   ++effects;
+  early_begins += block.alive_warps > 0;
   if (grid.on_trigger) grid.on_trigger();
 }
 

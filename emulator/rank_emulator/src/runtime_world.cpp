@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 namespace pkb::emulator {
 namespace {
@@ -189,7 +190,7 @@ std::optional<Fault> World::run(const std::function<int(int)>& body) {
 
 void World::loop() {
   const auto begin = std::chrono::steady_clock::now();
-  uint64_t effects = engine.effects;
+  uint64_t effects = engine.effects, early_begins = engine.early_begins;
   for (uint64_t round = 0; !finished(); ++round) {
     if (fault_) return;
     const bool hosts_ran = run_hosts();
@@ -202,8 +203,9 @@ void World::loop() {
     bool ran = false;
     for (int i = 0; i < 64 && engine.run_some(); ++i) {
       ran = true;
-      if (!engine.choice().by_priority) continue;
-      advance_streams(false);  // what a kernel's end has made possible comes at once
+      const bool begins_early = std::exchange(early_begins, engine.early_begins) != engine.early_begins;
+      if (!engine.choice().by_priority && !begins_early) continue;
+      advance_streams(false);  // what a kernel's end, or its trigger, has made possible comes at once
       if (host_can_run()) break;
     }
     if (engine.max_steps && engine.steps > engine.max_steps) throw Fault{Outcome::kStepLimit, -1, std::to_string(engine.max_steps) + " warp instructions have been executed" + engine.standing()};

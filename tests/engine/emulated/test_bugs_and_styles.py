@@ -41,6 +41,7 @@ WORDS = {
     "block_barrier": "two warps of one block without __syncthreads() between",
     "proxy_fence": "execute fence.proxy.async",
     "weak_flag": "plain",
+    "grid_dependency": "lets it overlap the kernels before it: call cudaGridDependencySynchronize()",
     "stream_order": "two streams of one rank, which nothing orders: wait for an event",
 }
 """Edge that is missing -> words of the remedy."""
@@ -83,6 +84,7 @@ def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **requested: object) 
 
 def test_all_classes_are_there() -> None:
     assert {bug.path.stem for bug in BUGS} == {
+        "dependent_launch_without_wait",
         "fence_of_one_gpu",
         "first_block_signals_for_all",
         "flag_before_the_block_is_done",
@@ -97,7 +99,7 @@ def test_all_classes_are_there() -> None:
         "second_stream_without_an_event",
         "two_shot_without_exit_barrier",
     }
-    assert len(MENDED) == 8
+    assert len(MENDED) == 9
     assert all(bug.options.keys() >= {"edge"} for bug in BUGS if bug.outcome == "race")
 
 
