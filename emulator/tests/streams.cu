@@ -131,6 +131,14 @@ PROGRAM(device_copy_does_not_wait) {
   move<<<1, 1, 0, other>>>(own + 2, own + 1);
   return 0;
 }
+PROGRAM(fill_ahead_of_other_streams) {
+  int* counter;
+  CUDA(cudaMalloc(&counter, 4));
+  CUDA(cudaMemset(counter, 0, 4));
+  move<<<1, 1, 0, s>>>(own, counter);
+  CHECK(word(own, s) == 0);
+  return 0;
+}
 PROGRAM(device_copy_and_a_wait) {
   CUDA(cudaMemcpy(own + 1, own, 4, cudaMemcpyDeviceToDevice));
   CUDA(cudaDeviceSynchronize());

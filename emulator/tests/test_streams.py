@@ -26,6 +26,7 @@ RIGHT = [
     "registered_memory_is_pinned",
     "synchronous_copies_to_the_host_wait",
     "pointers_have_kinds",
+    "fill_ahead_of_other_streams",
     "device_copy_and_a_wait",
     "blocking_stream_and_default_stream",
     "default_stream_after_a_wait",
