@@ -141,9 +141,10 @@ FAMILIES = (
         "save the synchronisation",
         (
             *("racy/early_*", "racy/late_*", "racy/one_wait_is_missing", "racy/reused_scratch", "racy/stale_flag"),
-            "racy/waits_in_its_first_calls",
+            *("racy/waits_in_its_first_calls", "racy/leaves_while_peers_pull", "racy/pulls_after_a_start_kernel"),
+            "racy/copies_into_scratch_that_peers_gather",
         ),
-        "the call contract: poison before arrival, receipts at departure, delayed and held ranks",
+        "the call contract: poison before arrival, receipts at departure, delayed, held and congested ranks",
     ),
     Family(
         "pass the baseline's collectives off as a kernel",

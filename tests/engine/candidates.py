@@ -9,7 +9,8 @@ The first lines of a file are comments of the form `key: value`:
                                    those in styles/ are, honest kernels of many ways to synchronise, where it is the
                                    edge of a warning
     problem: name                  (default AllReduce)
-    world_size, until, memory_mib, compile_timeout_s: as in EvalConfig (default 2, check, the evaluator's own, 60)
+    world_size, size, until, memory_mib, compile_timeout_s: as in EvalConfig (default 2, tiny, check, the evaluator's
+                                   own, 60); emulated ranks are always judged at tiny
     needs: bubblewrap              could harm the machine, or cannot be refused, without it
     twice: true                    evaluated twice in a row; both times as expected
 """
@@ -27,7 +28,19 @@ FOLDER = Path(__file__).resolve().parent.parent / "candidates"
 DEADLINE_S = 1.5
 """Of candidates that are expected to miss it; the others have time enough on a busy machine."""
 
-KEYS = {"expect", "race", "edge", "problem", "world_size", "until", "memory_mib", "compile_timeout_s", "needs", "twice"}
+KEYS = {
+    "expect",
+    "race",
+    "edge",
+    "problem",
+    "world_size",
+    "size",
+    "until",
+    "memory_mib",
+    "compile_timeout_s",
+    "needs",
+    "twice",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,7 @@ class Candidate:
         memory_mib = options.get("memory_mib")
         return EvalConfig(
             device="cuda" if self.on_gpus else "cpu",
-            size="tiny",
+            size=options.get("size", "tiny"),
             world_size=self.world_size,
             until=options.get("until", "check"),
             timeout_s=DEADLINE_S if self.outcome in ("timeout", "deadlock") else 20.0,

@@ -1,6 +1,7 @@
 """The compiled handovers: the server of the trusted side, on GPUs also the rank's side and the sampler of outputs.
 
-Sources: `reference/handover_server.cpp`, `rankside/handover.cu` and `reference/output_sampler.cpp`.
+Sources: `reference/handover_server.cpp`, `reference/output_sampler.cpp`, and in one library for ranks
+`rankside/handover.cu` and `rankside/congestion.cu`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
     toolkit, architecture = find_toolkit(), default_architecture()
     nvcc = [str(toolkit / "bin" / "nvcc"), gencode(architecture), *FLAGS, "-Xcompiler=-fPIC"]
     rank = build(
-        ("rankside/handover.cu", "wire/mailbox.h"),
-        [*nvcc, "handover.cu", "-o", RESULT],
+        ("rankside/handover.cu", "rankside/congestion.cu", "wire/mailbox.h"),
+        [*nvcc, "handover.cu", "congestion.cu", "-o", RESULT],
         cache,
         CompilerLimits(TIMEOUT_S, memory_kib=MEMORY_KIB),
         compiler=f"{nvcc_version()} {compiler_version()}",

@@ -91,6 +91,7 @@ class BlockSetting:
         handovers: Kind of the handovers between calls.
         pad_ns: Nanoseconds that the host waits at each handover beyond its launch, see `EnqueuedHandover`.
         holds_ns: Nanoseconds of the holds of each rank's calls, as in `RunBlock`; empty for none.
+        congestions_ns: Nanoseconds of the congestion of each rank's calls, as in `RunBlock`; empty for none.
         stopped_rank: A rank that is stopped now and then for about a millisecond; None for none.
         schedule: Order of execution of emulated ranks; None for all together.
     """
@@ -98,6 +99,7 @@ class BlockSetting:
     handovers: HandoverKind = "none"
     pad_ns: int = 0
     holds_ns: tuple[tuple[int, ...], ...] = ()
+    congestions_ns: tuple[tuple[int, ...], ...] = ()
     stopped_rank: int | None = None
     schedule: Schedule | None = None
 
@@ -305,8 +307,18 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell, the deadline passed, or its claims do not fit the calls.
         """
-        holds_ns = setting.holds_ns or ((),) * self._gang.world_size
-        orders = [RunBlock(tuple(sets), self._epoch, setting.handovers, setting.pad_ns, held) for held in holds_ns]
+        none = ((),) * self._gang.world_size
+        orders = [
+            RunBlock(
+                tuple(sets),
+                self._epoch,
+                setting.handovers,
+                setting.pad_ns,
+                holds_ns,
+                congestions_ns,
+            )
+            for holds_ns, congestions_ns in zip(setting.holds_ns or none, setting.congestions_ns or none, strict=True)
+        ]
         nanoseconds, done = self._run(orders, BlockDone, stage, setting.stopped_rank)
         return nanoseconds, [_claims_of(rank, report, len(sets)) for rank, report in enumerate(done)]
 

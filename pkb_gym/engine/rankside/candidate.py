@@ -133,12 +133,16 @@ def _run_block(
             done = solution.profile(order.sets, order.epoch, order.link_bytes_per_s)
         else:
             handover = handovers.of(order.handovers, order.pad_ns)
+            congestion = handovers.congestion
             holds_ns = order.holds_ns or (0,) * len(order.sets)
+            congestions_ns = order.congestions_ns or (0,) * len(order.sets)
             claims = []
             for call, index in enumerate(order.sets):  # read by the handler below
                 handover.cross()
                 place.call = call
+                congestion.begin(congestions_ns[call])
                 claims.append(solution.call(index, order.epoch + call, holds_ns[call]))
+                congestion.end()
             handover.cross()
             device.synchronize()
             done = BlockDone(write_claims(claims))

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from pkb_gym.engine.wire.orders import HandoverKind
 
+from .congestion import Congestion, GpuCongestion, NoCongestion
 from .devices import AnyHeap, Device
 
 
@@ -75,15 +76,15 @@ class EnqueuedHandover:
     """A kernel on the rank's stream waits for the trusted side, while the host goes on.
 
     Args:
-        library: Path of the compiled `rankside/handover.cu`.
+        library: Compiled library of ranks, see `rankside/handover.cu`.
         stream: Address of the stream.
         mailbox: Address of the mailbox on the GPU.
         segment: Address of this rank's segment of the heap.
         sequence: Number of handovers so far.
     """
 
-    def __init__(self, library: str, stream: int, mailbox: int, segment: int, sequence: int = 0) -> None:
-        self._enqueue = ctypes.CDLL(library).pkb_enqueue_handover
+    def __init__(self, library: ctypes.CDLL, stream: int, mailbox: int, segment: int, sequence: int = 0) -> None:
+        self._enqueue = library.pkb_enqueue_handover
         self._enqueue.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64]
         self._stream, self._mailbox, self._segment = stream, mailbox, segment
         self.sequence = sequence
@@ -117,14 +118,14 @@ class Meeting:
     Handovers of several ranks then cost what the slowest of them takes, as between the calls of parallel kernels.
 
     Args:
-        library: Path of the compiled `rankside/handover.cu`.
+        library: Compiled library of ranks, see `rankside/handover.cu`.
         stream: Address of the stream.
         heap: Heap whose control pages the ranks meet in.
         world_size: Number of ranks.
     """
 
-    def __init__(self, library: str, stream: int, heap: AnyHeap, world_size: int) -> None:
-        self._enqueue = ctypes.CDLL(library).pkb_enqueue_meeting
+    def __init__(self, library: ctypes.CDLL, stream: int, heap: AnyHeap, world_size: int) -> None:
+        self._enqueue = library.pkb_enqueue_meeting
         self._enqueue.argtypes = [
             ctypes.c_void_p,
             ctypes.c_void_p,
@@ -158,10 +159,17 @@ class Handovers:
     Args:
         waiting: Handover for which the host waits.
         enqueued: Handover that is enqueued on the stream; None on the CPU.
+        congestion: Congestion of the rank between them.
+
+    Attributes:
+        congestion: Congestion of the rank between them.
     """
 
-    def __init__(self, waiting: WaitingHandover, enqueued: EnqueuedHandover | None) -> None:
+    def __init__(
+        self, waiting: WaitingHandover, enqueued: EnqueuedHandover | None, congestion: Congestion | None = None
+    ) -> None:
         self._waiting, self._enqueued = waiting, enqueued
+        self.congestion = congestion or NoCongestion()
 
     def of(self, kind: HandoverKind, pad_ns: int) -> Handover:
         """The handover of a kind; see `EnqueuedHandover` for the padding."""
@@ -186,8 +194,8 @@ def make_handovers(device: Device, heap: AnyHeap, world_size: int, fds: list[int
     waiting = WaitingHandover(device, fds[0], fds[1])
     if device.name == "cpu":
         return Handovers(waiting, None), NoWork()
-    library, stream = f"/proc/self/fd/{fds[2]}", device.stream or 0
+    library, stream = ctypes.CDLL(f"/proc/self/fd/{fds[2]}"), device.stream or 0
     enqueued = EnqueuedHandover(library, stream, heap.mailbox, heap.segment(heap.rank))
     meeting = Meeting(library, stream, heap, world_size)
     os.close(fds[2])
-    return Handovers(waiting, enqueued), meeting
+    return Handovers(waiting, enqueued, GpuCongestion(library, stream, heap)), meeting

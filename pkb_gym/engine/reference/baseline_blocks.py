@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import time
@@ -54,7 +55,8 @@ class OwnHandovers:
     """
 
     def __init__(self, device: Device, library: HandoverLibrary, rank_library: str | None) -> None:
-        self._device, self._library, self._rank_library = device, library, rank_library
+        self._device, self._library = device, library
+        self._rank_library = None if rank_library is None else ctypes.CDLL(rank_library)
         self._fds = (os.eventfd(0, os.EFD_CLOEXEC), os.eventfd(0, os.EFD_CLOEXEC))
         self._enqueued: EnqueuedHandover | None = None
         self.null_call: NullCall = NoWork()

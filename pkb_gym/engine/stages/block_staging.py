@@ -29,6 +29,9 @@ MIN_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
 """Time that a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun:
 longer than another rank takes to reach its next call."""
 
+MIN_CONGESTION_S = 2e-3
+"""Time for which a congested rank's kernels run slowly at most, unless its calls take long."""
+
 MAX_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0
 """A delay lasts at least as many calls of the baseline: kernels that take long may look at their peers' memory late."""
@@ -77,12 +80,14 @@ class CallConditions:
         late_rank: Rank whose arguments arrive late; None for no rank.
         held_ranks: Ranks that stand still after each wait and barrier of `pkb/symm.h`.
         holds: Length of a hold, as a multiple of the usual length.
+        congested_rank: Rank whose memory is slow to answer, on GPUs of its own; None for no rank.
     """
 
     together: bool = False
     late_rank: int | None = None
     held_ranks: tuple[int, ...] = ()
     holds: int = 1
+    congested_rank: int | None = None
 
 
 LONG_HOLD = 4
@@ -97,7 +102,8 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
     In two of them one rank each is late, the root and its neighbour, and others go as far ahead as they can: one that
     waits for nobody comes two calls ahead of the second. In the third call the same rank is held for long, and others
     come a call ahead of it. In the fourth the first is held, while others depart. So every rank is late twice and held
-    twice, once as the root; whether the root or its neighbour is the second changes from root to root.
+    twice, once as the root; whether the root or its neighbour is the second changes from root to root. On GPUs a rank
+    is congested where it is held: kernels that do not wait by `pkb/symm.h` are slow there all the same.
 
     Args:
         world_size: Number of ranks.
@@ -109,8 +115,9 @@ def check_conditions(world_size: int, calls: int, dialect: Dialect) -> tuple[Cal
         neighbour = (root + 1) % world_size
         first, second = (neighbour, root) if root % 2 else (root, neighbour)
         conditions += [CallConditions(late_rank=rank) for rank in (first, second)]
-        for rank, holds in ((second, LONG_HOLD), (first, 1)) if dialect == "native" else ():
-            conditions.append(CallConditions(held_ranks=(rank,), holds=holds))
+        for rank, holds in ((second, LONG_HOLD), (first, 1)):
+            held_ranks = (rank,) if dialect == "native" else ()
+            conditions.append(CallConditions(held_ranks=held_ranks, holds=holds, congested_rank=rank))
         conditions += [CallConditions()] * (CALLS_OF_ROOT * (root + 1) + 1 - len(conditions))
     conditions += [CallConditions()] * (calls - len(conditions))
     return tuple(conditions[:calls])
@@ -200,7 +207,52 @@ def conducted(
         tuple(int(one.holds * hold_s * 1e9) if rank in one.held_ranks else 0 for one in conditions)
         for rank in range(world_size)
     )
-    return BlockStaging(tuple(orders), BlockSetting("waiting", holds_ns=holds_ns))
+    staging = BlockStaging(tuple(orders), BlockSetting("waiting", holds_ns=holds_ns))
+    return with_congestion(staging, config, conditions, pace)
+
+
+def has_congestion(config: ResolvedConfig) -> bool:
+    """Whether ranks can be congested. Those that share a GPU take turns on it, and are slow by that."""
+    return config.device == "cuda" and config.world_size > 1 and config.ranks_per_gpu == 1
+
+
+CONGESTED_RUN = 4
+"""Number of calls in a row that one rank is congested in."""
+
+
+def congested_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]:
+    """The conditions of so many calls of a congested block: all ranks are congested in turn."""
+    return tuple(CallConditions(congested_rank=call // CONGESTED_RUN % world_size) for call in range(calls))
+
+
+def with_congestion(
+    staging: BlockStaging, config: ResolvedConfig, conditions: Sequence[CallConditions], pace: Pace
+) -> BlockStaging:
+    """The same staging, with one rank congested in some calls.
+
+    Where some lines are handed over call by call, its peers depart within microseconds, as these handovers are
+    enqueued: sooner than in conducted calls.
+
+    Args:
+        staging: Staging of the block.
+        config: Configuration of the evaluation.
+        conditions: Conditions of each call, of which the congested rank counts.
+        pace: Pace of the machine.
+    """
+    return replace(staging, setting=replace(staging.setting, congestions_ns=_congestions_ns(config, conditions, pace)))
+
+
+def _congestions_ns(
+    config: ResolvedConfig, conditions: Sequence[CallConditions], pace: Pace
+) -> tuple[tuple[int, ...], ...]:
+    """The congestions of each rank's calls; none where ranks have no GPU of their own."""
+    if not has_congestion(config):
+        return ()
+    longest_ns = int(1e9 * max(MIN_CONGESTION_S, min(CALLS_OF_DELAY * pace.baseline_us * 1e-6, MAX_DELAY_S)))
+    return tuple(
+        tuple(longest_ns if one.congested_rank == rank else 0 for one in conditions)
+        for rank in range(config.world_size)
+    )
 
 
 def _withheld_alone(call: CheckedCall, alone: Withheld, rank: int) -> CheckedCall:

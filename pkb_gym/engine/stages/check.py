@@ -7,9 +7,23 @@ from collections.abc import Sequence
 from pkb_gym.engine.compare.check import joined
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.feedback import Stage
-from pkb_gym.engine.stages.block_staging import CallConditions, check_conditions, conducted, longest_delays_s
+from pkb_gym.engine.reference.orders import ServeHandovers
+from pkb_gym.engine.stages.block_staging import (
+    CallConditions,
+    check_conditions,
+    conducted,
+    congested_calls,
+    has_congestion,
+    longest_delays_s,
+    served,
+    with_congestion,
+)
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.mismatch import failed_check
+
+MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES = 16, 64, 256 << 20
+"""Number of congested calls at least and at most, and the bytes of a rank's tensors that they have together if that is
+no fewer. Short calls are wrong more rarely, and cost little."""
 
 
 def check(run: CandidateRun) -> float:
@@ -29,7 +43,29 @@ def check(run: CandidateRun) -> float:
         finished, of_block = _check_block(run, conditions[len(calls_us) :], report)
         report = of_block
         calls_us += [max(of_ranks) for of_ranks in zip(*(ended.calls_us for ended in finished.ended), strict=True)]
+    if has_congestion(run.config):
+        _check_congested(run)
     return min(calls_us)
+
+
+def _check_congested(run: CandidateRun) -> None:
+    """Checks calls that follow each other closely, while one rank is slow inside of its kernels.
+
+    Raises:
+        Stopped: it fell, or an output is wrong.
+    """
+    one_nbytes = run.workload.plan(range(1), False, run.layout.scratch_bytes).nbytes
+    wanted = max(MIN_CONGESTED, min(MAX_CONGESTED, CONGESTED_BYTES // max(1, one_nbytes)))
+    plan = run.prepare(min(wanted, run.layout.most_calls), timed=False)
+    conditions = congested_calls(run.config.world_size, len(plan.sets))
+    baseline_ns = run.reference.run(len(conditions), run.dialect)
+    pace = run.pace(baseline_ns / len(conditions) / 1e3)
+    run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, pace))
+    staging = served(run.config.device, [ServeHandovers()] * run.config.world_size, 0, None)
+    finished = run.run(plan, range(len(conditions)), with_congestion(staging, run.config, conditions, pace))
+    report = run.compare(finished.done)
+    if not report.passed or finished.late:
+        raise failed_check(run, finished, report, conditions, pace)
 
 
 def _check_block(

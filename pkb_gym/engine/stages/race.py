@@ -52,7 +52,7 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
         InfrastructureError: this machine failed.
     """
     late, held = conditions.late_rank, conditions.held_ranks
-    slow = [*held, *([] if late is None else [late])]
+    slow = [*held, *(rank for rank in (late, conditions.congested_rank) if rank is not None)]
     if not slow:
         return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))
     if late is not None:
@@ -80,7 +80,7 @@ def _late_read(run: CandidateRun, readers: tuple[int, ...], pace: Pace) -> Race 
     """
     others = [rank for rank in range(run.config.world_size) if rank not in readers]
     for _ in range(SEARCHES):
-        conditions = CallConditions(held_ranks=readers, holds=LONG_HOLD)
+        conditions = CallConditions(held_ranks=readers, holds=LONG_HOLD, congested_rank=readers[0])
         found = _first_wrong(run, conditions, _tensors(run, others, withdrawn=True), pace)
         if found is not None:
             alone, wrong = found

@@ -14,7 +14,14 @@ from pkb_gym.engine.reference.orders import ServeHandovers
 from pkb_gym.engine.stages import integrity
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
-from pkb_gym.engine.stages.block_staging import BlockStaging, plain, served
+from pkb_gym.engine.stages.block_staging import (
+    BlockStaging,
+    CallConditions,
+    has_congestion,
+    plain,
+    served,
+    with_congestion,
+)
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.machine_sharing import machine_to_itself
 from pkb_gym.engine.stages.mismatch import failed_while_timed
@@ -35,6 +42,9 @@ is slow at first would otherwise make them short, which favours it."""
 DISTURBED_SHARE, LAST_DISTURBED = 0.25, 2
 """Share of the pairs that a disturbed one follows, and the number of those that follow the last: a candidate that stops
 waiting for its peers once it has been checked, at whatever call, meets some."""
+
+CONGESTED_CALLS = 32
+"""Number of calls in a row of a disturbed block that one rank is congested in, at most."""
 
 DELAYED_CALLS = 3
 """Number of late calls of a disturbed block, on each rank."""
@@ -160,7 +170,7 @@ class _Pairs:
     def __init__(self, run: CandidateRun, overhead: Overhead, baseline_us: float) -> None:
         self.draws = random.Random(run.workload.trial_key(0, True).derive_seed("blocks"))
         self._run, self._overhead, self._baseline_us = run, overhead, baseline_us
-        self._frozen_ticks = 0
+        self._frozen_ticks = self._disturbed = 0
 
     def draw_calls(self, calls: int) -> int:
         """About so many."""
@@ -175,16 +185,27 @@ class _Pairs:
         return self._run_pair(calls, staging, baseline_first=baseline_first)
 
     def disturb_pair(self, calls: int) -> None:
-        """Runs a pair of blocks that is not timed: some arguments arrive late, and one rank is stopped at times."""
+        """Runs a pair of blocks that is not timed: some arguments arrive late, and one rank is slow at times.
+
+        It is stopped, or on GPUs disturbed by kernels of another process and congested, by turns.
+        """
         config, draws = self._run.config, self.draws
         victim = draws.randrange(config.world_size)
         on_gpus = config.device == "cuda"
-        orders = []
+        self._disturbed += 1
+        congestions: tuple[CallConditions, ...] = ()
+        if has_congestion(config) and self._disturbed % 2:
+            first = draws.randint(0, max(0, calls - CONGESTED_CALLS))
+            ranks = (victim if first <= call < first + CONGESTED_CALLS else None for call in range(calls))
+            congestions = tuple(CallConditions(congested_rank=rank) for rank in ranks)
+        pulsed, orders = on_gpus and not congestions, []
         for rank in range(config.world_size):
             late = set(draws.sample(range(calls), min(DELAYED_CALLS, calls)))
             delays_us = tuple(draws.randint(*DELAYS_US) if call in late else 0 for call in range(calls))
-            orders.append(ServeHandovers(delays_us, pulses_us=PULSES_US if on_gpus and rank == victim else 0))
+            orders.append(ServeHandovers(delays_us, pulses_us=PULSES_US if pulsed and rank == victim else 0))
         staging = served(config.device, orders, self._overhead.pad_ns, None if on_gpus else victim)
+        if congestions:
+            staging = with_congestion(staging, config, congestions, self._run.pace(self._baseline_us))
         self._run_pair(calls, staging, baseline_first=draws.random() < 0.5)
 
     def _run_pair(self, calls: int, staging: BlockStaging, *, baseline_first: bool) -> Block:

@@ -171,6 +171,7 @@ class RunBlock(WireMessage):
         pad_ns: Nanoseconds that the host waits at each handover beyond its launch, see `EnqueuedHandover`.
         holds_ns: Nanoseconds that this rank stands still after each wait and barrier of each call; empty for
             not at all.
+        congestions_ns: Nanoseconds, at most, that this rank's GPU is congested in each call; empty for not at all.
     """
 
     sets: tuple[int, ...]
@@ -178,6 +179,7 @@ class RunBlock(WireMessage):
     handovers: HandoverKind
     pad_ns: int = 0
     holds_ns: tuple[int, ...] = ()
+    congestions_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     if (number := group_of(candidate)) is not None:
         config = joined_config(JOINED[number].index(candidate) + 1, candidate, **requested)
         return find_problem(candidate.problem), source_of_group(number), config
-    alone = {"device": "emulated", "until": "check"} | requested
+    alone = {"device": "emulated", "until": "check", "size": "tiny"} | requested
     config = EvalConfig.model_validate(candidate.config.model_dump() | alone)
     return find_problem(candidate.problem), candidate.source, config
 

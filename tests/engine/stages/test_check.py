@@ -10,10 +10,10 @@ from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.stages.block_staging import ANSWERS_OF_DELAY, Pace, check_conditions, longest_delays_s
-from pkb_gym.engine.stages.check import check
+from pkb_gym.engine.stages.check import MAX_CONGESTED, MIN_CONGESTED, check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from tests.engine.records.mismatches import mismatch
-from tests.engine.stages.fake_gangs import PYTHON, Bench
+from tests.engine.stages.fake_gangs import KERNEL, PYTHON, Bench
 
 
 def deadline_s(bench: Bench, calls: int, requested_s: float) -> str:
@@ -92,6 +92,47 @@ def test_each_rank_is_late_twice_and_held_twice() -> None:
     (setting,) = bench.candidate.settings
     held = [[bool(hold_ns) for hold_ns in of_rank] for of_rank in setting.holds_ns]
     assert [[call for call in range(9) if of_rank[call]] for of_rank in held] == [[4, 8], [3, 7]]
+
+
+@pytest.mark.parametrize("source", [KERNEL, PYTHON])
+def test_each_rank_of_gpus_is_congested_while_others_are_not(source: str) -> None:
+    bench = Bench(source=source, gpus=2)
+    with bench.run() as run:
+        check(run)
+    conducted, served = bench.candidate.settings
+    assert (conducted.handovers, served.handovers) == ("waiting", "enqueued")
+    calls = [[call for call, ns in enumerate(of_rank) if ns] for of_rank in conducted.congestions_ns]
+    assert calls == [[4, 8], [3, 7]]
+    calls = [[call for call, ns in enumerate(of_rank) if ns] for of_rank in served.congestions_ns]
+    assert len(served.congestions_ns[0]) == MAX_CONGESTED
+    assert calls == [[call for call in range(MAX_CONGESTED) if call // 4 % 2 == rank] for rank in (0, 1)]
+
+
+def test_fewer_calls_are_congested_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pkb_gym.engine.stages.check.CONGESTED_BYTES", 1)
+    bench = Bench(gpus=2)
+    with bench.run() as run:
+        check(run)
+    assert len(bench.candidate.settings[1].congestions_ns[0]) == MIN_CONGESTED
+
+
+def test_ranks_without_a_peer_or_a_gpu_of_their_own_are_not_congested() -> None:
+    for bench in (Bench(), Bench(gpus=1, world_size=1), Bench(gpus=1, ranks_per_gpu=2)):
+        with bench.run() as run:
+            check(run)
+        (setting,) = bench.candidate.settings
+        assert not any(map(any, setting.congestions_ns))
+
+
+def test_an_output_that_is_wrong_in_a_congested_call_is_a_race() -> None:
+    bench = Bench(gpus=2)
+    wrong = mismatch(rank=1, trial=12)
+    bench.reference.mismatches = [[], [wrong], []]
+    with pytest.raises(Stopped), bench.run() as run:
+        check(run)
+    found = bench.feedback.build()
+    assert found.failure is Failure.RACE and found.race is not None
+    assert str(wrong) in found.race.evidence
 
 
 def test_modules_are_not_held() -> None:

@@ -13,6 +13,7 @@ from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages import roofline as roofline_stage
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
+from pkb_gym.engine.stages.check import MAX_CONGESTED
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.pipeline import judge
 from pkb_gym.engine.stages.progress import WAITING
@@ -108,7 +109,8 @@ def test_the_devices_are_held_while_anything_is_timed(judged: Judge) -> None:
     assert timing[-1].startswith(("compare", "baseline"))
     assert [entry for entry in profiling if entry.startswith("profile")] and "capture 4 native" in capturing
     between = bench.log[bench.log.index("devices free") : bench.log.index("stage: time")]
-    assert len([entry for entry in between if entry.startswith("candidate")]) == 1, "the check alone"
+    candidate = [entry.split(" in ")[0] for entry in between if entry.startswith("candidate")]
+    assert candidate == ["candidate 9", f"candidate {MAX_CONGESTED}"], "the two blocks of the check alone"
 
 
 def test_nothing_is_captured_on_the_cpu(judged: Judge) -> None:

@@ -20,6 +20,7 @@ from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.time import (
     CALLS_VARY,
+    CONGESTED_CALLS,
     DELAYED_CALLS,
     DELAYS_US,
     LAST_DISTURBED,
@@ -147,13 +148,25 @@ def test_blocks_are_disturbed_all_along_and_at_the_end(counted: int) -> None:
     assert 0.1 < sum(shares) / len(shares) < 0.45 and len(ends) > 3, "at drawn places"
 
 
-def test_on_gpus_a_rank_is_disturbed_by_short_kernels() -> None:
+def test_on_gpus_a_rank_is_congested_or_disturbed_by_short_kernels_by_turns() -> None:
     bench = Bench(gpus=2)
     timed(bench)
-    for index in disturbed(bench):
+    for number, index in enumerate(disturbed(bench)):
         pulses = [order.pulses_us > 0 for order in bench.reference.staged[index] if isinstance(order, ServeHandovers)]
-        assert sorted(pulses) == [False, True]
+        congested = [sum(map(bool, of_rank)) for of_rank in bench.candidate.settings[index].congestions_ns]
+        if number % 2:
+            assert sorted(pulses) == [False, True] and not any(congested)
+        else:
+            calls = len(bench.candidate.settings[index].congestions_ns[0])
+            assert sorted(congested) == [0, min(calls, CONGESTED_CALLS)] and not any(pulses)
     assert all(setting.stopped_rank is None for setting in bench.candidate.settings)
+
+
+def test_ranks_that_share_a_gpu_are_disturbed_by_short_kernels_alone() -> None:
+    bench = Bench(gpus=2, world_size=2)
+    bench.feedback.config = bench.feedback.config.model_copy(update={"ranks_per_gpu": 2})
+    timed(bench)
+    assert not any(any(map(any, setting.congestions_ns)) for setting in bench.candidate.settings)
 
 
 def test_the_overhead_of_a_block_is_subtracted() -> None:
