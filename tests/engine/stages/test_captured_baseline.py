@@ -34,7 +34,7 @@ def captured(cache: BaselineCache, *, fails: bool = False, captures: bool = True
         bench.log.append("devices free")
 
     with bench.run() as run:
-        add_captured_baseline(run, cache, idle_devices)
+        add_captured_baseline(run, cache, idle_devices, lambda _: None)
     return bench
 
 
@@ -84,7 +84,7 @@ def test_the_devices_are_free_again_after_a_fault() -> None:
                 held.append(False)
 
         run = stack.enter_context(bench.run())
-        add_captured_baseline(run, BaselineCache(), idle_devices)
+        add_captured_baseline(run, BaselineCache(), idle_devices, lambda _: None)
     assert held == [True, False]
 
 
