@@ -76,11 +76,12 @@ __global__ void take_all(int* out, size_t bytes, int most) {
 }
 HOST(heap_of_the_documentation, take_all<<<1, 1, 0, stream>>>(out, 1 << 20, 100))
 HOST(smaller_heap, cudaDeviceSetLimit(cudaLimitMallocHeapSize, 64 << 10);
-     take_all<<<1, 1, 0, stream>>>(out, 1000, 1000))
+     take_all<<<1, 1, 0, stream>>>(out, 100000, 100))
 HOST(heaps_of_ranks, if (rank == 0) cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 10);
-     take_all<<<1, 1, 0, stream>>>(out, 1000, 50))
+     take_all<<<1, 1, 0, stream>>>(out, 100000, 50))
 HOST(limits, size_t bytes; cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize); out[0] = int(bytes);
-     out[1] = cudaDeviceSetLimit(cudaLimitMallocHeapSize, 1 << 20); cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize);
+     out[1] = cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 20);
+     cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize);
      out[2] = int(bytes); build<<<1, 32, 0, stream>>>(); out[3] = cudaDeviceSetLimit(cudaLimitMallocHeapSize, 2 << 20);
      cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize); out[4] = int(bytes); cudaGetLastError())
 
@@ -147,7 +148,7 @@ def test_freeing_what_others_still_read_is_a_race(library: Library) -> None:
     assert late or any(finding.kind == "race" and "free" in finding.message for finding in ended.findings)
 
 
-@pytest.mark.parametrize(("name", "fewest", "most"), [("heap_of_the_documentation", 7, 7), ("smaller_heap", 60, 65)])
+@pytest.mark.parametrize(("name", "fewest", "most"), [("heap_of_the_documentation", 7, 7), ("smaller_heap", 40, 41)])
 def test_an_exhausted_heap_gives_null_and_freed_memory_again(
     library: Library, name: str, fewest: int, most: int
 ) -> None:
@@ -157,12 +158,12 @@ def test_an_exhausted_heap_gives_null_and_freed_memory_again(
 
 def test_each_rank_has_a_heap_of_its_own(library: Library) -> None:
     ended = library.call("heaps_of_ranks", ranks=2)
-    assert fine(ended, 1)[0] < 17 and fine(ended, 1, rank=1)[0] == 50
+    assert fine(ended, 1)[0] == 41 and fine(ended, 1, rank=1)[0] == 50
 
 
 def test_the_limit_is_fixed_once_a_kernel_allocates(library: Library) -> None:
     invalid = 1
-    expected = [8 << 20, 0, 1 << 20, invalid, 1 << 20]
+    expected = [8 << 20, 0, 16 << 20, invalid, 16 << 20]
     np.testing.assert_array_equal(fine(library.call("limits"), 5), expected)
 
 

@@ -112,6 +112,7 @@ __global__ void deep(int* out, int n) {
   out[threadIdx.x] = found;
 }
 HOST(too_deep, deep<<<1, 32, 0, stream>>>(out, 2000))
+HOST(as_deep_as_a_gpu, deep<<<1, 32, 0, stream>>>(out, 49))
 HOST(deep_enough, cudaDeviceSetLimit(cudaLimitStackSize, 128 << 10); deep<<<1, 32, 0, stream>>>(out, 2000))
 HOST(limits, size_t stack; cudaDeviceGetLimit(&stack, cudaLimitStackSize); out[0] = int(stack);
      cudaDeviceSetLimit(cudaLimitStackSize, 4096); cudaDeviceGetLimit(&stack, cudaLimitStackSize); out[1] = int(stack))
@@ -205,8 +206,10 @@ def test_recursion_to_another_depth_in_each_lane(library: Library) -> None:
 def test_recursion_ends_where_the_stack_does(library: Library) -> None:
     ended = library.call("too_deep")
     assert ended.outcome == Outcome.TRAP
-    assert "the stack is exhausted" in ended.message and "cudaLimitStackSize" in ended.message
+    assert "the stack of 1024 bytes of a thread is exhausted" in ended.message
+    assert "cudaLimitStackSize" in ended.message
     assert line_of("// no tail call") in ended.message
+    assert fine(library.call("as_deep_as_a_gpu"), 1)[0] == pow(3, 48, 10007), "an H100 gets so far, and not 64 deep"
     expected = [pow(3, 1999, 10007), pow(3, 5, 10007)]
     np.testing.assert_array_equal(fine(library.call("deep_enough"), 2), expected)
 

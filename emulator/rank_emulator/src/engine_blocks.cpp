@@ -116,7 +116,10 @@ void Engine::make_block(Cluster& cluster, uint32_t in_cluster, int multiprocesso
   std::memset(block.registers, 0, warp_bytes * warps);
   if (local_bytes) {
     block.local = pool_.take(local_bytes);
-    std::memset(block.local, 0xff, local_bytes);
+    // The stack beyond the kernel's direct calls can be large, and is hardly ever used.
+    const uint64_t stride = grid.kernel->local_bytes, poisoned = grid.kernel->local_of_stack ? grid.kernel->bounded_local : stride;
+    if (poisoned == stride) std::memset(block.local, 0xff, local_bytes);
+    for (uint64_t at = 0; poisoned < stride && at < local_bytes; at += stride) std::memset(block.local + at, 0xff, poisoned);
     block.local_region = memory.add(RegionKind::kLocal, launch.rank, launch.kernel, reinterpret_cast<uint64_t>(block.local), local_bytes,
                                     Space::kLocal, true, 0, false, launch.id, block.index);
   }

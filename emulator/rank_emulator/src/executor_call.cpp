@@ -9,6 +9,9 @@ Handler end_of_function();
 
 namespace {
 
+// Bytes of local memory that a call takes at the least, so that the stack ends for functions without variables, too.
+constexpr uint32_t kLeast = 16;
+
 // Where the registers of a function begin that the split calls: behind its own, and beside those of other functions that
 // other lanes of the warp are in (the same function at the same place has its lanes apart).
 uint32_t place_frame(const WarpState& warp, const Split& split, const Code& callee) {
@@ -46,13 +49,14 @@ void grow(WarpState& warp, uint32_t bytes) {
 void enter_function(Executor& x, const Op& op, const Code& callee) {
   const Detail& detail = *op.detail;
   Split& split = *x.split;
-  const uint32_t local = split.local_offset + split.code->local_bytes;
-  const uint32_t stack = x.grid->kernel->local_bytes;
-  constexpr uint32_t kLeast = 16, kAlways = 64;  // bytes of a call, and calls that fit in any case
-  if (local + callee.local_bytes > stack || split.calls.size() > kAlways + stack / kLeast) {
+  const Kernel& kernel = *x.grid->kernel;
+  const uint32_t least = kernel.local_of_stack ? kLeast : 0;
+  const uint32_t local = split.local_offset + std::max(split.code->local_bytes, split.calls.empty() ? 0u : least);
+  if (local + std::max(callee.local_bytes, least) > kernel.local_bytes) {
     x.fail(Outcome::kTrap, op, uint32_t(__builtin_ctz(split.lanes)),
-           "calls are nested " + std::to_string(split.calls.size() + 1) + " deep: the stack is exhausted (" + std::to_string(stack) +
-               " bytes of a thread; cudaDeviceSetLimit(cudaLimitStackSize) gives it more)");
+           "calls are nested " + std::to_string(split.calls.size() + 1) + " deep: the stack of " +
+               std::to_string((kernel.local_bytes - kernel.bounded_local) / kernel.local_of_stack) +
+               " bytes of a thread is exhausted; cudaDeviceSetLimit(cudaLimitStackSize) gives it more");
   }
   const uint32_t frame = place_frame(*x.warp, split, callee);
   if (frame + callee.frame_bytes > x.warp->frame_bytes) grow(*x.warp, frame + callee.frame_bytes);

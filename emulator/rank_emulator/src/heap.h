@@ -36,7 +36,7 @@ class DeviceHeap {
 
   Memory& memory_;
   const int rank_;
-  uint64_t limit_ = 8 << 20;  // as cudaLimitMallocHeapSize is documented
+  uint64_t limit_ = 8 << 20;  // as the documentation has it
   Mapping bytes_;
   std::map<uint64_t, uint64_t> free_;           // bytes of free blocks, by address; neighbours are one
   std::map<uint64_t, Allocation> allocations_;  // by address

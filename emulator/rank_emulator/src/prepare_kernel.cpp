@@ -69,6 +69,10 @@ struct Reach {
   }
 };
 
+// Bytes of its stack that a GPU takes for a call at the least: an H100 recurses between 48 and 63 times into a function
+// without .local variables on 1024 bytes.
+constexpr uint64_t kCallBytes = 16;
+
 // Deepest nesting of direct calls, in bytes of registers and of local memory, by the function that it begins with.
 struct Nesting {
   struct Bytes {
@@ -161,9 +165,14 @@ std::unique_ptr<Kernel> prepare_kernel(std::shared_ptr<const PtxModule> module, 
   for (Code& code : kernel->codes) pressure = std::max(pressure, prepare_function(shared, address_of, codes, code));
   Nesting nesting;
   const auto deepest = nesting.of(kernel->codes.front());
-  kernel->nests_freely = nesting.nests_freely;
   kernel->frame_bytes = deepest.frame;
-  kernel->local_bytes = uint32_t(align_up(deepest.local, 16));
+  kernel->local_bytes = kernel->bounded_local = uint32_t(align_up(deepest.local, 16));
+  for (const Code& code : kernel->codes) {
+    if (!nesting.nests_freely) break;
+    const uint64_t of_gpu = kCallBytes + code.function->stack_bytes;
+    kernel->local_of_stack = std::max(kernel->local_of_stack, uint32_t((code.local_bytes + of_gpu - 1) / of_gpu));
+  }
+  if (nesting.nests_freely) kernel->local_of_stack = std::max(kernel->local_of_stack, 1u);
   for (const Code& code : kernel->codes) {
     for (const Detail& detail : code.details) {
       kernel->uses_heap |= detail.calls == Callee::kMalloc || detail.calls == Callee::kAlignedMalloc || detail.calls == Callee::kFree;

@@ -142,7 +142,9 @@ struct Kernel {
   std::unordered_map<uint64_t, const Code*> code_at;  // functions that pointers may reach, by address
   uint32_t frame_bytes = 0;        // of all functions that can be active at once; recursion and pointers may need more
   uint32_t local_bytes = 0;        // of a lane, likewise; with the stack that recursion and pointers have
-  bool nests_freely = false;       // its depth of calls is not known: recursion, or calls through pointers
+  uint32_t bounded_local = 0;      // of it what direct calls need
+  uint32_t local_of_stack = 0;     // bytes of local memory for each byte of a GPU's stack, where the depth of calls is not
+                                   // known: recursion, or calls through pointers; else 0
   bool uses_heap = false;          // it calls malloc or free
   uint32_t static_shared = 0;      // bytes
   uint32_t dynamic_alignment = 16;

@@ -118,6 +118,7 @@ class Body {
       Variable variable = read_variable(lexer_, place);
       if (place != Variable::kShared) {
         frame_ = align_up(frame_, std::max(variable.alignment, 4u));
+        if (place == Variable::kLocal) function_.stack_bytes += variable.bytes;
         variable.place = Variable::kLocal;
         variable.offset = frame_;
         frame_ += variable.bytes;

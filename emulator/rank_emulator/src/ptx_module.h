@@ -88,6 +88,7 @@ struct Function {
   std::vector<Variable> locals;      // .local, .shared and .param variables of the body
   uint64_t parameter_bytes = 0;      // of results and parameters together (of .func: at the start of its local frame)
   uint64_t local_bytes = 0;          // a lane's frame: parameters and results (.func), .local and .param variables
+  uint64_t stack_bytes = 0;          // of it .local variables: what a GPU has in memory; it passes parameters in registers
   std::vector<Register> registers;
   std::vector<Instruction> code;
   int max_threads = 0, min_blocks = 0;

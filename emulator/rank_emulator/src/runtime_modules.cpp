@@ -173,7 +173,7 @@ uint64_t World::symbol_address(LoadedModule& module, std::string_view name) {
 void World::set_stack(RankState& rank, uint64_t bytes) {
   for (const auto& module : rank.modules) {
     for (const auto& [name, kernel] : module->kernels) {
-      if (kernel && kernel->nests_freely) kernel->local_bytes = uint32_t(kernel->local_bytes - rank.stack_bytes + bytes);
+      if (kernel) kernel->local_bytes = uint32_t(kernel->bounded_local + kernel->local_of_stack * bytes);
     }
   }
   rank.stack_bytes = bytes;
@@ -188,7 +188,7 @@ Kernel* World::kernel(RankState& rank, const void* function) {
   try {
     if (!module.problem.empty()) throw PtxError(module.problem);
     kernel = prepare_kernel(module.ptx, found->second.name, [&](std::string_view name) { return symbol_address(module, name); });
-    if (kernel->nests_freely) kernel->local_bytes += uint32_t(rank.stack_bytes);
+    kernel->local_bytes += uint32_t(kernel->local_of_stack * rank.stack_bytes);
     kernel->title = kernel_title(kernel->name);
     if (const auto compiled = module.registers.find(found->second.name); compiled != module.registers.end() && compiled->second > 0) {
       kernel->registers = compiled->second;
