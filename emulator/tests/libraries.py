@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +40,12 @@ class Library:
         emulator: Path of the emulator.
         source: CUDA source. Its functions are called as `int name(int* out, int* peer, int rank, cudaStream_t stream)`,
             where `out` is the rank's segment and `peer` that of the next rank.
+        flags: Further options of nvcc.
     """
 
-    def __init__(self, emulator: Path, source: str) -> None:
+    def __init__(self, emulator: Path, source: str, flags: Sequence[str] = ()) -> None:
         self._emulator = emulator
-        self._content = compile_cuda(source)
+        self._content = compile_cuda(source, flags)
 
     def call(
         self, name: str, *, ranks: int = 1, policy: str = "together", seed: int = 1, detect_races: bool = True

@@ -117,7 +117,7 @@ uint32_t Sites::of(const Access& access) {
 
 uint32_t Sites::of(const RangeAccess& access) {
   if (last_range_.site && last_range_.line && last_range_.what == access.what && last_range_.line == access.line &&
-      last_range_.operation == access.operation && last_range_.proxy == access.proxy && last_range_.space == access.space) {
+      last_range_.operation == access.operation && last_range_.proxy == access.proxy && last_range_.space == access.space && last_range_.element_bytes == access.element_bytes) {
     return last_range_.site;
   }
   Site like{};
@@ -127,7 +127,14 @@ uint32_t Sites::of(const RangeAccess& access) {
   like.space = access.space;
   like.proxy = access.proxy;
   like.element_bytes = 1;
-  last_range_ = {access.what, access.line, access.operation, access.proxy, access.space, of(like)};
+  if (access.operation == Operation::kAtomic) {
+    // PTX gives reductions of bulk copies .relaxed.gpu and has no wider ones; they are performed where the memory is, so that
+    // those of several GPUs lose nothing of each other.
+    like.order = Order::kRelaxed;
+    like.scope = Scope::kSys;
+    like.element_bytes = access.element_bytes;
+  }
+  last_range_ = {access.what, access.line, access.operation, access.proxy, access.space, access.element_bytes, of(like)};
   return last_range_.site;
 }
 

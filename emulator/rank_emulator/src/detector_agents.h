@@ -170,6 +170,7 @@ class Sites {
     Operation operation{};
     Proxy proxy{};
     Space space{};
+    uint32_t element_bytes = 0;
     uint32_t site = 0;
   };
 

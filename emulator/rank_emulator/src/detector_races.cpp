@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace pkb::emulator::detector {
+namespace {
+
+bool is_bulk_reduction(const Site& site) { return site.proxy == Proxy::kAsync && site.operation == Operation::kAtomic; }
+
+}  // namespace
 
 void Races::read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
   const Record access{who.who, who.time, site, who.lanes};
@@ -11,6 +16,10 @@ void Races::read(const Accessor& who, uint32_t site, uint64_t address, uint64_t 
 
 void Races::write(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
   const Record access{who.who, who.time, site, who.lanes};
+  if (is_bulk_reduction(sites_[site])) {
+    shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t at, uint32_t size) { reduce_cell(cell, who, access, at, size); });
+    return;
+  }
   shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t at, uint32_t size) { write_cell(cell, who, access, at, size); });
   if (bytes >= Shadow::kLineBytes) shadow_.merge_lines(address, bytes, access);
 }
@@ -44,7 +53,7 @@ void Races::read_cell(Cell& cell, const Accessor& who, const Record& of, uint64_
     if (cell.write.has_equals) {
       visit(cell.write);
       equal_stores_.for_each(address, bytes, visit);
-      follows_own = follows_own || !without_own;
+      follows_own = follows_own || (who.own_lanes && !without_own);
       if (follows_own) racing_.clear();
     } else if (races(cell, cell.write, false, who, access)) {
       racing_.push_back(cell.write);
@@ -144,6 +153,21 @@ void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, ui
   cell.write = access;
 }
 
+void Races::reduce_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
+  constexpr size_t kMost = 64;
+  equals_.clear();
+  const auto keep = [&](const Record& earlier) {
+    const bool stands = earlier.who != access.who && is_bulk_reduction(sites_[earlier.site]) && !agents_.ordered(who, earlier, false);
+    if (stands && equals_.size() < kMost) equals_.push_back(earlier);
+  };
+  const bool had_equals = cell.write.has_equals;
+  if (cell.write.present()) keep(cell.write);
+  if (had_equals) equal_stores_.for_each(address, bytes, keep);
+  write_cell(cell, who, access, address, bytes);
+  cell.write.has_equals = !equals_.empty();
+  if (had_equals || cell.write.has_equals) equal_stores_.replace(address, bytes, equals_);
+}
+
 void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
   if (!cell.read.present()) {
     cell.read = access;
@@ -227,7 +251,8 @@ bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read,
 bool Races::is_morally_strong(const Record& a, const Record& b) const {
   const Site &of_a = sites_[a.site], &of_b = sites_[b.site];
   if (!of_a.is_strong || !of_b.is_strong || of_a.element_bytes != of_b.element_bytes) return false;
-  if (of_a.proxy != Proxy::kGeneric || of_b.proxy != Proxy::kGeneric) return false;
+  const bool both_reduce = is_bulk_reduction(of_a) && is_bulk_reduction(of_b);
+  if (!both_reduce && (of_a.proxy != Proxy::kGeneric || of_b.proxy != Proxy::kGeneric)) return false;
   const Scope distance = agents_.distance(a.who, b.who);
   return effective_scope(of_a.order, of_a.scope) >= distance && effective_scope(of_b.order, of_b.scope) >= distance;
 }

@@ -25,6 +25,8 @@ class Races {
  private:
   void read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
   void write_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
+  // A reduction by the async proxy: those that it is not ordered with stand beside it.
+  void reduce_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
   void write_same_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
   // Whether the lanes' own block has made a plain store before: `write` is ordered, or their own.
   bool is_own_store(const Record& write, const Accessor& who) const;

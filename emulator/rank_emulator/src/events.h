@@ -90,6 +90,7 @@ struct RangeAccess {
   uint64_t bytes;
   const char* what;             // "cp.async.bulk", "cudaMemcpyAsync", "arrival", ...
   const SourceLine* line;       // of the instruction that began it, or null
+  uint32_t element_bytes = 0;   // of kAtomic: each element is reduced by a relaxed operation of its own
 };
 
 // How the completion of an asynchronous operation is learnt.

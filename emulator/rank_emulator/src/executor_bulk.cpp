@@ -22,7 +22,8 @@ Step copy_bulk(Executor& x, const Op& op, uint32_t lanes) {
     if (bytes % 16) x.fail(Outcome::kMisaligned, op, uint32_t(lane), std::to_string(bytes) + " bytes of a bulk copy are no multiple of 16");
     Transfer transfer;
     transfer.mbarrier_bytes = bytes;
-    if (source.parts[1] == "reduce") transfer.reduction = std::string(source.parts[source.parts.size() - 2]) + "." + std::string(source.parts.back());
+    transfer.reduction = reinterpret_cast<BulkReduction>(detail.number);
+    transfer.element_bytes = detail.element_bytes;
     if (detail.variant == kToGlobal) {
       const uint64_t to = global_operand(x, op, raw_operand(x, detail.addresses[0], lane), lane, bytes);
       transfer.pieces.push_back({to, shared_operand(x, op, detail.addresses[1], lane, bytes, 16), bytes});
@@ -111,7 +112,16 @@ Handler find_bulk_handler(const Instruction& instruction, Detail& detail) {
   const auto direction = direction_of(instruction);
   if (!direction) return nullptr;
   detail.variant = *direction;
-  if (!instruction.has("tensor")) return copy_bulk;
+  const bool reduces = instruction.parts[1] == "reduce";
+  if (reduces && detail.variant == kToShared) return nullptr;
+  if (!instruction.has("tensor")) {
+    if (reduces) {
+      const BulkReduction reduction = find_bulk_reduction(reduction_of(instruction), instruction.parts.back());
+      if (!reduction) return nullptr;
+      detail.number = reinterpret_cast<uint64_t>(reduction);
+    }
+    return copy_bulk;
+  }
   for (const auto part : instruction.parts) {
     if (part.starts_with("im2col")) return nullptr;
   }

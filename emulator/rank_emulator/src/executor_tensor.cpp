@@ -56,6 +56,17 @@ uint64_t box_bytes(const TensorMap& map) {
   return bytes;
 }
 
+// The PTX type of a tensor's elements, by CUtensorMapDataType; empty: there are no reductions of it.
+std::string_view type_of(const TensorMap& map) {
+  static constexpr std::string_view kTypes[] = {"", "", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32", "", ""};
+  return map.type < std::size(kTypes) ? kTypes[map.type] : "";
+}
+
+std::string_view bits_of(std::string_view integer) {
+  if (integer == "u32" || integer == "s32") return "b32";
+  return integer == "u64" || integer == "s64" ? "b64" : "";
+}
+
 TensorMap read_map(Executor& x, const Op& op, uint64_t address, int lane) {
   TensorMap map;
   if (!x.engine.memory.find(address, 128)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address of a tensor map: " + x.engine.memory.describe(address));
@@ -88,11 +99,12 @@ Step copy_tensor(Executor& x, const Op& op, uint32_t lanes) {
       transfer.to_space = Space::kGlobal;
       transfer.from_space = Space::kShared;
       if (source.parts[1] == "reduce") {
-        const char* const type = map.type == 9 ? "bf16" : map.type == 6 ? "f16" : map.type == 7 ? "f32" : map.type == 8 ? "f64" : map.type == 3 ? "s32" : "u32";
-        for (const auto how : {"add", "min", "max"}) {
-          if (source.has(how)) transfer.reduction = std::string(how) + "." + type;
+        const auto operation = reduction_of(source), type = type_of(map);
+        transfer.reduction = find_bulk_reduction(operation, operation == "and" || operation == "or" || operation == "xor" ? bits_of(type) : type);
+        transfer.element_bytes = map.element_bytes;
+        if (!transfer.reduction) {
+          x.fail(Outcome::kUnknownInstruction, op, uint32_t(lane), "there is no reduction ." + std::string(operation) + " of the tensor map's type" + (type.empty() ? "" : " ." + std::string(type)));
         }
-        if (transfer.reduction.empty()) x.fail(Outcome::kUnknownInstruction, op, uint32_t(lane), "this reduction is not known");
       }
     } else {
       const Target barrier = mbarrier_at(x, op, lane, shared_operand(x, op, detail.addresses[2], lane, 8, 8));

@@ -1,43 +1,12 @@
 // How a queued copy runs, and ends.
 #include "transfer.h"
 
-#include <algorithm>
-
-#include "small_floats.h"
-
 namespace pkb::emulator {
 namespace {
 
-void reduce(char* to, const char* from, uint32_t bytes, const std::string& how) {
-  const auto each = [&](auto zero, auto f) {
-    using T = decltype(zero);
-    for (uint32_t i = 0; i + sizeof(T) <= bytes; i += sizeof(T)) {
-      T a, b;
-      std::memcpy(&a, to + i, sizeof a);
-      std::memcpy(&b, from + i, sizeof b);
-      a = f(a, b);
-      std::memcpy(to + i, &a, sizeof a);
-    }
-  };
-  const auto by_name = [&](auto zero) {
-    using T = decltype(zero);
-    if (how.starts_with("add")) each(zero, [](T a, T b) { return T(a + b); });
-    if (how.starts_with("min")) each(zero, [](T a, T b) { return std::min(a, b); });
-    if (how.starts_with("max")) each(zero, [](T a, T b) { return std::max(a, b); });
-  };
-  if (how.ends_with(".f32")) by_name(0.0f);
-  else if (how.ends_with(".f64")) by_name(0.0);
-  else if (how.ends_with(".bf16")) each(uint16_t{}, [](uint16_t a, uint16_t b) { return uint16_t(encode(decode(a, kBrain) + decode(b, kBrain), kBrain)); });
-  else if (how.ends_with(".f16")) each(uint16_t{}, [](uint16_t a, uint16_t b) { return uint16_t(encode(decode(a, kHalf) + decode(b, kHalf), kHalf)); });
-  else if (how.ends_with(".u32")) by_name(uint32_t{});
-  else if (how.ends_with(".s32")) by_name(int32_t{});
-  else if (how.ends_with(".u64")) by_name(uint64_t{});
-  else if (how.ends_with(".s64")) by_name(int64_t{});
-}
-
 void report(Engine& engine, const Transfer& transfer, Operation operation, Space space, uint64_t address, uint32_t bytes) {
   engine.observer->range_access(RangeAccess{transfer.operation.id, transfer.operation.warp.rank, operation, Proxy::kAsync, space,
-                                            address, bytes, transfer.name, transfer.operation.warp.line});
+                                            address, bytes, transfer.name, transfer.operation.warp.line, operation == Operation::kAtomic ? transfer.element_bytes : 0});
 }
 
 void run(Engine& engine, Transfer& transfer) {
@@ -45,14 +14,14 @@ void run(Engine& engine, Transfer& transfer) {
     char* const to = reinterpret_cast<char*>(piece.to);
     if (engine.observer) {
       if (piece.from) report(engine, transfer, Operation::kRead, transfer.from_space, piece.from, piece.bytes);
-      report(engine, transfer, transfer.reduction.empty() ? Operation::kWrite : Operation::kAtomic, transfer.to_space, piece.to, piece.bytes);
+      report(engine, transfer, transfer.reduction ? Operation::kAtomic : Operation::kWrite, transfer.to_space, piece.to, piece.bytes);
     }
     if (!piece.from) {
       std::memset(to, 0, piece.bytes);
-    } else if (transfer.reduction.empty()) {
-      std::memcpy(to, reinterpret_cast<const char*>(piece.from), piece.bytes);
+    } else if (transfer.reduction) {
+      transfer.reduction(to, reinterpret_cast<const char*>(piece.from), piece.bytes);
     } else {
-      reduce(to, reinterpret_cast<const char*>(piece.from), piece.bytes, transfer.reduction);
+      std::memcpy(to, reinterpret_cast<const char*>(piece.from), piece.bytes);
     }
   }
   ++engine.progress;

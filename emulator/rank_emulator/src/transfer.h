@@ -1,7 +1,7 @@
 // Bulk copies: the memory that one accesses, and the mbarriers that its end is signalled to.
 #pragma once
 
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "executor.h"
@@ -19,6 +19,13 @@ struct Target {
   uint32_t offset;    // of the mbarrier
 };
 
+// Reduces elements into others of so many bytes.
+using BulkReduction = void (*)(char* to, const char* from, uint32_t bytes);
+// Null: PTX has no such reduction.
+BulkReduction find_bulk_reduction(std::string_view operation, std::string_view type);
+// "add" of cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32; empty: it is none.
+std::string_view reduction_of(const Instruction& instruction);
+
 struct Transfer {
   AsyncOperation operation;
   std::vector<Piece> pieces;
@@ -28,7 +35,8 @@ struct Transfer {
   uint64_t group = 0;
   WarpState* warp = nullptr;
   Space to_space = Space::kShared, from_space = Space::kGlobal;
-  std::string reduction;              // cp.reduce.async.bulk: "add.f32"
+  BulkReduction reduction = nullptr;      // of cp.reduce.async.bulk
+  uint32_t element_bytes = 0;         // of its elements
   const char* name = "";
 };
 
