@@ -1,0 +1,78 @@
+"""What the emulator lacks is named, with the line of the source or an error code."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+
+from emulator.tests.libraries import Library
+from emulator.tests.test_function_pointers import fine
+from emulator.tests.worlds import EmulatorLibrary, entry
+from rank_emulator import EmulatorError, Outcome, World, compile_cuda
+
+LOCATED = '.file 1 "kernel.cu"\n'
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd2, {%f5, %f6}];",
+        "tex.base.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd2, {%r5}];",
+        "suld.b.2d.b32.trap {%r4}, [%rd2, {%r5, %r6}];",
+        "sust.b.1d.b32.zero [%rd2, {%r5}], {%r6};",
+        "txq.width.b32 %r4, [%rd2];",
+        "alloca.u64 %rd4, %rd3, 8;",
+        "multimem.ld_reduce.relaxed.sys.global.add.f32 %f1, [%rd0];",
+        "frobnicate.sync.u32 %r4, %r5;",
+    ],
+)
+def test_an_instruction_is_named_first_with_its_line(emulator: EmulatorLibrary, instruction: str) -> None:
+    ended = emulator.run(entry(f".loc 1 23 5\n{instruction}", before=LOCATED))
+    assert ended.outcome == Outcome.UNKNOWN_INSTRUCTION
+    opcode = instruction.split()[0]
+    assert f"unknown instruction {opcode} at kernel.cu:23" in ended.message.splitlines()[0]
+
+
+def test_an_instruction_that_no_kernel_reaches_is_none(emulator: EmulatorLibrary) -> None:
+    unreached = ".func unreached() {\nfrobnicate.u32 %r1;\n}\n".replace("%r1", "0")
+    assert emulator.run(entry("", before=unreached)).outcome == Outcome.OK
+
+
+SOURCE = r"""
+#include <cuda.h>
+extern "C" int entry_points(int* out, int*, int, cudaStream_t) {
+  void* entry = out;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSuccess;
+  out[1] = cudaGetDriverEntryPointByVersion("cuFrobnicate", &entry, 12000, cudaEnableDefault, &status);
+  out[0] = entry == nullptr;
+  out[2] = status == cudaDriverEntryPointSymbolNotFound;
+  return 0;
+}
+"""
+
+
+def test_an_entry_point_of_the_driver_is_null_with_a_code(emulator_path: Path | None) -> None:
+    if emulator_path is None:
+        pytest.skip("needs the CUDA toolkit")
+    assert fine(Library(emulator_path, SOURCE).call("entry_points"), 3).tolist() == [1, 0, 1]
+
+
+TEXTURE = """
+extern "C" int make(cudaTextureObject_t* made) { return cudaCreateTextureObject(made, nullptr, nullptr, nullptr); }
+"""
+
+
+def test_a_function_of_the_runtime_is_named_when_a_library_is_loaded(emulator_path: Path | None) -> None:
+    if emulator_path is None:
+        pytest.skip("needs the CUDA toolkit")
+    content = compile_cuda(TEXTURE)
+    with World(emulator_path, 1) as world:
+
+        def body(_: int) -> ctypes.CDLL:
+            with pytest.raises(EmulatorError, match=r"undefined symbol: .*CreateTextureObject"):
+                world.load(content)
+            raise ValueError("refused")
+
+        assert str(world.run(body).errors[0]) == "refused"
