@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from pkb_gym.engine.compile.cache import CompileCache
@@ -19,8 +20,11 @@ from pkb_gym.engine.records.feedback import CompileReport, Failure
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.support.printable import printable
 
-ERROR_MARKS = ("error:", "undefined reference", "ptxas fatal")
-"""Marks in the lines of compilers and linkers that name the error."""
+_ERROR = re.compile(r"\berror *:|undefined reference|ptxas fatal(?!.*aborted due to errors)")
+"""Marks in the lines of compilers, assemblers and linkers that name the error; ptxas writes `error   :`, and at the end
+that it has given up."""
+_PTX_FILE = re.compile(r"/tmp/tmpxft_[\w-]+_([\w.]+\.ptx)")
+"""PTX of the source in a temporary folder of nvcc."""
 
 
 def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote: Callable[[], Zygote]) -> Artifact:
@@ -81,4 +85,4 @@ def _fences(source: str) -> str:
 def _first_error(log: str) -> str:
     """The line of a log that matters most: the first error of a compiler, the last line of a traceback."""
     lines = [line.strip() for line in log.splitlines() if line.strip()] or ["the log is empty"]
-    return next((line for line in lines if any(mark in line for mark in ERROR_MARKS)), lines[-1])
+    return _PTX_FILE.sub(r"\1", next((line for line in lines if _ERROR.search(line)), lines[-1]))

@@ -67,6 +67,16 @@ LOGS = {
     "error": ("k.cpp: In function 'f':\nk.cpp:3:5: error: 'x' was not declared\n  3 | x;\n", "k.cpp:3:5: error: 'x'"),
     "linker": ("k.cpp:1: warning: odd\n\nld: undefined reference to `g'\ncollect2: error: ld: 1\n", "ld: undefined"),
     "ptxas": ("ptxas info : x\nptxas fatal   : Unresolved extern 'h'\none step was not run\n", "ptxas fatal   : Unres"),
+    "assembler": (
+        "ptxas /tmp/tmpxft_00005a7f_00000000-6_kernel.ptx, line 26; error   : Not a name of any known instruction: "
+        "'foo'\n"
+        "ptxas fatal   : Ptx assembly aborted due to errors\n",
+        "ptxas kernel.ptx, line 26; error   : Not a name of any known instruction: 'foo'",
+    ),
+    "too much shared memory": (
+        "ptxas error   : Entry function 'k' uses too much shared data (0x3a980 bytes, 0x38c00 max)\n",
+        "ptxas error   : Entry function 'k' uses too much shared data",
+    ),
     "traceback": ("Traceback (most recent call last):\n  File ...\nNameError: name 'tl'\n  \n", "NameError: name 'tl'"),
     "empty": ("   \n\n", "the log is empty"),
 }
