@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import traceback
 
 from .crash import EXPORTED
@@ -15,6 +16,12 @@ HEADERS = "/include/pkb/"
 """Part of the names of the headers that kernels include."""
 ADDRESS = "0x"
 """Prefix of the names of unknown functions, such as the end of a stack."""
+NO_FILE = "<unknown>"
+"""File of functions without debug information."""
+_OF_THREAD = re.compile(
+    r"std::thread::|\bpkb_emu_|pkb::emulator::|^(?:start_thread|_*clone3?|execute_native_thread_routine)\b"
+)
+"""Functions that begin a thread, or a rank of the emulator, before a kernel's own."""
 KERNELS = ("kernel.cpp", "kernel.cu")
 """Names of native sources, in whatever folder they are compiled."""
 MAX_FRAMES = 6
@@ -93,7 +100,8 @@ def _near_attribute(error: BaseException) -> str:
 def _is_harness(frame: traceback.FrameSummary) -> bool:
     name, function = frame.filename, frame.name
     is_ours = os.path.dirname(name) == HERE or FFI_CALL in name or HEADERS in name or function == EXPORTED
-    return is_ours or function.startswith(ADDRESS)
+    begins_thread = name == NO_FILE and _OF_THREAD.search(function) is not None
+    return is_ours or begins_thread or function.startswith(ADDRESS)
 
 
 def _renamed(frame: traceback.FrameSummary) -> traceback.FrameSummary:

@@ -7,7 +7,7 @@ using bf16 = __nv_bfloat16;
 using tvm::ffi::TensorView;
 
 enum Mistake { kNone = 1, kWrongValues, kOutOfBounds, kMisaligned, kLostSignal, kEarlyRead, kLateRead, kHostCrash, kThrows,
-               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank, kUnreadCopy, kPrints };
+               kBeyondTensor, kUnwritten, kDivergentBarrier, kLeakedPhase, kScattered, kOneBank, kUnreadCopy, kPrints, kThreadCrash };
 
 __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device comm) {
   __shared__ float tile[64 * 32];
@@ -54,6 +54,7 @@ __global__ void sum(bf16* tensor, bf16* out, int64_t n, int mistake, pkb::Device
 }
 
 #include <iostream>
+#include <thread>
 
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   auto* x = static_cast<bf16*>(tensor.data_ptr());
@@ -61,6 +62,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   const auto mistake = int(tensor.size(0));
   if (mistake == kLostSignal && comm.rank == 0) comm.wait(5);
   if (mistake == kHostCrash && comm.rank == 1) *static_cast<volatile int*>(nullptr) = 1;
+  if (mistake == kThreadCrash && comm.rank == 1) std::thread([] { *static_cast<volatile int*>(nullptr) = 1; }).join();
   if (mistake == kThrows && comm.rank == 1) TVM_FFI_THROW(ValueError) << "nothing doing";
   sum<<<4, 64, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), mistake, comm.device());
   PKB_CUDA_LAUNCHED();

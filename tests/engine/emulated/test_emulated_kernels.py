@@ -46,6 +46,7 @@ class Mistake(IntEnum):
     ONE_BANK = 15
     UNREAD_COPY = 16
     PRINTS = 17
+    THREAD_CRASH = 18
 
 
 def evaluate(evaluator: LocalEvaluator, mistake: Mistake, **requested: object) -> Feedback:
@@ -114,7 +115,13 @@ def test_initialisers_of_a_library_may_wait_for_the_gpu(local_evaluator: LocalEv
             Mistake.HOST_CRASH,
             Failure.RUNTIME_ERROR,
             1,
-            ["rank 1 was killed by SIGSEGV", "rank 1 stood at kernel.cu:63"],
+            ["rank 1 was killed by SIGSEGV", "rank 1 stood at kernel.cu:64"],
+        ),
+        (
+            Mistake.THREAD_CRASH,
+            Failure.RUNTIME_ERROR,
+            1,
+            ["rank 1 was killed by SIGSEGV", "rank 1 stood at kernel.cu:65"],
         ),
         (Mistake.THROWS, Failure.RUNTIME_ERROR, 1, ["nothing doing"]),
     ],
@@ -127,6 +134,7 @@ def test_each_mistake_has_its_verdict(
     assert rank is None or feedback.failed_rank == rank
     for word in words:
         assert word in feedback.message
+    assert "std::" not in feedback.message, "frames of a thread's beginning"
     assert not feedback.is_correct
 
 

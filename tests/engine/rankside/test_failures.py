@@ -113,3 +113,32 @@ def test_a_mistyped_attribute_is_answered_by_the_nearest() -> None:
 )
 def test_where_nothing_is_near_nothing_is_asked(source: str) -> None:
     assert "Did you mean" not in trace_of(raised(source))
+
+
+BEGINNING = (
+    "std::thread::_State_impl<std::thread::_Invoker<std::tuple<pkb::emulator::World::run()::{lambda()#1}>>>::_M_run()",
+    "std::_Function_handler<int (int), pkb_emu_run::{lambda()#1}>::_M_invoke(std::_Any_data const&, int&&)",
+    "start_thread",
+    "__clone",
+    "clone3",
+    "execute_native_thread_routine",
+)
+
+
+def test_functions_that_begin_a_thread_are_left_out() -> None:
+    """They stood above the frames of every kernel that threw on emulated GPUs; a kernel's own functions stay."""
+    own = (("kernel.cu", "start(std::thread::id)"), ("kernel.cu", "solution"))
+    functions = [compile("functions.pop(0)()", file, "eval").replace(co_name=name) for file, name in own]
+    functions = [
+        *(compile("functions.pop(0)()", "<unknown>", "eval").replace(co_name=name) for name in BEGINNING),
+        *functions,
+        compile("1 / 0", "kernel.cu", "eval").replace(co_name="innermost"),
+    ]
+    left: dict[str, object] = {}
+    left["functions"] = [types.FunctionType(code, left) for code in functions]
+    with pytest.raises(ZeroDivisionError) as caught:
+        left["functions"].pop(0)()  # type: ignore[attr-defined]
+    lines = trace_of(caught.value).splitlines()
+    named = [line.split(" in ")[1] for line in lines if line.startswith('  File "kernel.cu"')]
+    assert named == ["start(std::thread::id)", "solution", "innermost"]
+    assert not any(name in line for line in lines for name in BEGINNING)
