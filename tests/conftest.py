@@ -31,7 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Orphans become children of this process instead of vanishing to init, so that they are found.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
+        if not _runs_on_gpus(config):
+            _use_temporary_folder(Path(config.option.basetemp).parent / worker / "tmp")
     elif config.getoption("numprocesses", None):
         return  # it hands tests to other processes, and needs nothing of what they import
     pause_collections()
@@ -41,6 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("project", deadline=None, derandomize=True)
     settings.load_profile("project")
     torch.set_num_threads(1)  # threads of test processes side by side wait for each other, at full load
+
+
+def _runs_on_gpus(config: pytest.Config) -> bool:
+    """Whether tests run on the machine's GPUs: test processes side by side then take turns at measuring."""
+    return shutil.which("nvidia-smi") is not None and "not gpu" not in config.getoption("markexpr")
 
 
 def _use_temporary_folder(folder: Path) -> None:
@@ -121,7 +127,8 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
     from pkb_gym.engine.evaluators.local import LocalEvaluator
 
     before = {child.pid for child in psutil.Process().children()}
-    with LocalEvaluator(key=b"tests", cache_dir=compiled_before) as evaluator:
+    # Tests need many kinds of gangs, and of each one at a time: contexts of a larger stock would be made for nothing.
+    with LocalEvaluator(key=b"tests", cache_dir=compiled_before, standby_gangs=2) as evaluator:
         evaluator.warm_up(2)
         for child in psutil.Process().children():
             if child.pid not in before:

@@ -1,12 +1,21 @@
-"""World sizes above the number of GPUs: ranks share them, and are checked and not timed."""
+"""Evaluations on the GPUs there are: ranks that are more than these share them, and are checked and not timed."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TypedDict
 
 import pytest
 
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.problems.catalogue import find_problem
+from tests.engine.candidates import FOLDER, Candidate, read
+
+GOOD = read(FOLDER / "cuda" / "good" / "reads_peers.cu")
 
 
 class Ranks(TypedDict):
@@ -22,3 +31,30 @@ def ranks_on_gpus(world_size: int) -> Ranks:
     if present == 0:
         pytest.skip("needs an NVIDIA GPU")
     return Ranks(world_size=world_size, ranks_per_gpu=-(-world_size // present))
+
+
+def need_gpus(count: int) -> None:
+    """Skips the test where there are fewer."""
+    if len(gpus.names()) < count:
+        pytest.skip(f"needs {count} NVIDIA GPUs")
+
+
+def need(candidate: Candidate) -> None:
+    """Skips the test where this machine cannot run a candidate."""
+    need_gpus(1 if candidate.config.until == "check" else candidate.world_size)
+    if "symm_mem" in candidate.source:
+        need_gpus(candidate.world_size)  # PyTorch's symmetric memory is that of NCCL groups
+    if "import triton" in candidate.source and importlib.util.find_spec("triton") is None:
+        pytest.skip("needs Triton")
+    if candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works():
+        pytest.skip("needs bubblewrap")
+
+
+def config_here(candidate: Candidate) -> EvalConfig:
+    """On the GPUs that there are."""
+    return candidate.config.model_copy(update=ranks_on_gpus(candidate.world_size))
+
+
+def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:
+    """The feedback on a candidate, on the GPUs that there are."""
+    return evaluator.evaluate(find_problem(candidate.problem), candidate.source, config_here(candidate))

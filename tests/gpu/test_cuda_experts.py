@@ -1,14 +1,17 @@
 """Every expert kernel for GPUs, on the GPUs there are: right, and without a finding, until it has been timed.
 
-Where there are fewer GPUs than ranks, they share them, and nothing is timed.
+Where there are fewer GPUs than ranks, they share them, and nothing is timed. Each is run at size published on two
+ranks, and at size tiny on as many as its turn is; the other cases are slow.
 """
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source
@@ -16,6 +19,15 @@ from tests.engine.compiling import compile_ahead
 from tests.gpu.sharing import ranks_on_gpus
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem, "cu") is not None]
+WORLD_SIZES = (1, 2, 4, 8)
+TURNS = dict(zip((problem.name for problem in EXPERTS), itertools.cycle(WORLD_SIZES), strict=False))
+"""Name -> the world size at which size tiny is not slow."""
+CASES = list(itertools.product(EXPERTS, WORLD_SIZES, ("tiny", "published")))
+
+
+def is_slow(problem: Problem, world_size: int, size: str) -> bool:
+    """Whether a case is left to runs of all tests."""
+    return (world_size, size) not in ((2, "published"), (TURNS[problem.name], "tiny"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,14 +36,16 @@ def compiled(local_evaluator: LocalEvaluator) -> None:
     if gpus.names():
         config = EvalConfig(device="cuda", size="tiny", compile_timeout_s=300)
         work = [(problem, expert_source(problem, "cu") or "", config) for problem in EXPERTS]
-        compile_ahead(local_evaluator, work, threads=16)
+        compile_ahead(local_evaluator, work, threads=host.processors())
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("size", ["tiny", "published"])
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
-@pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize(
+    ("problem", "world_size", "size"),
+    [pytest.param(*case, marks=pytest.mark.slow if is_slow(*case) else ()) for case in CASES],
+    ids=[f"{problem.name}-{world_size}-{size}" for problem, world_size, size in CASES],
+)
 def test_expert_passes(problem: Problem, world_size: int, size: str, local_evaluator: LocalEvaluator) -> None:
     ranks = ranks_on_gpus(world_size)
     if ranks["ranks_per_gpu"] > 1 and size != "tiny":

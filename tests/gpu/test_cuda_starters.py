@@ -1,11 +1,16 @@
-"""Starters in CUDA C++, Triton and Python on the GPUs there are, which ranks may share: right at tiny."""
+"""Starters in CUDA C++, Triton and Python on the GPUs there are, which ranks may share: right at tiny.
+
+Each is run on as many ranks as its turn is; on other numbers of ranks it is slow.
+"""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.records.config import EvalConfig, Language
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from pkb_gym.starters import make_starter
@@ -18,6 +23,12 @@ STARTERS = [
     for problem in catalogue()
     if not make_starter(problem, language, "cuda").why_python
 ]
+WORLD_SIZES = (2, 4, 8)
+CASES = [
+    pytest.param(name, language, world_size, marks=() if world_size == turn else pytest.mark.slow)
+    for (name, language), turn in zip(STARTERS, itertools.cycle(WORLD_SIZES), strict=False)
+    for world_size in WORLD_SIZES
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,13 +38,12 @@ def compiled(local_evaluator: LocalEvaluator) -> None:
         config = EvalConfig(device="cuda", size="tiny")
         problems = [find_problem(name) for name, language in STARTERS if language == "cuda"]
         work = [(problem, make_starter(problem, "cuda").source, config) for problem in problems]
-        compile_ahead(local_evaluator, work, threads=16)
+        compile_ahead(local_evaluator, work, threads=host.processors())
 
 
 @pytest.mark.gpu
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("world_size", [2, 4, 8])
-@pytest.mark.parametrize(("name", "language"), STARTERS)
+@pytest.mark.parametrize(("name", "language", "world_size"), CASES)
 def test_starter_is_right(name: str, language: Language, world_size: int, local_evaluator: LocalEvaluator) -> None:
     ranks = ranks_on_gpus(world_size)
     problem = find_problem(name)
