@@ -44,7 +44,8 @@ cluster: $(VENV)/.installed-dev
 	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster benchmarks/tests/test_ray_load.py
 
 emulated: $(VENV)/.installed-dev
-	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulated emulator/tests
+	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulated emulator/tests tests/kernels \
+	  tests/training/evaluation/test_compile_farm.py
 
 mutants: $(VENV)/.installed-dev
 	PKB_TEST_MUTANTS=1 $(BIN)/python -m pytest tests/engine/mutants tests/problems/test_estimators.py tests/problems/test_wrong_solutions.py

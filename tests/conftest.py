@@ -137,6 +137,16 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
 
 
 @pytest.fixture(scope="session")
+def shared_service(local_evaluator: LocalEvaluator) -> Iterator[tuple[str, str]]:
+    """Address and token of a service over `local_evaluator`: one that a command starts takes seconds."""
+    from tests.serve.fake_owner import TOKEN
+    from tests.serve.forwarding import Borrowed, serving
+
+    with serving(lambda: Borrowed(local_evaluator), TOKEN) as server:
+        yield server.url, TOKEN
+
+
+@pytest.fixture(scope="session")
 def emulator_is_built(compiled_before: Path) -> None:
     """The compiled emulator for tests that evaluate on emulated GPUs; those of emulator/ find it in the same folder."""
     from pkb_gym.engine.compile.cache import CompileCache

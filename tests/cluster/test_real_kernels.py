@@ -18,7 +18,7 @@ from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.on_cluster import PATIENCE_S, PROBLEM, by_make_cluster
 from tests.cluster.verdicts import verdict
 from tests.serve.fake_owner import TOKEN
-from tests.serve.test_end_to_end import Borrowed
+from tests.serve.forwarding import Borrowed
 
 pytestmark = by_make_cluster
 

@@ -1,4 +1,4 @@
-"""The core of evaluations on Ray, on two nodes: verdicts, a killed gang, environments, trainers that lose a node.
+"""The core of evaluations on Ray, on two nodes: verdicts, a killed gang, a lost node, environments, trainers.
 
 `make cluster` runs the other tests on a cluster.
 """
@@ -25,7 +25,7 @@ from pkb_gym.engine.support import env_vars
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from tests.cluster.cases import CASES
 from tests.cluster.local_cluster import LocalCluster, placed_groups
-from tests.cluster.on_cluster import FAKE_POOL, NODE_CPUS, ON_TWO, PATIENCE_S, PROBLEM, logged, until
+from tests.cluster.on_cluster import FAKE_POOL, NODE_CPUS, ON_TWO, PATIENCE_S, PROBLEM, by_make_cluster, logged, until
 from tests.cluster.trainer import STEPS
 from tests.cluster.verdicts import verdict
 from tests.training.conversations import tiny_corpus
@@ -63,6 +63,23 @@ def test_a_gang_that_is_killed_costs_a_retry(evaluator: RayEvaluator, tmp_path: 
     assert (after.retries, after.gangs_lost) == (before.retries + 1, before.gangs_lost + 1)
 
 
+def test_a_node_that_is_lost_costs_a_retry(evaluator: RayEvaluator, ray_cluster: LocalCluster, tmp_path: Path):
+    """The node of all gangs dies while two of them judge."""
+    log, go = tmp_path / "log", tmp_path / "go"
+    before = evaluator.status()
+    with ThreadPoolExecutor(2) as threads:
+        sources = [f"speedup {speedup}\nlog {log}\nwait {go}" for speedup in (5, 6)]
+        waiting = [threads.submit(evaluator.evaluate, PROBLEM, source, ON_TWO) for source in sources]
+        until(lambda: "check" in [line[0] for line in logged(log)], "no gang runs")
+        ray_cluster.kill_node(node_of_gangs(ray_cluster))
+        ray_cluster.add_node(cpus=NODE_CPUS)
+        go.touch()
+        assert [each.result(PATIENCE_S).timing.speedup_low for each in waiting] == [5.0, 6.0]
+    after = evaluator.status()
+    assert after.retries > before.retries and after.infrastructure_faults == before.infrastructure_faults
+    assert (after.submitted - before.submitted, after.finished - before.finished) == (2, 2)
+
+
 def test_environments_and_vectors_of_them(evaluator: RayEvaluator):
     try:
         envs = gym.make_vec("PKB/AllReduce-v0", 3, evaluator=FAKE_POOL, device="cpu", world_size=2, size="tiny")
@@ -75,7 +92,7 @@ def test_environments_and_vectors_of_them(evaluator: RayEvaluator):
         close_evaluators()
 
 
-@pytest.mark.slow
+@by_make_cluster
 @pytest.mark.timeout(600)
 def test_two_trainers_lose_a_node(evaluator: RayEvaluator, ray_cluster: LocalCluster, tmp_path: Path):
     """`grpo.py` on two ranks, each of which submits by itself; the node of all gangs dies in the first step."""

@@ -100,13 +100,13 @@ def joined(sources: Sequence[str], file: str = "kernel.cpp") -> str:
     return "\n".join(parts) + dispatch(len(sources))
 
 
-def compile_together(sources: Iterable[str], cache: CompileCache, flags: Sequence[str] = FLAGS) -> None:
+def compile_together(sources: Iterable[str], cache: CompileCache, flags: Sequence[str] = QUICK_FLAGS) -> None:
     """Compiles those C++ sources that can be joined; the cache then has a library for each.
 
     Args:
         sources: Sources whose libraries evaluations will ask for.
         cache: Cache of the evaluator.
-        flags: Flags of the compiler; by default those of candidates.
+        flags: Flags of the compiler.
     """
     together = list(dict.fromkeys(filter(can_join, sources)))
     if len(together) < 2:

@@ -74,7 +74,8 @@ def test_variants_are_the_same_every_time():
 def judged(local_evaluator, compiled_before) -> dict[str, tuple[Variant, Feedback]]:
     """A variant of each problem, compiled together and judged side by side."""
     variants = {problem: random.Random(problem).choice(find_family(problem, "cpp").variants) for problem in RUN}
-    compile_together([variant.source for variant in variants.values()], CompileCache.in_folder(compiled_before))
+    sources = [variant.source for variant in variants.values()]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
 
     def judge(problem: str) -> tuple[Variant, Feedback]:
         variant = variants[problem]

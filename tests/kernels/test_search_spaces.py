@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -83,6 +84,7 @@ def test_long_filters_act_on_the_future(loop: str, local_evaluator):
 
 @pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
+@pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="runs by `make emulated`")
 def test_long_filters_act_on_the_future_on_gpus(local_evaluator):
     knobs = {"share": "channels", "threads": 32, "outputs": 1, "order": "nearest first"}
     source = FAMILIES["HyenaCP", "cuda"].render(knobs | {"unroll": "", "signalling": "host barrier"})

@@ -50,6 +50,13 @@ class Forwarding:
         self.local.close()
 
 
+class Borrowed(Forwarding):
+    """The evaluator that all tests share: closing it is not the service's business."""
+
+    def close(self) -> None:
+        self.local.resume()
+
+
 @contextmanager
 def serving(open_evaluator: Callable[[], OwningEvaluator], token: str, **arguments: object) -> Iterator[HttpServer]:
     """A service over such an evaluator on a free port.

@@ -24,18 +24,11 @@ from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService
 from tests.engine.candidates import FOLDER, read
 from tests.serve.fake_owner import ON_TWO, TOKEN, until
-from tests.serve.forwarding import Forwarding, serving
+from tests.serve.forwarding import Borrowed, serving
 
 PROBLEM = find_problem("AllReduce")
 EXPERT = expert_source(PROBLEM)
 HOSTILE = ("floods_the_connection.py", "kills_everyone.cpp", "forges_infrastructure.py")
-
-
-class Borrowed(Forwarding):
-    """The evaluator that all tests share: closing it is not the service's business."""
-
-    def close(self) -> None:
-        self.local.resume()
 
 
 @pytest.fixture

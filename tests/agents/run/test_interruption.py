@@ -18,10 +18,24 @@ PATIENCE_S = 120
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, shared_service):
     def run():
-        command = [sys.executable, "-m", "pkb_gym.cli", *WORDS, *PROBLEMS, "--output", str(tmp_path)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        url, token = shared_service
+        command = [
+            sys.executable,
+            "-m",
+            "pkb_gym.cli",
+            *WORDS,
+            *PROBLEMS,
+            "--service",
+            url,
+            "--output",
+            str(tmp_path),
+        ]
+        environment = os.environ | {
+            "PKB_TOKEN": token,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
         return subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

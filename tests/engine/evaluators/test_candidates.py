@@ -23,7 +23,7 @@ from pkb_gym.problems.catalogue import find_problem
 from tests.engine.attacks import FAMILIES, members
 from tests.engine.candidates import DEADLINE_S, FOLDER, Candidate, candidates, read
 from tests.engine.compiling import compile_ahead
-from tests.engine.joined_libraries import QUICK_FLAGS, can_join, compile_together
+from tests.engine.joined_libraries import can_join, compile_together
 from tests.leaks import SHM, used_by_others
 
 ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
@@ -45,7 +45,7 @@ def compiled(request: pytest.FixtureRequest, local_evaluator: LocalEvaluator, co
     mine = [item for item in request.session.items if item.path == request.path and isinstance(item, pytest.Function)]
     chosen = [item.callspec.params["candidate"] for item in mine if hasattr(item, "callspec")]
     native = [each for each in chosen if each.path.suffix == ".cpp" and each.outcome != "compile_error"]
-    compile_together([each.source for each in native], CompileCache.in_folder(compiled_before), QUICK_FLAGS)
+    compile_together([each.source for each in native], CompileCache.in_folder(compiled_before))
     alone = [each for each in native if not can_join(each.source)]
     compile_ahead(local_evaluator, [(find_problem(each.problem), each.source, each.config) for each in alone])
 

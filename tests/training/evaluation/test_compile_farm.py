@@ -131,8 +131,8 @@ def test_where_policy_and_ranks_take_turns_the_judge_is_paused_and_compilers_are
 
 
 @pytest.mark.usefixtures("emulator_is_built")
-@pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
+@pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="runs by `make emulated`")
 def test_a_policy_that_writes_cuda_learns_on_emulated_gpus(policy, monkeypatch, tmp_path):
     """The whole path of a run with GPUs but for the GPUs: the tool, the farm, the judge, rewards and the log."""
     if len(os.sched_getaffinity(0)) < 2:
