@@ -21,6 +21,7 @@ from pkb_gym.agents.protocol import Agent, AgentError, AgentProvider, AgentTask,
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
 from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.support.chat_markers import break_tokens_of_others
 from pkb_gym.envs.text.reply import split_thoughts
 
 NEEDED = "agent transformers needs the package `transformers`: pip install 'pkb-gym[train]'"
@@ -125,7 +126,9 @@ class LocalProvider:
             AgentError: The model failed.
         """
         text = self._tokenizer.apply_chat_template(
-            chat_messages(messages, with_tools=False), tokenize=False, add_generation_prompt=True
+            break_tokens_of_others(chat_messages(messages, with_tools=False), self._tokenizer),
+            tokenize=False,
+            add_generation_prompt=True,
         )
         pending = _PendingPrompt(self._tokenizer(text, add_special_tokens=False)["input_ids"], seed)
         if self._room([pending]) < 1:

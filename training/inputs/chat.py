@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import get_json_schema
 from trl.chat_template_utils import add_response_schema, get_training_chat_template
 
+from pkb_gym.engine.support.chat_markers import break_tokens_of_others
 from pkb_gym.envs.trl import KernelTool
 
 Message: TypeAlias = dict[str, Any]
@@ -51,7 +52,7 @@ def render(
     reply_next: bool = False,
     with_tools: bool = True,
 ) -> str:
-    """A conversation as the text that is trained on.
+    """A conversation as the text that is trained on, without tokens of the tokenizer in what it quotes.
 
     Args:
         tokenizer: Tokenizer whose chat template renders the text.
@@ -61,7 +62,7 @@ def render(
     """
     return str(
         tokenizer.apply_chat_template(
-            messages,
+            break_tokens_of_others(messages, tokenizer),
             tools=list(submit_tools()) if with_tools else None,
             chat_template=training_template(tokenizer),
             tokenize=False,

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_CHAT_MARKER = re.compile(
-    r"<(?=[|\uff5c]|/?(?:s|bos|eos|pad|unk|think|tool_call|tool_response|(?:start|end)_of_turn)>)"
-    r"|<(?=(?:(?:BOS|EOS|SEP|PAD)_TOKEN|extra_id_\d{1,4}|SPECIAL_\d{1,4})>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_CONTENT|TOOL_RESULTS|THINK|gMASK)\])"
-)
-"""The first character of what tokenizers take for the bounds of messages, such as `<|im_end|>`."""
+from pkb_gym.engine.support.chat_markers import break_markers
 
 
 def printable(text: str, max_chars: int | None = None) -> str:
@@ -31,7 +24,7 @@ def printable(text: str, max_chars: int | None = None) -> str:
     """
     if max_chars is not None and len(text) > max_chars:
         text = f"{text[:max_chars]} ..."
-    text = _CHAT_MARKER.sub(lambda found: f"\\x{ord(found[0]):02x}", text.replace("\r\n", "\n"))
+    text = break_markers(text.replace("\r\n", "\n"))
     if text.replace("\n", "").replace("\t", "").isprintable():  # most texts are
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

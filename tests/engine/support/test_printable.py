@@ -31,7 +31,13 @@ CHAT_MARKERS = (
     *("<|im_start|>assistant", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<\uff5cend\u2581of\u2581sentence\uff5c>"),
     *("<s>", "</s>", "<eos>", "<start_of_turn>model", "<end_of_turn>", "[INST]", "[/INST]"),
     *("</think>", "</tool_response>", "<tool_call>", "[TOOL_CALLS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]", "[gMASK]"),
-    *("<BOS_TOKEN>", "<extra_id_1>", "<SPECIAL_12>"),
+    *("<BOS_TOKEN>", "<extra_id_1>", "<SPECIAL_12>", "[|endofturn|]", "[|system|]", "<seed:eos>", "<seed:tool_call>"),
+    *("<reserved_106>", "<unused12>", "<_user>", "<_end>", "<<SYS>>", "<</SYS>>", "]~b]", "[e~[", "<a:tool_call>"),
+    *("<role>", "</role>", "<pad>", "<mask>", "[PAD]", "[CLS]", "[MASK]", "[BOS]", "[IMG_BREAK]", "[MODEL_SETTINGS]"),
+    *("<fim_prefix>", "<repo_name>", "<file_sep>", "<start_of_image>", "<image>", "<ctrl99>", "<0x0A>", "<|final|>"),
+    *("<arg_key>", "</arg_value>", "<tool_response>", "<function_calls>", "<@_start@>", "[unused3]", "<sop>"),
+    *("<begin_of_text>", "<end_of_sentence>", "<beginning_of_sentence>", "<dummy00001>", "<placeholder_3>", "<eod>"),
+    *("<assistant>", "<human>", "<bot>", "<nl>", "<unk>", "<answer>", "<thinking>", "<observation>", "[SUFFIX]"),
 )
 
 
@@ -53,6 +59,7 @@ def test_no_control_sequence_passes(text: str) -> None:
 def test_honest_messages_stay_as_they_are() -> None:
     text = "kernel.cpp:3:5: error: \u2018x\u2019 was not declared\n\t3 | x; // \u00e9 \u4e16\u754c \U0001f600\n"
     text += "std::vector<std::string> a[i] < b || c <= d; kernel<<<grid, block>>>(x); f<T, 3>(); if (a <b|| c)\n"
+    text += "#include <string> #include <functional> vector<int> a[BLOCK_SIZE] b[i] array<uint64_t> Holder<a::b> x[0]\n"
     assert printable(text) == text
     assert printable(text.replace("\n", "\r\n")) == text
 
