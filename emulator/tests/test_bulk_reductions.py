@@ -341,13 +341,13 @@ def test_two_ranks_reduce_into_one_tile(library: Library, name: str, policy: str
     ],
 )
 def test_what_is_not_ordered_with_a_reduction_is_a_race(library: Library, name: str, missing: str) -> None:
-    """Under all schedules but those in which the peer happens to be done before."""
+    """Under every schedule, also where the rank's own reduction is the last; but not where the peer's flag is seen."""
     found = []
     for policy, seed in SCHEDULES:
         called = library.call(name, ranks=2, policy=policy, seed=seed)
         assert called.outcome == Outcome.OK, called.message
         found.append({finding.missing for finding in called.findings if finding.kind == "race"})
-    assert sum(map(bool, found)) >= len(SCHEDULES) - 1
+    assert sum(map(bool, found)) >= len(SCHEDULES) - (name == "reads_after_its_own")
     assert any(missing in each for each in found), found
 
 
