@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
 
@@ -31,6 +31,12 @@ def ranks_on_gpus(world_size: int) -> Ranks:
     if present == 0:
         pytest.skip("needs an NVIDIA GPU")
     return Ranks(world_size=world_size, ranks_per_gpu=-(-world_size // present))
+
+
+def selected(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """Parameters of those tests of the requesting file that are going to run: no others need a compiler."""
+    items = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
+    return [item.callspec.params for item in items if hasattr(item, "callspec")]
 
 
 def need_gpus(count: int) -> None:

@@ -14,16 +14,17 @@ from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
 from tests.engine.compiling import compile_ahead
-from tests.gpu.sharing import GOOD, config_here, evaluate, need
+from tests.gpu.sharing import GOOD, config_here, evaluate, need, selected
 
 ALL = [candidate for kind in ("good", "broken", "hostile", "racy") for candidate in candidates(f"cuda/{kind}")]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(local_evaluator: LocalEvaluator) -> None:
-    """All sources, compiled side by side ahead of the tests, which find them in the cache."""
+def compiled(local_evaluator: LocalEvaluator, request: pytest.FixtureRequest) -> None:
+    """The sources, compiled side by side ahead of the tests, which find them in the cache."""
     if gpus.names():
-        work = [(find_problem(each.problem), each.source, config_here(each)) for each in ALL]
+        sources: list[Candidate] = [test["candidate"] for test in selected(request)]
+        work = [(find_problem(each.problem), each.source, config_here(each)) for each in sources]
         compile_ahead(local_evaluator, work, threads=host.processors())
 
 

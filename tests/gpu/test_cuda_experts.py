@@ -16,7 +16,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source
 from tests.engine.compiling import compile_ahead
-from tests.gpu.sharing import ranks_on_gpus
+from tests.gpu.sharing import ranks_on_gpus, selected
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem, "cu") is not None]
 WORLD_SIZES = (1, 2, 4, 8)
@@ -31,11 +31,12 @@ def is_slow(problem: Problem, world_size: int, size: str) -> bool:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(local_evaluator: LocalEvaluator) -> None:
-    """All of them, side by side; the tests find them in the cache."""
+def compiled(local_evaluator: LocalEvaluator, request: pytest.FixtureRequest) -> None:
+    """The sources, compiled side by side ahead of the tests, which find them in the cache."""
     if gpus.names():
         config = EvalConfig(device="cuda", size="tiny", compile_timeout_s=300)
-        work = [(problem, expert_source(problem, "cu") or "", config) for problem in EXPERTS]
+        problems = {test["problem"].name: test["problem"] for test in selected(request)}
+        work = [(problem, expert_source(problem, "cu") or "", config) for problem in problems.values()]
         compile_ahead(local_evaluator, work, threads=host.processors())
 
 

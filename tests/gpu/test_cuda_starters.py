@@ -15,7 +15,7 @@ from pkb_gym.engine.records.config import EvalConfig, Language
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from pkb_gym.starters import make_starter
 from tests.engine.compiling import compile_ahead
-from tests.gpu.sharing import ranks_on_gpus
+from tests.gpu.sharing import ranks_on_gpus, selected
 
 STARTERS = [
     (problem.name, language)
@@ -32,11 +32,12 @@ CASES = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(local_evaluator: LocalEvaluator) -> None:
+def compiled(local_evaluator: LocalEvaluator, request: pytest.FixtureRequest) -> None:
     """The native ones, side by side; the tests find them in the cache."""
     if gpus.names():
         config = EvalConfig(device="cuda", size="tiny")
-        problems = [find_problem(name) for name, language in STARTERS if language == "cuda"]
+        names = dict.fromkeys(test["name"] for test in selected(request) if test["language"] == "cuda")
+        problems = [find_problem(name) for name in names]
         work = [(problem, make_starter(problem, "cuda").source, config) for problem in problems]
         compile_ahead(local_evaluator, work, threads=host.processors())
 
