@@ -28,6 +28,17 @@ STORE = """
 1 0 0 st.shared.u32 0x900200 :9
 """
 
+EARLY_READ = """
+1 0 0 mbarrier.expect 0x900100 0 64 :3
+1 0 0 mbarrier.arrive 0x900100 0 :3
+1 0 0 cp.async.bulk.load.late 77 0x900100 0x900200 0x100000 64 :4
+1 0 * bar.sync 0 :5
+1 0 32 ld.shared.u32 0x900200 :6
+complete 77 0x900100 0
+mbarrier.complete 0x900100 0
+1 0 32 mbarrier.wait 0x900100 0 :7
+"""
+
 WGMMA = """
 1 0 * st.shared.u32 0x900200+4 :3
 1 0 * fence.proxy.async.shared :4
@@ -84,6 +95,8 @@ def without(trace: str, *begins: str) -> str:
     ("trace", "missing", "lines"),
     [
         (without(LOAD, "1 0 32 mbarrier.wait"), "completion", (4, 6)),
+        (EARLY_READ, "completion", (6, 4)),
+        (EARLY_READ.replace("1 0 * bar.sync 0 :5\n", "").replace("1 0 32 ld", "1 0 0 ld"), "completion", (6, 4)),
         (without(STORE, "1 0 * fence.proxy"), "proxy_fence", (3, 6)),
         (without(STORE, "1 0 * bar.sync"), "warp_barrier", (3, 6)),
         (without(STORE, "1 0 0 wait.bulk"), "completion", (6, 9)),
@@ -109,6 +122,8 @@ def without(trace: str, *begins: str) -> str:
     ],
     ids=[
         "load not waited for",
+        "load that completes behind the read of another warp",
+        "load that completes behind the read of its own thread",
         "store without a proxy fence",
         "store without a barrier",
         "source of a store not waited for",

@@ -320,8 +320,23 @@ mbarrier.complete 0x900100 0
     ),
     "mbarrier used before all know of it": (
         block("1 0 0 mbarrier.init 0x900100 2 :3\n1 0 32 mbarrier.arrive 0x900100 0 :4", ""),
-        "weak_flag",
+        "block_barrier",
         (3, 4),
+    ),
+    "counter set by another warp": (
+        "launch 1 0 10 1 64\n1 0 0 st.shared.u32 0x900000 :1\n1 0 32 atom.shared.u32 0x900000 :2\n",
+        "block_barrier",
+        (1, 2),
+    ),
+    "counter set by another lane": (
+        "launch 1 0 10 1 64\n1 0 5 atom.shared.u32 0x900000 :1\n1 0 0 st.shared.u32 0x900000 :2\n",
+        "warp_barrier",
+        (1, 2),
+    ),
+    "counter set by another block": (
+        "launch 1 0 10 2 64\n1 0 0 st.u32 0x102000 :1\n1 1 0 atom.u32 0x102000 :2\n",
+        "weak_flag",
+        (1, 2),
     ),
     "words of two sizes": (
         f"{TWO_KERNELS}1 0 0 st.relaxed.sys.u64 0x202000 :1\n2 0 0 ld.relaxed.sys.u32 0x202000 :2\n",

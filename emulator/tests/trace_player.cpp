@@ -8,7 +8,7 @@
 //   copy RANK STREAM TO FROM BYTES [WHAT]    record|await RANK STREAM EVENT GENERATION    sync RANK STREAM
 //   LAUNCH BLOCK THREADS OPCODE ARGUMENTS :LINE                     THREADS: 3, 0-31, or *
 //
-// Addresses of accesses may have a step for each thread: 0x1000+4.
+// cp.async.bulk.load.late takes effect at its `complete`. Addresses of accesses may have a step for each thread: 0x1000+4.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -68,6 +68,7 @@ struct Player {
   std::map<uint64_t, Region> regions;
   std::map<std::tuple<uint64_t, uint32_t, uint32_t>, uint64_t> generations;
   std::map<uint64_t, std::pair<AsyncOperation, Warp>> operations;
+  std::map<uint64_t, std::vector<RangeAccess>> late;  // of bulk copies that take effect when they complete
   std::map<int, SourceLine> lines;
   std::set<string> texts;
   uint64_t next_id = 1;
@@ -186,6 +187,8 @@ void Player::line(const string& text) {
     observer.mbarrier_complete(address, number(in));
   } else if (verb == "complete") {
     auto& [operation, warp] = operations.at(number(in));
+    for (const RangeAccess& access : late[operation.id]) observer.range_access(access);
+    late.erase(operation.id);
     operation.mbarrier = number(in);
     observer.async_complete(operation, number(in));
   } else if (verb[0] >= '0' && verb[0] <= '9') {
@@ -294,8 +297,12 @@ void Player::warp_event(Warp warp, const string& opcode, std::istringstream& in,
     operations[operation.id] = {operation, warp};
     observer.async_issue(operation);
     const Space of_from = loads ? Space::kGlobal : Space::kShared, of_to = loads ? Space::kShared : Space::kGlobal;
-    observer.range_access({operation.id, warp.rank, Operation::kRead, Proxy::kAsync, of_from, from, bytes, "cp.async.bulk", warp.line});
-    observer.range_access({operation.id, warp.rank, Operation::kWrite, Proxy::kAsync, of_to, to, bytes, "cp.async.bulk", warp.line});
+    const RangeAccess accesses[] = {{operation.id, warp.rank, Operation::kRead, Proxy::kAsync, of_from, from, bytes, "cp.async.bulk", warp.line},
+                                    {operation.id, warp.rank, Operation::kWrite, Proxy::kAsync, of_to, to, bytes, "cp.async.bulk", warp.line}};
+    for (const RangeAccess& access : accesses) {
+      if (has(opcode, "late")) late[operation.id].push_back(access);
+      else observer.range_access(access);
+    }
   } else if (is("cp.async.plain")) {
     const AsyncOperation operation{number(in), warp, Completion::kCopyGroup, 0};
     const uint64_t to = number(in), from = number(in), bytes = number(in);

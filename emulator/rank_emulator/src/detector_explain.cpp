@@ -86,11 +86,18 @@ void Races::explain(Finding& finding, const Record& earlier, const Accessor& who
     finding.missing = MissingEdge::kProxyFence;
   } else if (explain_by_failed_edge(finding, earlier, who)) {
   } else if (of_earlier.is_strong != of_access.is_strong && kind_of(earlier.who) == AgentKind::kWarp &&
-             kind_of(access.who) == AgentKind::kWarp) {
+             kind_of(access.who) == AgentKind::kWarp && !lacks_a_barrier(earlier, access)) {
     finding.missing = MissingEdge::kWeakFlag;
   } else {
     finding.missing = missing_between(finding, earlier, who, access);
   }
+}
+
+// An atomic beside a plain access of the same block, as of a counter that another thread sets: no flag, but a barrier is
+// what blocks use there.
+bool Races::lacks_a_barrier(const Record& earlier, const Record& access) const {
+  const bool is_atomic = sites_[earlier.site].operation == Operation::kAtomic || sites_[access.site].operation == Operation::kAtomic;
+  return is_atomic && agents_.block_index_of(earlier.who) == agents_.block_index_of(access.who);
 }
 
 // Two strong accesses race only if a scope is too small or they overlap in part.
@@ -188,6 +195,11 @@ MissingEdge Races::missing_between(const Finding& finding, const Record& earlier
         agents_.distance(channel.warp, access.who) == Scope::kCta ||
         agents_.ordered(who, Record{channel.warp, earlier.time, earlier.site, channel.lanes}, false);
     if (issuer_is_known) return MissingEdge::kCompletion;
+  }
+  // It was issued before the first access of a thread of its block, and completed behind it.
+  if (kind_of(access.who) == AgentKind::kChannel && kind_of(earlier.who) == AgentKind::kWarp &&
+      agents_.distance(agents_.channel(access.who).warp, earlier.who) == Scope::kCta && earlier.time >= access.time) {
+    return MissingEdge::kCompletion;
   }
   const auto warp_of = [&](Key key) {
     return kind_of(key) == AgentKind::kChannel ? agents_.channel(key).warp : key;

@@ -205,7 +205,9 @@ std::string remedy_of(const Finding& finding) {
     case MissingEdge::kProxyFence:
       return "ordered, but in different proxies: execute fence.proxy.async after the first and before what orders them";
     case MissingEdge::kCompletion:
-      return "the first is asynchronous, and nobody has waited for its completion (mbarrier or wait_group)";
+      return std::string(finding.first.proxy == "generic" ? "the second is asynchronous and was issued before the first"
+                                                          : "the first is asynchronous") +
+             ", and nobody has waited for its completion (mbarrier or wait_group)";
     case MissingEdge::kNonCoherent:
       return "ld.global.nc may return stale bytes of what was written while its kernel runs: load without .nc (no __ldg, no "
              "const __restrict__)";
