@@ -33,6 +33,7 @@ std::string Engine::describe_function(uint64_t address, int rank) const {
 void Engine::choose(const Choice& choice) {
   choice_ = choice;
   random_.seed(choice.seed);
+  holds_next_reader_ = false;
   changes_.clear();
   for (uint32_t i = 0; i < choice.change_points; ++i) changes_.push_back(steps + 1 + random_() % std::max<uint64_t>(choice.change_range, 1));
   std::sort(changes_.rbegin(), changes_.rend());
@@ -85,16 +86,22 @@ bool Engine::run_some() {
 
 bool Engine::signalled() {
   if (!choice_.preempts) return false;
+  // Now and then it goes on to its own test of a flag and is held behind it, while the others get two rounds ahead.
+  if (choice_.holds_readers && random_() % 2) {
+    holds_next_reader_ = true;
+    return false;
+  }
   turns_ = 0;
   return true;
 }
 
 bool Engine::tested(WarpState& warp) {
-  if (!choice_.holds_readers || random_() % choice_.holds_readers) return false;
+  if (!choice_.holds_readers || (random_() % choice_.holds_readers && !holds_next_reader_)) return false;
   if (!choice_.rank_priority.empty()) {
     const uint64_t most = *std::max_element(choice_.rank_priority.begin(), choice_.rank_priority.end());
     if (choice_.rank_priority[size_t(warp.block->grid->launch.rank)] == most) return false;
   }
+  holds_next_reader_ = false;
   warp.priority = choice_.change_points + random_() % 100;  // below all that were drawn
   turns_ = 0;
   return true;

@@ -154,6 +154,7 @@ class Engine {
   std::deque<WarpState*> ready_;
   std::vector<WarpState*> parked_;
   size_t turns_ = 0;            // until warps that poll are looked at
+  bool holds_next_reader_ = false;  // the next warp that has loaded a flag is held, unless its rank is the one ahead
   std::deque<std::function<void()>> copies_;
   uint64_t last_progress_ = 0, progress_step_ = 0;  // to see that nothing happens any more
   const WarpState* last_picked_ = nullptr;

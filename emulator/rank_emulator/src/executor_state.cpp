@@ -94,6 +94,9 @@ uint64_t Executor::shared_address(const Op& op, uint64_t offset, uint32_t bytes,
     const uint64_t rank = (offset >> 24) - 1;
     if (rank >= block->cluster->blocks.size()) fail(Outcome::kIllegalAddress, op, 0, "address of shared memory beyond the cluster");
     of = block->cluster->blocks[rank].get();
+    if (of != block && of->alive_warps == 0) {  // CUDA programming guide, "Distributed Shared Memory"
+      fail(Outcome::kIllegalAddress, op, 0, "block " + std::to_string(of->index) + ", whose shared memory this is, has ended: let the cluster meet before its blocks end");
+    }
     offset &= 0xffffff;
   }
   if (offset + bytes > of->shared_bytes) {
