@@ -13,6 +13,7 @@ from pkb_gym.cli.chrome_trace import chrome_trace
 from pkb_gym.engine.errors import ConfigError, PkbError
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.replay_key import KEY_BYTES
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, stderr, stdout
@@ -25,7 +26,6 @@ from .sources import language_of, read_source, write_file
 from .verdict import print_card
 from .watch import changes, saved_texts
 
-KEY_BYTES = 16
 STARTING_COMMAND = "starting the command"
 """Entry of `Feedback.durations_s`: the time from the start of the process of `pkb` to the evaluation."""
 EXAMPLE = """pkb eval HyenaCP kernel.cpp --world-size 2 --size published
@@ -136,7 +136,7 @@ def _print(args: argparse.Namespace, session: Session, problem: Problem, feedbac
     else:
         print_card(stdout(), problem, feedback, args.reward)
     if key is not None and feedback.failure not in (None, Failure.COMPILED_ONLY):
-        stderr().print(f"again, on the same inputs: {again(session.argv, key)}", soft_wrap=True)
+        stderr().print(f"again, on the same inputs: {again(session.argv, key.hex() + feedback.nonce)}", soft_wrap=True)
 
 
 def write_trace(path: Path, feedback: Feedback) -> None:
@@ -161,8 +161,8 @@ def exit_status(feedback: Feedback) -> Status:
     return Status.PASSED if feedback.passed else Status.FAILED
 
 
-def again(argv: tuple[str, ...], key: bytes) -> str:
+def again(argv: tuple[str, ...], replay_key: str) -> str:
     """The command line that repeats a run, inputs included."""
     given = any(word.split("=", 1)[0] == "--replay-key" for word in argv)
-    arguments = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", key.hex()]
+    arguments = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", replay_key]
     return shlex.join(arguments)

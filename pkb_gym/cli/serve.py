@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.records.replay_key import KEY_BYTES
 from pkb_gym.engine.support import env_vars
 
 from .command import Session, Status, add_parser, stderr
@@ -31,7 +32,6 @@ EXAMPLE = """pkb serve --port 8900
 pkb serve --host 10.0.0.5 --port 8900 --clients clients.toml --journal journal.sqlite"""
 EXIT = "exit status: 0 ended by SIGTERM, Ctrl-C, idle or with its parent, 2 wrong usage, 3 the server failed"
 NEEDS = ("fastapi", "fastapi_offline", "prometheus_client", "structlog", "uvicorn")
-KEY_BYTES = 16
 UNWANTED_S = 2.0
 """Time in seconds, on a socket, that is left to an evaluation once its command was interrupted; then its ranks are
 ended."""
@@ -109,7 +109,10 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         help="seconds of compiling and running that an evaluation may take (default: 300; with --socket, no limit)",
     )
     parser.add_argument(
-        "--replay-key", type=parse_key, metavar="HEX", help="the key of an earlier service, for the same inputs again"
+        "--replay-key",
+        type=parse_key,
+        metavar="HEX",
+        help="the key of an earlier service, for the same checked inputs again",
     )
 
 

@@ -148,8 +148,8 @@ class Workload:
     """The workload of an evaluation and the origin of its inputs. Travels to the reference gang as JSON.
 
     Inputs of checked trials are the same for all sources, so that a mended one meets those that the one before failed
-    on. Those of timed trials are of each source: what a source writes to its output in one evaluation, such as its
-    inputs and results, is of no use to the next one. Without a source, as in a study, those of the key alone.
+    on. Those of timed trials are of each attempt: what a source leaves behind in one attempt, such as its inputs and
+    results, is of no use to the next one. Without source and nonce, as in a study, those of the key alone.
     """
 
     problem: Problem
@@ -161,12 +161,13 @@ class Workload:
     seed: int
     turn: int
     source_sha256: str = ""
+    nonce: str = ""
     _axes: dict[object, tuple[Axes, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def trial_key(self, trial: int, timed: bool) -> TrialKey:
         """Names one trial."""
-        of_source = timed and self.source_sha256
-        key = hmac.digest(self.key, self.source_sha256.encode(), "sha256") if of_source else self.key
+        attempt = self.source_sha256 + self.nonce if timed else ""
+        key = hmac.digest(self.key, attempt.encode(), "sha256") if attempt else self.key
         return TrialKey(key, self.seed, self.problem.name, self.turn, trial, timed)
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:

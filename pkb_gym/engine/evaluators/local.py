@@ -31,6 +31,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.replay_key import KEY_BYTES, new_nonce, split
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
@@ -67,7 +68,7 @@ class LocalEvaluator:
         standby_gangs: int = STANDBY_GANGS,
         folders: DebugFolders | None = None,
     ) -> None:
-        self.key = key or secrets.token_bytes(16)
+        self.key = key or secrets.token_bytes(KEY_BYTES)
         self._compile_cache = cache or CompileCache.in_folder(cache_dir)
         self._compilers = threading.BoundedSemaphore(host.processors())
         self._arbiter = DeviceArbiter()
@@ -105,25 +106,33 @@ class LocalEvaluator:
         """Judges one source; see `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one.
 
         A candidate whose rank was killed is judged once more: another program, or a machine short of memory, may have
-        done it. A rank that is killed again is the candidate's own failure.
+        done it. A rank that is killed again is the candidate's own failure. Each attempt has timed inputs of its own,
+        as a candidate can leave those of the one before, and their results, where the next finds them.
         """
         stopwatch, report = Stopwatch(), progress or _ignore_progress
-        key = replay_key or self.key
-        feedback, killed = self._judge_once(problem, source, config, key, report, stopwatch)
+        key, nonce = (self.key, new_nonce()) if replay_key is None else split(replay_key)
+        feedback, killed = self._judge_once(problem, source, config, (key, nonce), report, stopwatch)
         if killed:
-            feedback, _ = self._judge_once(problem, source, config, key, report, stopwatch)
+            feedback, _ = self._judge_once(problem, source, config, (key, new_nonce()), report, stopwatch)
         return feedback
 
     def _judge_once(
-        self, problem: Problem, source: str, config: EvalConfig, key: bytes, report: Progress, stopwatch: Stopwatch
+        self,
+        problem: Problem,
+        source: str,
+        config: EvalConfig,
+        key_and_nonce: tuple[bytes, str],
+        report: Progress,
+        stopwatch: Stopwatch,
     ) -> tuple[Feedback, bool]:
         """The feedback, and whether a rank of the candidate was killed."""
+        key, nonce = key_and_nonce
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")
         try:
             parsed, resolved = execution_environment.resolve_source(config, problem, source)
             environment = execution_environment.describe(resolved.device, resolved.dialect)
-            feedback = FeedbackBuilder(problem, parsed, resolved, environment, stopwatch)
+            feedback = FeedbackBuilder(problem, parsed, resolved, environment, stopwatch, nonce)
         except OSError as error:
             raise InfrastructureError(f"this machine could not judge it: {error}") from error
         killed = False

@@ -27,6 +27,7 @@ _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NR_OFFSET, _ARCH_OFFSET = 0, 4
 _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET, _ARG2_LOW_OFFSET, _ARG2_HIGH_OFFSET = 16, 24, 32, 36
+_ARG5_LOW_OFFSET = 56
 
 # Architecture -> (audit number, system call numbers).
 _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -44,7 +45,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
             "seccomp": 317, "setsockopt": 54, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300,
             "timerfd_create": 283, "setrlimit": 160, "sync": 162, "syncfs": 306, "readahead": 187, "fadvise64": 221,
-            "madvise": 28, "ioprio_set": 251,
+            "madvise": 28, "ioprio_set": 251, "mincore": 27, "preadv2": 327,
         },
     ),
     "aarch64": (
@@ -61,7 +62,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
             "seccomp": 277, "setsockopt": 208, "inotify_init1": 26, "fanotify_init": 262, "timerfd_create": 85,
             "setrlimit": 164, "sync": 81, "syncfs": 267, "readahead": 213, "fadvise64": 223, "madvise": 233,
-            "ioprio_set": 30,
+            "ioprio_set": 30, "mincore": 232, "preadv2": 286,
         },
     ),
 }  # fmt: skip
@@ -69,7 +70,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
 _EVERYWHERE = {
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
     "close_range": 436, "process_madvise": 440, "mount_setattr": 442, "landlock_create_ruleset": 444,
-    "memfd_secret": 447, "process_mrelease": 448,
+    "memfd_secret": 447, "process_mrelease": 448, "cachestat": 451,
 }  # fmt: skip
 
 F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY = 8, 10, 15, 1024, 1026
@@ -126,9 +127,12 @@ _REFUSED_OPTIONS = (PR_SET_PDEATHSIG, PR_SCHED_CORE, PR_SET_SECCOMP, PR_FUTEX_HA
 on a core that the baseline shares with them. Filters of its own could have the kernel write to the machine's log at
 each system call. They, and tables of futexes, take memory of the kernel that no limit counts: 1 GiB by one call."""
 
-_NOT_THERE = ("clone3", "timerfd_create")
+_NOT_THERE = ("clone3", "timerfd_create", "cachestat")
 """The flags of the first lie in memory that a filter cannot read; libc falls back to `clone`. Timers of the second run
-out while the rank is frozen, a thousand at a time, in interrupts beside the baseline."""
+out while the rank is frozen, a thousand at a time, in interrupts beside the baseline. The third, like `mincore` and a
+read that may not wait, shows which pages of a file lie in the machine's memory: what an earlier evaluation has read."""
+
+RWF_NOWAIT = 8
 
 RLIMIT_CORE = 4
 
@@ -267,6 +271,8 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body += [deny, _op(_RET, _ALLOW)]  # without a new limit, it only returns the present one
         elif name in only:
             body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_RET, _ALLOW)]
+        elif name == "preadv2":
+            body = [_op(_LD, _ARG5_LOW_OFFSET), _op(_JSET, RWF_NOWAIT, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name == "setsockopt":
             body = []
             for level, option in _IDLE_OPTIONS:

@@ -283,6 +283,9 @@ class Feedback(Record):
     """SHA-256 of the problem's declaration and reference."""
     source_sha256: str
     """Digest of the submitted text."""
+    nonce: str = ""
+    """Random digits of this attempt, which its timed inputs follow from beside the key and the source; empty where a
+    replay key alone has fixed them. After the digits of a key, `--replay-key` takes them."""
     config: ResolvedConfig
     """Resolved configuration of the evaluation."""
     environment: Environment

@@ -23,6 +23,7 @@ class WorkloadSpec:
     seed: int
     turn: int
     source_sha256: str
+    nonce: str
 
     @classmethod
     def of(cls, workload: Workload) -> WorkloadSpec:
@@ -37,6 +38,7 @@ class WorkloadSpec:
             seed=workload.seed,
             turn=workload.turn,
             source_sha256=workload.source_sha256,
+            nonce=workload.nonce,
         )
 
     def load(self) -> Workload:
@@ -52,6 +54,7 @@ class WorkloadSpec:
             seed=self.seed,
             turn=self.turn,
             source_sha256=self.source_sha256,
+            nonce=self.nonce,
         )
 
 

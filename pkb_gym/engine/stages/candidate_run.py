@@ -121,6 +121,7 @@ class CandidateRun:
             seed=config.seed,
             turn=config.turn,
             source_sha256=feedback.source.sha256,
+            nonce=feedback.nonce,
         )
         self.layout = lay_out(self.workload.problem, config)
         self.right_trials: Sequence[int] = ()

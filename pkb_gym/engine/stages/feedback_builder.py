@@ -51,6 +51,7 @@ class FeedbackBuilder:
         problem: Problem to be solved.
         source: Source text of the candidate.
         config: Resolved configuration of the evaluation.
+        nonce: Nonce of the attempt.
         stopwatch: Stopwatch of the evaluation.
         compile, sanitizers, race, emulation, check, timing, profile, roofline, output, calls_torch_distributed: Fields
             of the same names in `Feedback`.
@@ -66,8 +67,9 @@ class FeedbackBuilder:
         config: ResolvedConfig,
         environment: Environment,
         stopwatch: Stopwatch | None = None,
+        nonce: str = "",
     ) -> None:
-        self.problem, self.source, self.config = problem, source, config
+        self.problem, self.source, self.config, self.nonce = problem, source, config, nonce
         self.stopwatch = stopwatch or Stopwatch()
         self.compile: CompileReport | None = None
         self.sanitizers: tuple[SanitizerReport, ...] = ()
@@ -136,6 +138,7 @@ class FeedbackBuilder:
             problem=self.problem.name,
             problem_sha256=self._problem_sha256,
             source_sha256=self.source.sha256,
+            nonce=self.nonce,
             config=self.config,
             environment=self._environment,
             stage=self._stage,

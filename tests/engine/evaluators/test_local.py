@@ -23,6 +23,7 @@ from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.replay_key import KEY_BYTES, NONCE_BYTES
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.progress import PREPARING, WAITING
@@ -183,6 +184,7 @@ def test_an_environment_that_is_copied_shares_its_evaluator(tmp_path: Path) -> N
         assert copy.deepcopy({"evaluator": evaluator})["evaluator"] is evaluator
 
 
+@pytest.mark.usefixtures("locks_apart")
 def test_progress_is_reported_in_order(local_evaluator: LocalEvaluator) -> None:
     reported: list[str] = []
     config = GOOD.config.model_copy(update={"until": "profile"})
@@ -341,9 +343,10 @@ def test_a_candidate_that_was_killed_is_judged_once_more(
     compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, kills: int, failure: Failure | None
 ) -> None:
     """Somebody's kill -9 stood as the candidate's own lack of memory."""
-    left = [True] * kills
+    left, nonces = [True] * kills, []
 
     def killed(feedback: FeedbackBuilder, *_: object) -> None:
+        nonces.append(feedback.nonce)
         if left:
             left.pop()
             raise feedback.stop(Failure.OUT_OF_MEMORY, "rank 0 was killed by the kernel", 0, killed=True)
@@ -354,6 +357,25 @@ def test_a_candidate_that_was_killed_is_judged_once_more(
     with LocalEvaluator(cache_dir=compiled_before) as evaluator:
         found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), EvalConfig(device="cpu", world_size=2))
     assert found.failure is failure and not left
+    assert len({*nonces}) == len(nonces) and found.nonce == nonces[-1]
+
+
+def test_attempts_under_one_key_have_timed_inputs_of_their_own(
+    compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(local, "judge", lambda *_: None)
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
+    config = EvalConfig(device="cpu", world_size=2)
+    key, nonce = bytes(range(KEY_BYTES)), bytes(range(NONCE_BYTES))
+    with LocalEvaluator(cache_dir=compiled_before, key=key) as evaluator:
+        replay_keys = (None, None, key, key + nonce)
+        found = [
+            evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config, replay_key=replay_key).nonce
+            for replay_key in replay_keys
+        ]
+    assert len(found[0]) == len(found[1]) == 2 * NONCE_BYTES and found[0] != found[1]
+    assert found[2:] == ["", nonce.hex()]
 
 
 def test_a_lack_of_descriptors_is_a_fault_of_this_machine(

@@ -15,6 +15,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -375,6 +376,23 @@ def test_disks_of_the_machine_are_not_written_out() -> None:
     def work() -> None:
         os.sync()
         assert LIBC.syncfs(-1) == 0, "the kernel knows no such descriptor, so that it was not called"
+
+    filtered(work)
+
+
+def test_what_lies_in_the_page_cache_is_not_shown(tmp_path: Path) -> None:
+    """One evaluation read pages of a library, by which the next knew its answers."""
+    path = tmp_path / "library"
+    path.write_bytes(b"text")
+
+    def work() -> None:
+        numbers = confine._ARCHITECTURES[platform.machine()][1] | confine._EVERYWHERE
+        with path.open("rb") as file:
+            address, seen = ctypes.c_void_p(1 << 20), ctypes.create_string_buffer(1)
+            refused(lambda: LIBC.syscall(numbers["mincore"], address, ctypes.c_size_t(1), seen))
+            refused(lambda: LIBC.syscall(numbers["cachestat"], file.fileno(), None, None, 0), errno.ENOSYS)
+            refused(lambda: os.preadv(file.fileno(), [bytearray(4)], 0, os.RWF_NOWAIT))
+            assert os.preadv(file.fileno(), [read := bytearray(4)], 0, os.RWF_HIPRI) == 4 and read == b"text"
 
     filtered(work)
 
