@@ -124,9 +124,3 @@ def test_trials_cover_modes_and_groups() -> None:
     assert len({len(ax["local_shapes"]) for ax in trials[0]}) == 2
     timed = make_axes(problem, size="published", trial=3, timed=True)[0]
     assert timed["clips"] and timed["local_shapes"] == ((1024, 1024),) * 3 and timed["norm_type"] == 2.0
-
-
-def test_published_cost() -> None:
-    problem = find_problem(NAME)
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (least.vector_flops, least.memory_bytes, least.link_in_bytes) == (9_437_184, 12_582_912, 6)

@@ -80,15 +80,3 @@ def test_a_second_moment_that_does_not_decay_is_refused():
 
 def test_sizes_with_a_fixed_batch_share_it():
     assert make_axes(find_problem("DDP"), size="published", world_size=8)[0].n == 128
-
-
-def test_published_cost():
-    problem = find_problem("DDP")
-    root, other = (problem.cost(problem.axes(size="published", world_size=4, rank=r)) for r in (0, 1))
-    assert root.matrix_flops == 335_544_320
-    assert root.vector_flops == 786_432 + 18 * 65_728  # Adam may be split over the ranks
-    assert root.memory_bytes == 3_417_088
-    assert (other.link_in_bytes, other.link_out_bytes) == (1_577_472, 525_824)
-    assert (root.link_in_bytes, root.link_out_bytes) == (525_824, 1_577_472)
-    alone = problem.cost(problem.axes(size="published", world_size=1, rank=0))
-    assert alone.link_in_bytes == alone.link_out_bytes == 0

@@ -1,4 +1,4 @@
-"""FSDPTensorParallel: the layer in one piece in float64, every split of the ranks, cost."""
+"""FSDPTensorParallel: the layer in one piece in float64, every split of the ranks."""
 
 import pytest
 import torch
@@ -62,12 +62,3 @@ def test_splits_of_the_ranks():
         problem.axes(size={"n_tp": 3}, world_size=4, rank=0)
     with pytest.raises(SizeError, match="axis D=255 must be a multiple of n_fsdp=2"):
         problem.axes(size={"D": 255}, world_size=4, rank=0)
-
-
-def test_cost():
-    problem = find_problem("FSDPTensorParallel")
-    cost = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (cost.matrix_flops, cost.vector_flops, cost.memory_bytes) == (805_306_368, 2_752_512, 1_441_792)
-    assert cost.link_in_bytes == cost.link_out_bytes == 917_504
-    eight = problem.cost(problem.axes(size="published", world_size=8, rank=0))
-    assert (eight.link_in_bytes, eight.link_out_bytes) == (851_968, 196_608 + 262_144)

@@ -59,10 +59,3 @@ def test_what_does_not_fit_is_refused():
         solution(*[torch.zeros(1)] * 4, 1e-3, 0.9, 0.99, 1e-8, 0)
     with pytest.raises(AssertionError, match="empty"):
         solution(*[torch.zeros(0)] * 4, 1e-3, 0.9, 0.99, 1e-8, 1)
-
-
-def test_published_cost():
-    problem = find_problem(NAME)
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (least.vector_flops, least.memory_bytes) == (57_344, 65_536)
-    assert (least.link_in_bytes, least.link_out_bytes) == (24_576, 8_192)

@@ -68,10 +68,3 @@ def test_trials_cover_uneven_lists_and_sizes() -> None:
     assert any(0 in ax["counts_sent"] for axes in trials for ax in axes)
     timed = make_axes(problem, size="published", trial=1, timed=True)[0]
     assert (timed["counts_sent"], timed.S) == ((256,) * 4, 512)
-
-
-def test_published_cost() -> None:
-    problem = find_problem("GNNFeatureExchangeBackward")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (least.memory_bytes, least.link_in_bytes, least.link_out_bytes) == (794_624, 393_216, 393_216)
-    assert least.vector_flops == 131_072 - 512 * 128

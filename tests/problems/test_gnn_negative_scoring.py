@@ -82,11 +82,3 @@ def test_trials_cover_empty_ranks_and_special_scores() -> None:
     timed = make_axes(problem, size="published", trial=1, timed=True)
     assert [ax.P_r for ax in timed] == [256, 257, 258, 256]
     assert [ax.P for ax in make_axes(problem, size="published", world_size=8, timed=True)] == [1031] * 8
-
-
-def test_published_cost() -> None:
-    problem = find_problem("GNNNegativeScoring")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.memory_bytes == 520_728
-    assert (least.link_in_bytes, least.link_out_bytes) == (6168, 2048)  # 6144 out without multicast
-    assert least.vector_flops == pytest.approx(1.28e6, rel=1e-2)

@@ -63,10 +63,3 @@ def test_one_id_off_by_one_is_refused_and_was_accepted() -> None:
         bad = run.outputs[1]["recv_idx"].clone()
         bad[bad.argmax()] += 2
         assert run.wrong(1, "recv_idx", bad).sum() == refused
-
-
-def test_published_cost() -> None:
-    problem = find_problem("GNNSparseEmbedding")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.memory_bytes == 540_672
-    assert least.link_in_bytes == least.link_out_bytes == 202_752 + 24

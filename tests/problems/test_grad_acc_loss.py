@@ -1,4 +1,4 @@
-"""GradAccLoss against exact fractions; ranks without tokens, missing gradients, cost."""
+"""GradAccLoss against exact fractions; ranks without tokens, missing gradients."""
 
 import math
 from fractions import Fraction
@@ -100,9 +100,3 @@ def test_trials_cover_the_modes() -> None:
     assert trials[2].micro_batches > 1
     assert make_axes(problem, trial=1, timed=True)[0]["idle_rank"] is None
     assert make_axes(problem, protocol="published")[2]["published_counts"] == (5, 0, 17, 3)
-
-
-def test_published_cost() -> None:
-    problem = find_problem(NAME)
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (least.vector_flops, least.memory_bytes, least.link_in_bytes) == (9, 28, 3)

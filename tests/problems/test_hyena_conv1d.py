@@ -76,12 +76,3 @@ def test_modes_and_sizes() -> None:
         problem.axes(size={"l": 10}, world_size=4, rank=0)
     with pytest.raises(SizeError, match="l=33 must be even"):
         problem.axes(size={"l": 33}, world_size=4, rank=0)
-
-
-def test_published_cost() -> None:
-    problem = find_problem(NAME)
-    costs = [problem.cost(problem.axes(size="published", world_size=4, rank=rank)) for rank in range(4)]
-    assert {cost.vector_flops for cost in costs} == {2 * 7 * 1024 * 2048}
-    assert {cost.memory_bytes for cost in costs} == {8_388_608 + 14_336}
-    assert [cost.link_in_bytes for cost in costs] == [12_288, 24_576, 24_576, 12_288]
-    assert [cost.link_out_bytes for cost in costs] == [12_288, 24_576, 24_576, 12_288]

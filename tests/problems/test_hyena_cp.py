@@ -101,11 +101,3 @@ def test_sizes_that_do_not_divide_are_refused() -> None:
         problem.axes(size=TINY | {"num_groups": 6}, world_size=4, rank=0)
     with pytest.raises(SizeError, match="l=15 must be even"):
         problem.axes(size=TINY | {"l": 15}, world_size=4, rank=0)
-
-
-def test_published_cost() -> None:
-    problem = find_problem("HyenaCP")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.matrix_flops + least.vector_flops == 256 * (1_720_320 + 49_158 + 32_768)
-    assert least.memory_bytes == 18_874_880
-    assert least.link_in_bytes == least.link_out_bytes == 6_291_456

@@ -76,15 +76,6 @@ def test_blocks_differ_by_rank_in_checks_only() -> None:
     assert {ax["blocks"] for ax in make_axes(problem, trial=1, timed=True)} == {(16, 12, 8)}
 
 
-def test_published_cost() -> None:
-    problem = find_problem("KalmanFilterOptimizer")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.vector_flops == 6 * 8 * 1024**2
-    assert least.memory_bytes == 2 * 67_108_864 + 131_072 + 262_144
-    assert least.link_in_bytes == 196_608 + 12
-    assert least.link_out_bytes == 65_536 + 12
-
-
 def test_half_of_each_covariance_is_not_enough_in_timed_calls() -> None:
     """They were symmetric there, so that whoever read one half of P saved a quarter of the traffic."""
 

@@ -96,20 +96,3 @@ def test_grid_of_ranks_and_modes() -> None:
     assert not torch.equal(run.args[0]["dt_bias"], run.args[1]["dt_bias"])
     with pytest.raises(SizeError, match="P=3 must divide W=4"):
         problem.axes(size={"P": 3}, world_size=4, rank=0)
-
-
-def test_published_cost() -> None:
-    problem = find_problem(NAME)
-    first, last = (problem.cost(problem.axes(size="published", world_size=4, rank=rank)) for rank in (0, 2))
-    assert first.matrix_flops == 117_440_512
-    assert first.memory_bytes == 1_316_896
-    # One way only goes a bfloat16 state or what it is the sum of (524,288 B each, less than the 656,384 B of heads for
-    # positions); the sum takes 262,144 B.
-    assert (first.link_in_bytes, first.link_out_bytes) == (262_144, 524_288 + 262_144)
-    assert (last.link_in_bytes, last.link_out_bytes) == (524_288 + 262_144, 262_144)
-    large = problem.cost(problem.axes(size={"L": 4096}, world_size=4, rank=2))
-    assert large.link_in_bytes == 524_288 + 64 * 262_144
-    eight = [problem.cost(problem.axes(size={"P": 1}, world_size=8, rank=rank)) for rank in (0, 1, 4)]
-    assert [cost.link_in_bytes for cost in eight] == [0, 524_288, 524_288]
-    short = [problem.cost(problem.axes(size={"P": 1, "L": 8}, world_size=8, rank=rank)) for rank in (1, 2, 4)]
-    assert [cost.link_in_bytes for cost in short] == [65_536, 131_072, 7 / 8 * 8 * 16 * 641 * 2]

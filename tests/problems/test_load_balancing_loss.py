@@ -111,9 +111,3 @@ def test_trials_cover_the_forms() -> None:
     assert trials[1]["logit_shapes"] == ((64, 8),)
     assert len({ax.k for ax in (make_axes(problem, trial=trial)[0] for trial in range(12))}) > 2
     assert make_axes(problem, size="published", trial=2, timed=True)[0]["plain"]
-
-
-def test_published_cost() -> None:
-    problem = find_problem(NAME)
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (least.vector_flops, least.memory_bytes, least.link_in_bytes) == (65_568, 16_388, 6)

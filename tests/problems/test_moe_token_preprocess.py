@@ -1,4 +1,4 @@
-"""MoETokenPreprocess: oracle, groups, ragged and empty ranks, modes, cost."""
+"""MoETokenPreprocess: oracle, groups, ragged and empty ranks, modes."""
 
 import pytest
 
@@ -67,10 +67,3 @@ def test_modes_cover_ragged_empty_ranks_and_interleaved_groups():
     assert make_axes(problem, trial=5, timed=True)[0]["group"] is None
     with pytest.raises(SizeError, match="E=12 must be a multiple of G=8"):
         problem.axes(size={"E": 12}, world_size=8, rank=0)
-
-
-def test_cost_of_the_published_size():
-    problem = find_problem("MoETokenPreprocess")
-    cost = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (cost.matrix_flops, cost.vector_flops, cost.memory_bytes) == (0, 16_384, 65_672)
-    assert cost.link_in_bytes == cost.link_out_bytes == 24

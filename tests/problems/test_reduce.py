@@ -1,4 +1,4 @@
-"""Reduce: oracle, the tensors of ranks other than the root, whole and normal numbers, cost."""
+"""Reduce: oracle, the tensors of ranks other than the root, whole and normal numbers."""
 
 import pytest
 import torch
@@ -50,11 +50,3 @@ def test_every_root_with_either_kind_of_numbers():
     assert {(ax.dst, ax["whole"]) for ax in axes} == {(rank, whole) for rank in range(4) for whole in (False, True)}
     timed = make_axes(problem, trial=1, timed=True)[0]
     assert (timed.dst, timed["whole"]) == (3, False)
-
-
-def test_cost_of_the_published_size():
-    problem = find_problem("Reduce")
-    root, other = (problem.cost(problem.axes(size="published", world_size=4, rank=rank)) for rank in (0, 1))
-    assert root.vector_flops == other.vector_flops == 786_432
-    assert (root.memory_bytes, root.link_in_bytes, root.link_out_bytes) == (4_194_304, 2_097_152, 0)
-    assert (other.memory_bytes, other.link_in_bytes, other.link_out_bytes) == (4_194_304, 0, 2_097_152)

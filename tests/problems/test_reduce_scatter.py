@@ -1,4 +1,4 @@
-"""ReduceScatter: oracle, whole and normal numbers, cost."""
+"""ReduceScatter: oracle, whole and normal numbers."""
 
 import pytest
 import torch
@@ -27,10 +27,3 @@ def test_whole_and_normal_numbers_by_turns():
     problem = find_problem("ReduceScatter")
     assert [make_axes(problem, trial=trial)[0]["whole"] for trial in range(4)] == [False, True, False, True]
     assert not make_axes(problem, trial=1, timed=True)[0]["whole"]
-
-
-def test_cost_of_the_published_size():
-    problem = find_problem("ReduceScatter")
-    cost = problem.cost(problem.axes(size="published", world_size=4, rank=2))
-    assert cost.vector_flops == 3_145_728
-    assert (cost.memory_bytes, cost.link_in_bytes, cost.link_out_bytes) == (10_485_760, 2_097_152, 6_291_456)

@@ -86,13 +86,3 @@ def test_grid_of_ranks_and_modes() -> None:
     assert {ax.h * ax.d == ax.D for ax in axes} == {True, False}
     with pytest.raises(SizeError, match="h=6 must be a multiple of Tn=4"):
         problem.axes(size={"h": 6, "Tn": 4}, world_size=4, rank=0)
-
-
-def test_published_cost() -> None:
-    problem = find_problem("RingAttentionTP")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.matrix_flops == 135_331_840
-    assert least.memory_bytes == 1_310_720
-    assert least.link_in_bytes == least.link_out_bytes == 196_608
-    full = problem.cost(problem.axes(size={"causal": False}, world_size=4, rank=0))
-    assert full.link_in_bytes == 262_144

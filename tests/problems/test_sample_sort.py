@@ -65,10 +65,3 @@ def test_trials_cover_patterns_empty_ranks_and_tiny_totals() -> None:
     assert any(ax.N < 8 for ax in axes)
     timed = make_axes(problem, size="published", trial=5, timed=True)[0]
     assert (timed["counts"], timed["pattern"]) == ((256,) * 4, "normal")
-
-
-def test_published_cost() -> None:
-    problem = find_problem("SampleSort")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.memory_bytes == 1024
-    assert least.link_in_bytes == least.link_out_bytes == 384

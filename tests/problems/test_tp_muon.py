@@ -119,13 +119,3 @@ def test_what_does_not_fit_is_refused():
     for size in ({"coefficient_type": "cubic"}, {"steps": 4}, {"partition_dim": 2}):
         with pytest.raises(SizeError, match="TPMuon"):
             find_problem("TPMuon").axes(size=size, world_size=2, rank=0)
-
-
-def test_published_cost():
-    problem = find_problem("TPMuon")
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.matrix_flops == 3 * 512 * 512 * 128 + 4 * 512**3 / 4
-    assert (least.vector_flops, least.memory_bytes) == (196_608, 262_144)
-    assert (least.link_in_bytes, least.link_out_bytes) == (393_216, 131_072)
-    alone = problem.cost(problem.axes(size="published", world_size=1, rank=0))
-    assert alone.link_in_bytes == alone.link_out_bytes == 0

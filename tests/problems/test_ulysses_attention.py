@@ -84,13 +84,3 @@ def test_trials_cover_masks_widths_and_heads():
         problem.axes(size={"H": 256}, world_size=1, rank=0)
     with pytest.raises(SizeError, match="h=6 must be a multiple of W=4"):
         problem.axes(size={"h": 6}, world_size=4, rank=0)
-
-
-def test_published_cost():
-    problem = find_problem(NAME)
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert (least.matrix_flops, least.vector_flops, least.memory_bytes) == (134_479_872, 5_120, 2_228_224)
-    assert least.link_in_bytes == least.link_out_bytes == 0
-    # One head per rank attends to itself: V and the output projection are left.
-    alone = problem.cost(problem.axes(size="published", world_size=8, rank=0))
-    assert (alone.matrix_flops, alone.vector_flops) == (2 * 32 * 512 * 512 * 2, 0)

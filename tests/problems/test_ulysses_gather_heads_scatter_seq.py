@@ -1,4 +1,4 @@
-"""UlyssesGatherHeadsScatterSeq: oracle on the whole tensor, padding, layouts, cost."""
+"""UlyssesGatherHeadsScatterSeq: oracle on the whole tensor, padding, layouts."""
 
 import pytest
 import torch
@@ -60,12 +60,3 @@ def test_trials_cover_layouts_and_lengths():
     assert (large.T, large.h) == (32768, 16)
     with pytest.raises(SizeError, match="heads=6 must be a multiple of W=4"):
         problem.axes(size={"h": None, "heads": 6}, world_size=4, rank=0)
-
-
-def test_published_cost():
-    problem = find_problem(NAME)
-    least = problem.cost(problem.axes(size="published", world_size=4, rank=0))
-    assert least.memory_bytes == 524_288
-    assert least.link_in_bytes == least.link_out_bytes == 196_608
-    last = problem.cost(problem.axes(size={"T": 9}, world_size=4, rank=3))  # c = 3, nothing real but zeros
-    assert (last.link_in_bytes, last.link_out_bytes) == (0, 9 * 16 * 8 * 64 * 2)
