@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -62,21 +61,6 @@ def _command() -> str:
 def commit() -> str:
     """The commit of this checkout, with "-dirty" where files differ from it; from PKB_GYM_COMMIT where git has none."""
     return checkout_commit() or os.environ["PKB_GYM_COMMIT"]
-
-
-def unfinished(path: Path) -> dict[str, Any] | None:
-    """The result of an earlier run of this commit, which a further run goes on with; None where there is none."""
-    if not path.exists():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    same = str(found["commit"]).removesuffix("-dirty") == commit().removesuffix("-dirty")
-    return found if same else None
-
-
-def gpus_in_name(world_size: int, ranks_per_gpu: int) -> str:
-    """The GPUs in the name of a result: `2_gpus`, or `1_gpus_of_2_ranks` where ranks share them."""
-    shared = f"_of_{world_size}_ranks" if ranks_per_gpu > 1 else ""
-    return f"{-(-world_size // ranks_per_gpu)}_gpus{shared}"
 
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> None:

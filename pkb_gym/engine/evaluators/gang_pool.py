@@ -45,7 +45,7 @@ class GangKind:
         dialect: Dialect of the candidates that they serve; those of the python dialect have a process group.
         allow_processes: Whether ranks may start programs.
         one_queue: Whether ranks have a single hardware queue for their kernels, which is all that one stream uses, and
-            halves what it takes to make and end a context (`benchmarks.gpu_contexts`).
+            halves what it takes to make and end a context (benchmarks/README.md).
         ranks_per_gpu: Number of neighbouring ranks that share a GPU.
     """
 
