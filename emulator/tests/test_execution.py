@@ -139,6 +139,24 @@ def test_a_thread_that_has_ended_is_not_waited_for(emulator: EmulatorLibrary) ->
     np.testing.assert_array_equal(ended.words(64), np.where(np.arange(64) < 40, np.arange(64) + 1, 0))
 
 
+def test_lanes_of_a_warp_pass_barriers_of_their_cluster_one_by_one(emulator: EmulatorLibrary) -> None:
+    """Odd lanes arrive at the second barrier while even ones, on a path of their own, still leave the first."""
+    barriers = "barrier.cluster.arrive;\nbarrier.cluster.wait;\n" * 3
+    body = f"""
+    and.b32 %r2, %r1, 1;
+    setp.eq.u32 %p0, %r2, 0;
+    @%p0 bra EVEN;
+    {barriers}
+    bra DONE;
+EVEN:
+    {barriers}
+DONE:
+    """
+    ended = emulator.run(entry(body + store_each("%r1")), blocks=2, cluster=2)
+    assert ended.outcome == Outcome.OK, ended.message
+    assert ended.words(32).tolist() == list(range(32))
+
+
 def test_blocks_of_a_cluster_reach_each_others_shared_memory(emulator: EmulatorLibrary) -> None:
     body = """
     mov.u32 %r2, %cluster_ctarank;

@@ -117,7 +117,9 @@ void complete_cluster(Engine& engine, Cluster& cluster) {
 // variant: 1: .relaxed
 Step cluster_arrive(Executor& x, const Op& op, uint32_t lanes) {
   Cluster& cluster = *x.block->cluster;
-  x.warp->cluster_generation = cluster.generation;
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    x.warp->cluster_generations[__builtin_ctz(rest)] = cluster.generation;
+  }
   cluster.arrived += uint32_t(__builtin_popcount(lanes));
   if (x.engine.observer) x.engine.observer->cluster_arrive(x.seen(op, lanes), op.detail->variant == 0, cluster.generation);
   if (cluster.arrived >= alive_threads(cluster)) complete_cluster(x.engine, cluster);
@@ -125,11 +127,12 @@ Step cluster_arrive(Executor& x, const Op& op, uint32_t lanes) {
 }
 
 Step cluster_wait(Executor& x, const Op& op, uint32_t lanes) {
-  if (x.block->cluster->generation == x.warp->cluster_generation) {
+  const uint64_t arrived = x.warp->cluster_generations[__builtin_ctz(lanes)];
+  if (x.block->cluster->generation == arrived) {
     x.split->wait = Wait::kCluster;
     return Step::kBlocked;
   }
-  if (x.engine.observer) x.engine.observer->cluster_leave(x.seen(op, lanes), true, x.warp->cluster_generation);
+  if (x.engine.observer) x.engine.observer->cluster_leave(x.seen(op, lanes), true, arrived);
   return Step::kNext;
 }
 

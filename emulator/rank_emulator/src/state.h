@@ -120,7 +120,7 @@ struct WarpState {
   enum class Queue : uint8_t { kNone, kReady, kParked } queue = Queue::kNone;
   uint64_t priority = 0;
   size_t turn = 0;                    // which split runs first
-  uint64_t cluster_generation = 0;    // of barrier.cluster, at its last arrival
+  uint64_t cluster_generations[kLanes] = {};  // of barrier.cluster, at each lane's last arrival
   Observations observations;
   uint32_t repeats = 0;               // reads in a row that found nothing new
   uint32_t clock_reads = 0;           // since it last found something new, or changed something
