@@ -44,7 +44,7 @@ class EmulatorLibrary:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def run(
         self,
@@ -70,7 +70,7 @@ class EmulatorLibrary:
             others: Further arguments of the launch and the schedule.
         """
         world = World(
-            self._path,
+            self.path,
             ranks,
             segment_bytes=SEGMENT_BYTES,
             schedule=Schedule(list(POLICIES)[policy], seed),

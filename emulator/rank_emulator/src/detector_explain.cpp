@@ -138,11 +138,18 @@ bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, cons
   constexpr size_t kMostReached = 64;
   std::vector<const FailedEdge*> rest = flags_.failed();
   std::reverse(rest.begin(), rest.end());
+  // A flag that was loaded before the access leads nowhere from it.
+  std::erase_if(rest, [&](const FailedEdge* edge) { return edge->observed < earlier.time; });
   std::vector<const FailedEdge*> reached;
   const auto take_reached = [&](const auto& is_reached) {
     std::erase_if(rest, [&](const FailedEdge* edge) {
       if (reached.size() >= kMostReached || !is_reached(*edge)) return false;
-      reached.push_back(edge);
+      // Of a lane's stores, such as arrivals at a counter, the last leads wherever earlier ones do.
+      const bool is_news = std::none_of(reached.begin(), reached.end(), [&](const FailedEdge* other) {
+        return other->from->warp == edge->from->warp && other->from_lane == edge->from_lane &&
+               other->from->time >= edge->from->time;
+      });
+      if (is_news) reached.push_back(edge);
       return true;
     });
   };

@@ -179,7 +179,7 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
 }
 
 void Flags::observe_plain(const Record& store, const Accessor& who, const Record& load, uint64_t address,
-                          const WarpState* writer) {
+                          const WarpState* writer, WarpState* reader) {
   if (kind_of(store.who) != AgentKind::kWarp || kind_of(who.who) != AgentKind::kWarp) return;
   auto release = std::make_shared<Release>();
   release->warp = store.who;
@@ -187,7 +187,24 @@ void Flags::observe_plain(const Record& store, const Accessor& who, const Record
   release->time = store.time;
   release->site = store.site;
   const int lane = __builtin_ctz(store.lanes);
-  if (writer) release->past = writer->past.at(lane);
+  if (writer) {
+    release->past = writer->past.at(lane);
+    // Two fence.sc around the store and the load have one possible order here, too. Only what the writer has executed
+    // before the store counts.
+    const auto& own = writer->fences.at(lane).sequential.own;
+    for (size_t scope = 0; scope < own.size(); ++scope) {
+      if (own[scope].time <= store.time) release->sequential.own[scope] = own[scope];
+    }
+    if (reader) {
+      observe_sequential(*reader, who.lanes, {release, lane}, agents_.distance(store.who, who.who));
+      const Fences& fences = writer->fences.at(lane);
+      reader->fences.change(who.lanes, reader->all_lanes, [&](Fences& of) {
+        of.proxied_global = clocks_.join(of.proxied_global, fences.proxied_global);
+        of.proxied_shared = clocks_.join(of.proxied_shared, fences.proxied_shared);
+      });
+      reader->fences.unite(reader->all_lanes);
+    }
+  }
   fail({std::move(release), lane, address, who.who, who.lanes, load.time, load.site, MissingEdge::kWeakFlag});
 }
 
@@ -269,7 +286,8 @@ void Flags::proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence) {
 
 // ---- edges that are missing ----
 
-void Flags::fail(const FailedEdge& edge) {
+void Flags::fail(FailedEdge edge) {
+  edge.observed = clocks_.now();
   const auto is_same = [&](const FailedEdge& old) {  // polls
     return old.from == edge.from && old.from_lane == edge.from_lane && old.to_warp == edge.to_warp &&
            old.to_site == edge.to_site && old.to_lanes == edge.to_lanes && old.to_time == edge.to_time;

@@ -31,6 +31,7 @@ struct FailedEdge {
   Time to_time = 0;
   uint32_t to_site = 0;
   MissingEdge reason = MissingEdge::kNone;
+  Time observed = 0;
 };
 
 class Flags {
@@ -46,9 +47,10 @@ class Flags {
   // Words of a range are overwritten by plain stores, or their memory has gone.
   void forget(uint64_t address, uint64_t bytes);
 
-  // A strong load has observed a plain store, of a warp that may still run: no edge, but a flag all the same.
+  // A strong load or atomic has observed a plain store, of a warp whose state may be forgotten: no edge but that of two
+  // fence.sc, though a flag all the same.
   void observe_plain(const Record& store, const Accessor& who, const Record& load, uint64_t address,
-                     const WarpState* writer);
+                     const WarpState* writer, WarpState* reader);
 
   void fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uint32_t site_number);
   void proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence);
@@ -86,7 +88,7 @@ class Flags {
   ClockRef clock_of(const Release& release, const Part& part, int lane);
   void observe(WarpState& warp, uint32_t lanes, const Published& published, uint64_t address, const Site& site,
                uint32_t site_number);
-  void fail(const FailedEdge& edge);
+  void fail(FailedEdge edge);
   ClockRef clock_before(const WarpState& warp, uint32_t lanes, const FencePoint& fence);
   // What came before fences.sc of system scope that happen before the lanes' next instruction.
   ClockRef before_system_fences(const WarpState& warp, uint32_t lanes, const SequentialFences& fences);

@@ -29,10 +29,10 @@ BlockState& Kernels::block(const Launch& launch, uint32_t index) {
 
 WarpState& Kernels::warp(const Warp& of) { return block(*of.launch, of.block).warps.at(of.warp); }
 
-const WarpState* Kernels::running(Key warp) const {
+WarpState* Kernels::find(Key warp) {
   if (kind_of(warp) != AgentKind::kWarp) return nullptr;
-  const auto found = running_.find(agents_.block_index_of(warp));
-  return found == running_.end() ? nullptr : &found->second->warps[index_of(warp) - agents_.block_of(warp).first_warp];
+  const auto found = blocks_.find(agents_.block_index_of(warp));
+  return found == blocks_.end() ? nullptr : &found->second->warps[index_of(warp) - agents_.block_of(warp).first_warp];
 }
 
 void Kernels::launch_begin(const Launch& launch) {
@@ -78,13 +78,13 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
     warp.fences = PerLane<Fences>(fences);
     state.warps.push_back(std::move(warp));
   }
-  running_[state.number] = &state;
+  blocks_[state.number] = &state;
   last_ = nullptr;
 }
 
 void Kernels::block_end(const Launch& launch, uint32_t index) {
   GridState& of = grid(launch);
-  const BlockState& state = block(launch, index);
+  BlockState& state = block(launch, index);
   for (const WarpState& warp : state.warps) {
     const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform();
     for (uint32_t lanes = warp.all_lanes; lanes; lanes &= lanes - 1) {
@@ -98,7 +98,13 @@ void Kernels::block_end(const Launch& launch, uint32_t index) {
     }
   }
   last_ = nullptr;
-  running_.erase(state.number);
+  // A flag may be loaded when the block that stored it has ended.
+  const uint32_t number = state.number;
+  blocks_[number] = &ended_.emplace_back(std::move(state));
+  if (ended_.size() > kMostEnded) {
+    blocks_.erase(ended_.front().number);
+    ended_.pop_front();
+  }
   of.blocks.erase(index);
 }
 
@@ -109,7 +115,7 @@ void Kernels::launch_end(const Launch& launch) {
   const Entry own{key_of(AgentKind::kGrid, of.number), clocks_.tick()};
   on.completed[launch.id] = clocks_.with(of.end, &own, 1);
   last_ = nullptr;
-  for (const auto& [index, block] : of.blocks) running_.erase(block.number);
+  for (const auto& [index, block] : of.blocks) blocks_.erase(block.number);
   grids_.erase(launch.id);
   published(on);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 
@@ -20,8 +21,9 @@ class Kernels {
   WarpState& warp(const Warp& of);
   BlockState& block(const Launch& launch, uint32_t index);
   GridState& grid(const Launch& launch);
-  // The state of the warp of a record; null where its block has ended, or where it is no warp.
-  const WarpState* running(Key warp) const;
+  // The state of the warp of a record, its last one where its block has ended; null where that is long ago, or where it is
+  // no warp.
+  WarpState* find(Key warp);
 
   void launch_begin(const Launch& launch);
   void launch_end(const Launch& launch);
@@ -78,7 +80,9 @@ class Kernels {
   std::unordered_map<uint64_t, ClockRef> enqueued_;                      // by operation
   std::unordered_map<uint64_t, std::unordered_map<uint64_t, ClockRef>> events_;  // by event and generation
   std::unordered_map<uint64_t, std::unique_ptr<GridState>> grids_;       // by launch
-  std::unordered_map<uint32_t, const BlockState*> running_;              // by number
+  static constexpr size_t kMostEnded = 256;
+  std::unordered_map<uint32_t, BlockState*> blocks_;                     // by number: those that run, and `ended_`
+  std::deque<BlockState> ended_;                                         // the last ones
   std::unordered_map<int, std::vector<Call>> calls_;
   std::unordered_map<int, int64_t> current_calls_;
   uint64_t last_launch_ = 0;

@@ -90,6 +90,11 @@ void Detector::access(const Access& access) {
 }
 
 void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lanes, uint64_t address, uint32_t number) {
+  if (access.operation == Operation::kAtomic && !(access.wrote & lanes)) {  // a compare-and-swap that has failed
+    Access load = access;
+    load.operation = Operation::kRead;
+    number = sites_.of(load);
+  }
   const Record record{warp.key, warp.epoch, number, lanes};
   const bool reads = access.operation != Operation::kWrite;
   const bool writes = access.operation == Operation::kWrite || (access.operation == Operation::kAtomic && (access.wrote & lanes));

@@ -9,6 +9,14 @@ bool is_bulk_reduction(const Site& site) { return site.proxy == Proxy::kAsync &&
 
 }  // namespace
 
+namespace {
+
+bool is_exchange(const Site& site) {
+  return site.what.find(".cas.") != std::string::npos || site.what.find(".exch.") != std::string::npos;
+}
+
+}  // namespace
+
 void Races::read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
   const Record access{who.who, who.time, site, who.lanes};
   shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t at, uint32_t size) { read_cell(cell, who, access, at, size); });
@@ -62,7 +70,9 @@ void Races::read_cell(Cell& cell, const Accessor& who, const Record& of, uint64_
     }
     for (const Record& write : racing_) {
       const bool is_flag = sites_[access.site].is_strong && !sites_[write.site].is_strong;
-      if (is_flag) flags_.observe_plain(write, who, access, address, kernels_.running(write.who));
+      if (is_flag) {
+        flags_.observe_plain(write, who, access, address, kernels_.find(write.who), kernels_.find(who.who));
+      }
       found(write, who, access, address, bytes);
     }
     access.follows_own = follows_own;
@@ -128,7 +138,15 @@ void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, ui
   }
   const bool is_strong = sites_[access.site].is_strong;
   if (last.present()) {
-    if (races(cell, last, false, who, access)) found(last, who, access, address, bytes);
+    if (races(cell, last, false, who, access)) {
+      // An atomic that observes a plain store: a lock that it takes, where it exchanges; else an update that may be lost,
+      // and a flag for what follows alone.
+      const Site& site = sites_[access.site];
+      const bool observes = site.operation == Operation::kAtomic && !sites_[last.site].is_strong;
+      if (!observes || !is_exchange(site)) found(last, who, access, address, bytes);
+      if (observes) flags_.observe_plain(last, who, access, address, kernels_.find(last.who), kernels_.find(who.who));
+      if (observes && is_exchange(site)) found(last, who, access, address, bytes);
+    }
     if (last.has_equals) {
       equal_stores_.for_each(address, bytes, [&](const Record& earlier) {
         if (races(cell, earlier, false, who, access)) found(earlier, who, access, address, bytes);

@@ -75,7 +75,7 @@ def blocks(program: Program) -> int:
 
 
 def variants(program: Program) -> int:
-    """Entries of a program: of threads within one warp, the emulator lets those go first whose code comes first."""
+    """Entries of a program: of threads within one warp, the emulator lets those go first that branch first."""
     warps = [(rank, block, thread // 32) for rank, block, thread in program.places]
     return len(warps) if len(set(warps)) < len(warps) else 1
 
@@ -87,7 +87,7 @@ def entry(name: str, program: Program, file: int, first: int = 0) -> str:
         name: Name of the entry.
         program: The program.
         file: Number of the file whose lines it has.
-        first: Thread whose code comes first.
+        first: Thread that branches to its code first.
     """
     layout, ranks = Layout.of(program), {rank for rank, _, _ in program.places}
     lines = [
@@ -101,14 +101,16 @@ def entry(name: str, program: Program, file: int, first: int = 0) -> str:
     ]
     if layout.shared_bytes:
         lines += _filled_tile(layout)
-    for number, (rank, block, thread) in enumerate(program.places):
+    numbers = range(len(program.threads))
+    turn = (*numbers[first:], *numbers[:first])
+    for number in turn:
+        rank, block, thread = program.places[number]
         lines += [
             f"setp.eq.u32 %p0, %r20, {rank}; setp.eq.and.u32 %p0, %r21, {block}, %p0;",
             f"setp.eq.and.u32 %p0, %r22, {thread}, %p0; @%p0 bra thread{number};",
         ]
     lines += [*_others(program), "bra end;"]
-    numbers = range(len(program.threads))
-    for number in (*numbers[first:], *numbers[:first]):
+    for number in turn:
         instructions = program.threads[number]
         lines += [f"thread{number}:", *_meet(layout, len(program.threads))]
         for index, each in enumerate(instructions):
