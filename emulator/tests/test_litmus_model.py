@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from emulator.tests.litmus.families import PLACES, programs
+from emulator.tests.litmus.families import GROUPS, PLACES, programs
 from emulator.tests.litmus.program import Program, parse
 from emulator.tests.litmus.verdicts import verdict
 
@@ -214,6 +214,7 @@ def test_the_generator_makes_many_programs_of_each_family() -> None:
         "Z6",
     } <= families
     assert len(programs(2)) == 2 * len(families)
+    assert sorted(family for group in GROUPS.values() for family in group) == sorted(families)
 
 
 def test_what_is_no_instruction_is_refused() -> None:

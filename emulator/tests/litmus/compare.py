@@ -15,7 +15,7 @@ from rank_emulator import Schedule
 TOGETHER = 50
 """Programs that share a world."""
 FURTHER = tuple(Schedule("priorities", seed) for seed in range(100, 200))
-"""Schedules of programs whose race needs a rare order of execution."""
+"""Schedules of programs whose race, or its class, needs a rare order of execution."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def compare(emulator: Path, programs: Sequence[Program]) -> list[Compared]:
         some = programs[start : start + TOGETHER]
         for program, seen in zip(some, observe(emulator, some, SCHEDULES), strict=True):
             one = Compared(program, verdict(program), seen)
-            if one.is_racy and not one.is_found:
+            if one.wrong_classes or (one.is_racy and not one.is_found):
                 one = Compared(program, one.verdict, observe(emulator, [program], FURTHER)[0])
             compared.append(one)
     return compared

@@ -278,6 +278,22 @@ MAKERS: tuple[Make, ...] = (
 )
 
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "message passing (MP, S, write after read)": ("MP", "S", "WAR", "MP unguarded", "MP strong"),
+    "causality (WRC, ISA2, through atomics)": ("WRC", "ISA2", "MP through an atomic"),
+    "coherence (CoRR, CoWW, CoRW, CoWR, atomics)": ("CoRR", "CoWW", "CoRW", "CoWR", "CoAA", "CoAW", "CoAR", "reset"),
+    "store buffering (SB, RWC, Dekker)": ("SB", "RWC", "Dekker"),
+    "load buffering (LB)": ("LB",),
+    "orders of writes (R, 2+2W, Z6)": ("R", "2+2W", "Z6"),
+    "two readers of two writers (IRIW)": ("IRIW",),
+    "locks, last one reads": ("lock", "last one reads"),
+    "barriers of warp, block, cluster": ("barrier", "barrier and flag"),
+    "orders of fence.sc": ("fence order",),
+    "bulk copies and proxy fences": ("proxy",),
+}
+"""Families that form a row of the README's table."""
+
+
 def placed(family: str, threads: tuple[str, ...]) -> Iterator[Program]:
     """A shape at all scopes and places where its threads can stand."""
     places = PLACES if len(threads) < 3 else PLACES | MIXED
