@@ -48,7 +48,8 @@ emulated: $(VENV)/.installed-dev
 	  tests/training/evaluation/test_compile_farm.py
 
 mutants: $(VENV)/.installed-dev
-	PKB_TEST_MUTANTS=1 $(BIN)/python -m pytest tests/engine/mutants tests/problems/test_estimators.py tests/problems/test_wrong_solutions.py
+	PKB_TEST_MUTANTS=1 $(BIN)/python -m pytest tests/engine/mutants tests/problems/test_estimators.py \
+	  tests/problems/test_narrow_links.py tests/problems/test_wrong_solutions.py
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint pytest

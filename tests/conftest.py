@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
     from hypothesis import settings
 
-    settings.register_profile("project", deadline=None, derandomize=True)
+    settings.register_profile("project", deadline=None, derandomize=True, max_examples=50)
     settings.load_profile("project")
     torch.set_num_threads(1)  # threads of test processes side by side wait for each other, at full load
 
