@@ -25,7 +25,7 @@ from pkb_gym.engine.wire.build_orders import MAX_EXTENSIONS, Build, Built, CudaT
 BUILD = Confinement(memory_bytes=6 << 30, file_bytes=256 << 20, allow_processes=True, open_files=512)
 
 
-EXTENSION_KEY = re.compile(r"[\w.-]{1,100}:[0-9a-f]{16}")
+EXTENSION_KEY = re.compile(r"[\w.-]{1,100}:[0-9a-f]{32}")
 """Key of an extension, as `rankside.extensions.Recorder` makes it; it also names memory files, which have limits."""
 
 

@@ -11,6 +11,7 @@ from pkb_gym.engine.wire.frames import Wire
 
 from .extensions import Recorder, build_what_functions_build, may_build
 from .failures import trace_of
+from .launcher import launcher_variables
 from .python import execute, new_module
 
 MAX_EXTENSIONS_BYTES = 48 << 20
@@ -45,6 +46,7 @@ def _set_up(rank: int, world_size: int, tools: CudaTools | None) -> None:
 
     folder = os.path.join(os.getcwd(), "extensions")
     os.makedirs(folder, exist_ok=True)
+    os.environ |= launcher_variables(rank, world_size)
     os.environ["TORCH_EXTENSIONS_DIR"] = folder
     os.environ["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))  # ninja
     dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=rank, world_size=world_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Protocol
 
 from pkb_gym.engine.wire import abi
@@ -36,6 +37,7 @@ from .crash import trace_native_code, trace_python_code
 from .devices import AnyHeap, Device, make_device
 from .failures import CandidateError, kind_of, trace_of
 from .handover import Handover, Handovers, NullCall, make_handovers, run_null_calls
+from .launcher import launcher_variables
 
 
 class Solution(Protocol):
@@ -66,6 +68,8 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     order, _, fds = wire.receive_with_fds(Prepare, MapHeap)
     assert isinstance(order, Prepare | MapHeap)
     setting = order.setting
+    if order.dialect == "python":
+        os.environ |= launcher_variables(rank, world_size)
     device = make_device(setting.device, rank, world_size, setting.threads, setting.ranks_per_gpu)
     device.prepare(order.dialect, one_queue=isinstance(order, Prepare) and order.one_queue)
     if isinstance(order, Prepare):

@@ -22,6 +22,9 @@ BUILDERS = ("load_inline", "compile_cuda_extension")
 BUILD_FAILED = "Error building extension"
 """The beginning of torch's message after a failed compile."""
 
+DIGITS = 16
+"""Hexadecimal digits of a digest; a key has that of name and content, then that of the content alone."""
+
 NO_MATTER = ("verbose", "build_directory")
 """Arguments of a build that do not change what is built."""
 
@@ -51,12 +54,13 @@ class Recorder:
 
     def _recording(self, build: Callable[..., Any]) -> Callable[..., Any]:
         def recording(name: str, *args: Any, **kwargs: Any) -> Any:
-            digest = _digest(name, args, kwargs)  # before `build`, which adds to lists that it is given
+            # Before `build`, which adds to lists that it is given.
+            digest, content = _digest(name, args, kwargs), _digest("", args, kwargs)
             if digest not in self._results:
                 result = build(name, *args, **kwargs)
                 path = str(result.__file__ if isinstance(result, ModuleType) else result)
                 module_name = os.path.basename(path).removesuffix(".so")  # torch numbers those of one name
-                self.libraries[f"{module_name}:{digest}"] = path
+                self.libraries[f"{module_name}:{digest}{content}"] = path
                 self._results[digest] = result
             return self._results[digest]
 
@@ -71,12 +75,17 @@ def serve(libraries: dict[str, str]) -> None:
     """
     import torch.utils.cpp_extension as cpp_extension
 
-    by_digest = {key.rpartition(":")[2]: (key.rpartition(":")[0], path) for key, path in libraries.items()}
+    by_digest: dict[str, tuple[str, str]] = {}
+    for key, path in libraries.items():
+        module_name, _, digests = key.rpartition(":")
+        by_digest[digests[:DIGITS]] = module_name, path
+        by_digest.setdefault(digests[DIGITS:], (module_name, path))
     loaded: dict[str, Any] = {}
 
     def built(name: str, *args: Any, **kwargs: Any) -> Any:
         named = [(module_name, path) for module_name, path in by_digest.values() if module_name == name]
-        found = by_digest.get(_digest(name, args, kwargs), named[0] if named else None)
+        digests = (_digest(name, args, kwargs), _digest("", args, kwargs))  # a name may hold the number of a rank
+        found = next((by_digest[one] for one in digests if one in by_digest), named[0] if named else None)
         if found is None:
             where = "at module level, or in a function of the module that needs no argument"
             what = f"extension {name!r} was not built when the source was compiled"
@@ -158,7 +167,7 @@ def _needs_arguments(function: ast.FunctionDef) -> bool:
 
 def _digest(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     matters = sorted((key, value) for key, value in kwargs.items() if key not in NO_MATTER)
-    return hashlib.sha256(repr((name, args, matters)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return hashlib.sha256(repr((name, args, matters)).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def _load_module(name: str, path: str) -> ModuleType:

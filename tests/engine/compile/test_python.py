@@ -18,7 +18,7 @@ from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.wire.build_orders import MAX_EXTENSIONS, Build, Built
 
-ONE, TWO = "one:0123456789abcdef", "two:0123456789abcdef"
+ONE, TWO = "one:0123456789abcdef0123456789abcdef", "two:0123456789abcdef"
 SOURCE = "def solution(tensor):\n    return tensor\n"
 
 
@@ -90,12 +90,12 @@ def test_a_module_that_cannot_be_used_has_its_log(imported: Import) -> None:
         ({ONE: 3}, b"ab"),
         ({ONE: 3}, b"abcd"),
         ({ONE: -1, TWO: 3}, b"ab"),
-        ({"../../etc/passwd:0123456789abcdef": 2}, b"ab"),
-        ({"a" * 101 + ":0123456789abcdef": 2}, b"ab"),
+        ({"../../etc/passwd:0123456789abcdef0123456789abcdef": 2}, b"ab"),
+        ({"a" * 101 + ":0123456789abcdef0123456789abcdef": 2}, b"ab"),
         ({"no digest": 2}, b"ab"),
         ({f"{ONE}\n": 2}, b"ab"),
         ({}, b"ab"),
-        ({f"x{number}:0123456789abcdef": 0 for number in range(MAX_EXTENSIONS + 1)}, b""),
+        ({f"x{number}:0123456789abcdef0123456789abcdef": 0 for number in range(MAX_EXTENSIONS + 1)}, b""),
     ],
 )
 def test_a_report_that_does_not_fit_is_no_module(imported: Import, sizes: dict[str, int], body: bytes) -> None:

@@ -186,7 +186,8 @@ def test_ranks_distinguish_builds_of_one_name(built: Built, monkeypatch: pytest.
     assert cpp_extension.load_inline("x", "b", verbose=True) == "/1"
     assert cpp_extension.load_inline("x", "a") == cpp_extension.load_inline("x", "a") == "/0"
     assert served == [("x", "/1"), ("x", "/0")]
+    assert cpp_extension.load_inline("x_of_rank_1", "b") == "/1", "names that hold the rank are of one extension"
     with pytest.raises(
         RuntimeError, match="extension 'y' was not built when the source was compiled; if that was tried"
     ):
-        cpp_extension.load_inline("y", "a")
+        cpp_extension.load_inline("y", "c")
