@@ -18,7 +18,7 @@ from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.wire.build_orders import MAX_EXTENSIONS, Build, Built
 
-ONE, TWO = "one:0123456789abcdef0123456789abcdef", "two:0123456789abcdef"
+ONE, TWO = "one:0123456789abcdef0123456789abcdef", "two:0123456789abcdef0123456789abcdef"
 SOURCE = "def solution(tensor):\n    return tensor\n"
 
 
