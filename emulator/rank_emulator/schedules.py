@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed"]
+Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed", "late_stores"]
 """Scheduling policy: all in turn; by random priorities that change at few random points (PCT, Burckhardt et al. 2010);
 all others before one rank's arrival; one rank's departure before those of the others; one rank whenever it can; one of
-these by seed."""
+these by seed; by random priorities, where ordinary stores take effect late and in other orders."""
 
 POLICIES: dict[Policy, int] = {
     "together": 0,
@@ -20,10 +20,11 @@ POLICIES: dict[Policy, int] = {
     "hold_departure": 3,
     "one_ahead": 4,
     "mixed": 5,
+    "late_stores": 6,
 }
 """Policy -> `pkb_emu_policy` of `src/driver.h`."""
 
-_VARIED: tuple[Policy, ...] = ("hold_arrival", "one_ahead", "hold_departure", "priorities")
+_VARIED: tuple[Policy, ...] = ("hold_arrival", "one_ahead", "hold_departure", "late_stores", "priorities")
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ def schedules(seed: int | str, world_size: int) -> Iterator[Schedule]:
 
     Args:
         seed: Seed of the sequence.
-        world_size: Number of ranks, at least 1. A single rank meets random priorities alone.
+        world_size: Number of ranks, at least 1. A single rank meets random priorities alone, with and without late stores.
     """
     draw = random.Random(seed)
     yield Schedule()
-    for policy in itertools.cycle(_VARIED if world_size > 1 else ("priorities",)):
+    for policy in itertools.cycle(_VARIED if world_size > 1 else ("late_stores", "priorities")):
         yield Schedule(policy, draw.getrandbits(32))

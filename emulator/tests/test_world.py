@@ -142,8 +142,8 @@ def test_refusals_say_why(path: Path, library: bytes) -> None:
 def test_schedules_begin_together_and_repeat() -> None:
     first = list(itertools.islice(schedules("seed", 2), 6))
     assert first[0] == Schedule("together", 0) and first == list(itertools.islice(schedules("seed", 2), 6))
-    assert [each.policy for each in first[1:5]] == ["hold_arrival", "one_ahead", "hold_departure", "priorities"]
-    assert {each.policy for each in itertools.islice(schedules(1, 1), 1, 4)} == {"priorities"}
+    assert [each.policy for each in first[1:5]] == ["hold_arrival", "one_ahead", "hold_departure", "late_stores"]
+    assert {each.policy for each in itertools.islice(schedules(1, 1), 1, 4)} == {"late_stores", "priorities"}
 
 
 def test_the_example_of_the_readme_prints_what_it_says(

@@ -105,7 +105,7 @@ void pkb_emu_print_by_rank() { print_by_rank(); }
 const char* pkb_emu_error(pkb_emu_world* world) { return world ? world->error.c_str() : create_error.c_str(); }
 
 int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed, uint64_t max_seconds) {
-  if (policy < PKB_EMU_FAIR || policy > PKB_EMU_MIXED) return refuse(world, "there is no policy " + std::to_string(policy));
+  if (policy < PKB_EMU_FAIR || policy > PKB_EMU_LATE_STORES) return refuse(world, "there is no policy " + std::to_string(policy));
   world->world->choose_policy(Policy{policy, seed});
   world->world->max_seconds = max_seconds;
   return 0;

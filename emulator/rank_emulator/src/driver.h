@@ -31,7 +31,8 @@ enum pkb_emu_policy {
   PKB_EMU_HOLD_ARRIVAL = 2, // one rank, by seed, reaches its calls as late as possible
   PKB_EMU_HOLD_DEPARTURE = 3,  // one rank's departure comes as early, those of the others as late as possible
   PKB_EMU_ONE_AHEAD = 4,    // one rank, by seed, runs whenever it can
-  PKB_EMU_MIXED = 5         // one of these, by seed
+  PKB_EMU_MIXED = 5,        // one of these, by seed
+  PKB_EMU_LATE_STORES = 6   // PKB_EMU_PRIORITIES, and ordinary stores take effect late and in other orders
 };
 
 enum pkb_emu_region_kind {

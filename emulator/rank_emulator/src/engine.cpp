@@ -17,6 +17,7 @@ constexpr uint32_t kMostPicks = 2000;     // of one warp in a row, by priority
 Engine::Engine(const Device& device, int ranks)
     : device(device), multiprocessors_(size_t(ranks), std::vector<Multiprocessor>(size_t(device.multiprocessors))), executor_(std::make_unique<Executor>(*this)) {
   for (int rank = 0; rank < ranks; ++rank) heaps_.emplace_back(memory, rank);
+  store_buffers.exists = [this](uint64_t address, uint64_t bytes) { return memory.find(address, bytes) != nullptr; };
 }
 
 Engine::~Engine() { clear(); }
@@ -34,6 +35,7 @@ void Engine::choose(const Choice& choice) {
   choice_ = choice;
   random_.seed(choice.seed);
   holds_next_reader_ = false;
+  store_buffers.choose(choice.late_stores, ~choice.seed);
   changes_.clear();
   for (uint32_t i = 0; i < choice.change_points; ++i) changes_.push_back(steps + 1 + random_() % std::max<uint64_t>(choice.change_range, 1));
   std::sort(changes_.rbegin(), changes_.rend());
@@ -51,6 +53,10 @@ bool Engine::idle() const { return running_.empty() && copies_.empty(); }
 bool Engine::run_some() {
   forget_removed();
   run_copies(false);
+  if (store_buffers.is_on()) {
+    took_effect(store_buffers.run(steps));
+    end_drained();
+  }
   dispatch();
   if (ready_.empty() || turns_ == 0) {
     unpark(false);
@@ -59,6 +65,11 @@ bool Engine::run_some() {
   if (ready_.empty() && !copies_.empty()) {
     run_copies(true);
     if (ready_.empty()) unpark(false);
+  }
+  while (ready_.empty() && !store_buffers.empty()) {
+    took_effect(store_buffers.run_one());
+    end_drained();
+    unpark(false);
   }
   WarpState* const warp = pick();
   if (!warp) return false;
@@ -218,6 +229,7 @@ void Engine::clear() {
   ready_.clear();
   parked_.clear();
   copies_.clear();
+  store_buffers.clear();
   for (Running& running : running_) {
     for (auto& cluster : running.grid->resident) {
       for (auto& block : cluster->blocks) drop_block(*block);

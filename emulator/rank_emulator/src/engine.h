@@ -13,6 +13,7 @@
 
 #include "heap.h"
 #include "memory.h"
+#include "store_buffers.h"
 #include "state.h"
 
 namespace pkb::emulator {
@@ -50,6 +51,7 @@ struct Choice {
                                 // Ranks of the highest priority are not held
   uint32_t change_points = 3;
   uint64_t change_range = 20000;  // steps within which priorities change
+  uint32_t late_stores = 0;     // one in so many ordinary stores to global memory waits in a store buffer; 0: none
 };
 
 // Blocks of a kernel that fit onto one multiprocessor.
@@ -63,6 +65,7 @@ class Engine {
   ~Engine();
 
   Memory memory;
+  StoreBuffers store_buffers;
   Observer* observer = nullptr;
   const Device device;
   uint64_t steps = 0, max_steps = 0;
@@ -101,6 +104,11 @@ class Engine {
   // ---- for the executor ----
   void wake(WarpState& warp);
   void defer(std::function<void()> copy);
+  // Stores of a buffer have taken effect; whether memory has changed by them.
+  void took_effect(bool changed) {
+    progress += changed;
+    effects += changed;
+  }
   // After a strong store, and after a strong load that has found something new; true: others go on now.
   bool signalled();
   bool tested(WarpState& warp);
@@ -133,6 +141,8 @@ class Engine {
   void make_warp(Block& block, uint32_t index);
   void drop_block(Block& block);
   void end_block(Block& block);
+  void end_launch(Grid& grid);
+  void end_drained();
   void wake_dependents(uint64_t launch);
   int room_for(const Grid& grid, const std::vector<int>& taken) const;
   void claim(const Grid& grid, int multiprocessor, int sign);

@@ -254,7 +254,26 @@ void Engine::end_block(Block& block) {
   for (auto& each : cluster.blocks) drop_block(*each);
   shared_pool_.give_back(cluster.shared, uint64_t(kSharedStride) * cluster.blocks.size());
   std::erase_if(grid.resident, [&](const auto& resident) { return resident.get() == &cluster; });
-  if (++grid.finished_clusters < grid.clusters) return;
+  if (++grid.finished_clusters < grid.clusters || store_buffers.holds(grid.launch.id)) return;
+  end_launch(grid);
+}
+
+// Kernels whose threads have ended do so when all their stores have taken effect.
+void Engine::end_drained() {
+  for (size_t i = 0; i < running_.size();) {
+    Grid& grid = *running_[i].grid;
+    if (!grid.finished() || store_buffers.holds(grid.launch.id)) {
+      ++i;
+      continue;
+    }
+    end_launch(grid);
+    i = 0;
+  }
+}
+
+void Engine::end_launch(Grid& grid) {
+  ++progress;
+  ++effects;
   if (observer) observer->launch_end(grid.launch);
   const auto found = std::find_if(running_.begin(), running_.end(), [&](const Running& running) { return running.grid.get() == &grid; });
   const Running over = std::move(*found);

@@ -14,6 +14,12 @@ namespace pkb::emulator {
 
 constexpr int kLanes = 32;
 
+// Calls f(lane) for each lane of a mask, the lowest first.
+template <class F>
+void each_lane(uint32_t lanes, F f) {
+  for (; lanes; lanes &= lanes - 1) f(__builtin_ctz(lanes));
+}
+
 enum class Space : uint8_t { kGlobal, kShared, kLocal, kConstant, kParameter };
 enum class Operation : uint8_t { kRead, kWrite, kAtomic };  // kAtomic reads and writes (atom, red)
 

@@ -42,6 +42,8 @@ class Executor {
   char* local_memory(int lane, uint32_t offset) const { return warp->local + uint64_t(lane) * grid->kernel->local_bytes + offset; }
   // An argument of a call, of at most 8 bytes.
   uint64_t argument(const Detail& detail, size_t index, int lane) const;
+  // Lanes whose address lies neither in shared memory of the cluster nor in local memory.
+  uint32_t outside(uint32_t lanes, const uint64_t (&addresses)[kLanes]) const;
 
   // ---- control ----
   void branch(const Op& op, uint32_t taken, int target);
@@ -66,6 +68,15 @@ class Executor {
   }
   // After a write that has changed memory at these addresses.
   void wrote_at(uint32_t lanes, const uint64_t (&addresses)[kLanes]);
+  // What the warp can see of earlier stores, threads of the scope can see from now on.
+  void publish(Scope scope) {
+    if (!engine.store_buffers.empty()) engine.took_effect(engine.store_buffers.publish(id(), scope));
+  }
+  // Memory has what the warp can see of this range.
+  void settle(uint64_t address, uint64_t bytes) {
+    if (!engine.store_buffers.empty()) engine.took_effect(engine.store_buffers.settle(id(), address, bytes));
+  }
+  WarpId id() const { return {grid->launch.id, grid->launch.rank, block->cluster->index, block->index, warp->index}; }
   CopyGroups& copies(int lane);
 
   // ---- events and faults ----
@@ -117,10 +128,5 @@ void recheck_barriers(Engine& engine, Block& block);
 void complete_bytes(Engine& engine, Block& block, uint32_t offset, uint32_t bytes);
 // The block of the cluster whose shared memory holds an address of this process, and the offset in it.
 Block* block_of(Cluster& cluster, uint64_t address, uint32_t& offset);
-
-template <class F>
-void each_lane(uint32_t lanes, F f) {
-  for (; lanes; lanes &= lanes - 1) f(__builtin_ctz(lanes));
-}
 
 }  // namespace pkb::emulator

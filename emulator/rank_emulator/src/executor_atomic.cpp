@@ -80,12 +80,20 @@ uint64_t updated(const Detail& detail, bool global, uint64_t old, uint64_t b, ui
   }
 }
 
+// Memory holds what the lanes can see of these places, and others see what a release makes visible.
+void settle(Executor& x, const Detail& detail, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
+  if (x.engine.store_buffers.empty()) return;
+  if (detail.order == Order::kRelease || detail.order == Order::kAcquireRelease || detail.order == Order::kSequential) x.publish(detail.scope);
+  each_lane(lanes, [&](int lane) { x.settle(addresses[lane], bytes); });
+}
+
 // values: the old value if there is a result, then the operands.
 Step atomic(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const uint32_t bytes = detail.element_bytes, vector = uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
   x.resolve(op, detail.addresses[0], lanes, bytes * vector, bytes * vector, addresses);
+  settle(x, detail, lanes, addresses, bytes * vector);
   const bool result = op.source->parts[0] == "atom", swaps = Update(detail.variant) == Update::kCompareAndSwap;
   const size_t operand = result ? vector : 0;
   uint32_t wrote = 0;
@@ -121,6 +129,7 @@ Step atomic_wide(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   alignas(64) uint64_t addresses[kLanes];
   x.resolve(op, detail.addresses[0], lanes, 16, 16, addresses);
+  settle(x, detail, lanes, addresses, 16);
   const bool swaps = Update(detail.variant) == Update::kCompareAndSwap;
   uint32_t wrote = 0;
   bool changes = false;

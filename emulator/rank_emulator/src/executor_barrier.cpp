@@ -69,6 +69,7 @@ Step block_barrier(Executor& x, const Op& op, uint32_t lanes) {
       if (predicate & lanes) barrier.predicates_or = 1;
       barrier.predicates_count += uint32_t(__builtin_popcount(predicate & lanes));
     }
+    x.publish(Scope::kCta);
     barrier.arrived += weight(*x.warp, lanes);
     ++x.engine.progress;
     if (x.engine.observer) x.engine.observer->barrier_arrive(x.seen(op, lanes), index, split.generation);
@@ -117,6 +118,7 @@ void complete_cluster(Engine& engine, Cluster& cluster) {
 // variant: 1: .relaxed
 Step cluster_arrive(Executor& x, const Op& op, uint32_t lanes) {
   Cluster& cluster = *x.block->cluster;
+  if (op.detail->variant == 0) x.publish(Scope::kCluster);
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     x.warp->cluster_generations[__builtin_ctz(rest)] = cluster.generation;
   }
@@ -139,6 +141,7 @@ Step cluster_wait(Executor& x, const Op& op, uint32_t lanes) {
 // variant: 0: memory fence, else ProxyFence
 Step fence(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
+  if (ProxyFence(detail.variant) != ProxyFence::kAsyncShared) x.publish(detail.variant ? Scope::kSys : detail.scope);
   if (!x.engine.observer) return Step::kNext;
   if (detail.variant) {
     x.engine.observer->proxy_fence(x.seen(op, lanes), ProxyFence(detail.variant));

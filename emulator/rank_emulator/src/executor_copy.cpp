@@ -17,6 +17,7 @@ Step copy_plain(Executor& x, const Op& op, uint32_t lanes) {
     const uint64_t from = raw_operand(x, detail.addresses[1], lane);
     if (exist && !x.engine.memory.find(from, exist)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(from));
     if (from % bytes) x.fail(Outcome::kMisaligned, op, uint32_t(lane), "misaligned address (" + x.engine.memory.describe(from) + ")");
+    if (exist) x.settle(from, exist);
     if (x.engine.observer) {
       const AsyncOperation operation{x.engine.next_id++, x.seen(op, 1u << lane), Completion::kCopyGroup, 0};
       x.engine.observer->async_issue(operation);

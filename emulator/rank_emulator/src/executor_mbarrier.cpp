@@ -110,6 +110,7 @@ Step arrive(Executor& x, const Op& op, uint32_t lanes) {
     }
     if (kind == kComplete) barrier.bytes -= int32_t(number);
     if (kind <= kArriveDrop) {
+      if (detail.order != Order::kRelaxed) x.publish(detail.scope);
       const uint32_t count = kind == kArriveExpect ? 1 : number;
       take_arrivals(x, op, lane, barrier, count);
       if (kind == kArriveDrop) barrier.expected -= count;

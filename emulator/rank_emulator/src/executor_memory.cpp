@@ -62,7 +62,10 @@ Step load(Executor& x, const Op& op, uint32_t lanes) {
   const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
   x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
-  for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
+  LaneBytes waiting;
+  const StoreBuffers& buffers = x.engine.store_buffers;
+  const auto& from = !buffers.empty() && buffers.read(x.id(), lanes, addresses, bytes, waiting) ? waiting.addresses : addresses;
+  for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, from, lanes, uint32_t(e) * detail.element_bytes);
   if (detail.space == Space::kParameter) return Step::kNext;
   if (x.engine.observer) x.report_access(op, lanes, Operation::kRead, bytes, uint32_t(detail.vector), addresses, 0);
   if ((detail.order == Order::kWeak && !x.is_quiet()) || x.polls(op, lanes, addresses, bytes)) return Step::kNext;
@@ -90,7 +93,8 @@ Step load_parameter(Executor& x, const Op& op, uint32_t lanes) {
 }
 
 // Lanes whose bytes a store changes: the others store what is there, or what the lane before them stores to the same place.
-uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&addresses)[kLanes], uint32_t lanes) {
+// `places`: where what is there can be read.
+uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&addresses)[kLanes], const uint64_t (&places)[kLanes], uint32_t lanes) {
   if (detail.element_bytes > 8) return lanes;
   uint32_t changed = 0;
   int before = -1;
@@ -100,7 +104,7 @@ uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&ad
       const uint64_t value = x.value(detail.values[size_t(e)], lane);
       const uint64_t earlier = follows ? x.value(detail.values[size_t(e)], before) : 0;
       const void* const there = follows ? static_cast<const void*>(&earlier)
-                                        : reinterpret_cast<const void*>(addresses[lane] + uint64_t(e) * detail.element_bytes);
+                                        : reinterpret_cast<const void*>(places[lane] + uint64_t(e) * detail.element_bytes);
       if (std::memcmp(&value, there, detail.element_bytes) != 0) changed |= 1u << lane;
     }
     before = lane;
@@ -108,13 +112,39 @@ uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&ad
   return changed;
 }
 
+// Of global memory, where stores may wait in a buffer.
+Step store_late(Executor& x, const Op& op, uint32_t lanes, uint32_t bytes, const uint64_t (&addresses)[kLanes]) {
+  const Detail& detail = *op.detail;
+  const bool releases = detail.order == Order::kRelease || detail.order == Order::kSequential;
+  if (releases) x.publish(detail.scope);
+  LaneBytes content;
+  if (!x.engine.store_buffers.read(x.id(), lanes, addresses, bytes, content)) {
+    each_lane(lanes, [&](int lane) {
+      content.addresses[lane] = reinterpret_cast<uint64_t>(content.bytes + uint32_t(lane) * LaneBytes::kMaxBytes);
+      std::memcpy(reinterpret_cast<void*>(content.addresses[lane]), reinterpret_cast<const void*>(addresses[lane]), bytes);
+    });
+  }
+  const uint32_t changed = x.engine.observer ? changed_by_store(x, detail, addresses, content.addresses, lanes) : 0;
+  bool changes = false;
+  for (int e = 0; e < detail.vector; ++e) changes |= store_element(x, detail.values[size_t(e)], detail, content.addresses, lanes, uint32_t(e) * detail.element_bytes);
+  if (x.engine.observer) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
+  if (changes) {
+    x.engine.took_effect(x.engine.store_buffers.write(x.id(), lanes, addresses, bytes, content, !releases, x.engine.steps));
+    x.wrote_at(lanes, addresses);
+  }
+  return detail.order != Order::kWeak && x.engine.signalled() ? Step::kYield : Step::kNext;
+}
+
 Step store(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
   x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
+  if (x.engine.store_buffers.is_on() && (detail.generic || detail.space == Space::kGlobal) && x.outside(lanes, addresses) == lanes) {
+    return store_late(x, op, lanes, bytes, addresses);
+  }
   const bool is_seen = x.engine.observer && detail.space != Space::kParameter;
-  const uint32_t changed = is_seen ? changed_by_store(x, detail, addresses, lanes) : 0;
+  const uint32_t changed = is_seen ? changed_by_store(x, detail, addresses, addresses, lanes) : 0;
   bool changes = false;
   for (int e = 0; e < detail.vector; ++e) changes |= store_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (detail.space == Space::kParameter) return Step::kNext;

@@ -95,15 +95,23 @@ void Executor::polls_clock(const Op& op) {
   split->polled = 0;
 }
 
-void Executor::wrote_at(uint32_t lanes, const uint64_t (&addresses)[kLanes]) {
+uint32_t Executor::outside(uint32_t lanes, const uint64_t (&addresses)[kLanes]) const {
   const Cluster& cluster = *block->cluster;
   const uint64_t local_bytes = uint64_t(grid->kernel->local_bytes) * kLanes * block->warps.size();
-  for (uint32_t left = lanes; left; left &= left - 1) {
-    const uint64_t address = addresses[__builtin_ctz(left)];
-    if (within(address, cluster.shared, kSharedStride * cluster.blocks.size()) || within(address, block->local, local_bytes)) continue;
-    return wrote_outside();
+  uint32_t found = lanes;
+  each_lane(lanes, [&](int lane) {
+    const uint64_t address = addresses[lane];
+    if (within(address, cluster.shared, kSharedStride * cluster.blocks.size()) || within(address, block->local, local_bytes)) found &= ~(1u << lane);
+  });
+  return found;
+}
+
+void Executor::wrote_at(uint32_t lanes, const uint64_t (&addresses)[kLanes]) {
+  if (outside(lanes, addresses)) {
+    wrote_outside();
+  } else {
+    wrote();
   }
-  wrote();
 }
 
 }  // namespace pkb::emulator

@@ -112,6 +112,7 @@ Step move_fragment(Executor& x, const Op& op, uint32_t lanes) {
   const auto extent = uint32_t(stride >= along ? (lines - 1) * stride + along : along) * bytes;
   x.resolve(op, detail.addresses[0], ~0u, extent, type.bits == 8 ? 4 : 8, addresses);
   const uint64_t base = addresses[0];
+  x.settle(base, extent);
   for (int line = 0; line < lines; ++line) addresses[line] = base + uint64_t(line * stride) * bytes;
   std::vector<uint64_t> elements;
   if (stores) {

@@ -8,7 +8,7 @@
 namespace pkb::emulator {
 namespace {
 
-enum PolicyKind { kFair, kPriorities, kHoldArrival, kHoldDeparture, kOneAhead, kMixed };
+enum PolicyKind { kFair, kPriorities, kHoldArrival, kHoldDeparture, kOneAhead, kMixed, kLateStores };
 
 }  // namespace
 
@@ -54,6 +54,7 @@ void World::choose_policy(const Policy& policy) {
   const auto one = int(random() % uint64_t(count));
   switch (kind) {
     case kPriorities:
+    case kLateStores:
       choice.by_priority = true;
       choice.delays_copies = true;
       choice.preempts = random() % 2;
@@ -63,6 +64,7 @@ void World::choose_policy(const Policy& policy) {
       if (random() % 2) {
         for (int rank = 0; rank < count; ++rank) choice.rank_priority.push_back(1 + random() % 16);
       }
+      if (kind == kLateStores) choice.late_stores = 1 + uint32_t(random() % 3);
       break;
     case kHoldArrival:
       held_arrival_ = one;

@@ -1,7 +1,8 @@
 """Stage check of emulated ranks: the same inputs, rules and call contract, under orders of execution that are chosen.
 
 All ranks are together first: what is wrong then is wrong. In the blocks after it the scheduler has ranks arrive late,
-depart early or run ahead, so that a missing wait shows; a kernel that is right together and wrong then has a race.
+depart early or run ahead, or stores take effect late, so that a missing wait or release shows; a kernel that is right
+together and wrong then has a race.
 """
 
 from __future__ import annotations

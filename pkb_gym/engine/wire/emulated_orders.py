@@ -17,10 +17,10 @@ from .arguments import CallRun
 from .messages import WireMessage
 from .orders import Claims, Partition
 
-Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed"]
+Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed", "late_stores"]
 """Scheduling policy: all in turn, beginning and ending each call together; by random priorities that change at few
 random points; all others before one rank's arrival; one rank's departure before those of the others; one rank whenever
-it can; one of these by seed. As `rank_emulator.Policy`."""
+it can; one of these by seed; by random priorities, with stores that take effect late. As `rank_emulator.Policy`."""
 
 FindingClass: TypeAlias = Literal["unsynchronised", "weak_order", "benign"]
 """What follows from a race: no flag or barrier leads from one access to the other; a flag does, without the release,

@@ -107,5 +107,5 @@ def test_each_way_of_holding_ranks_back_has_its_calls() -> None:
         "hold_arrival",
         "one_ahead",
         "hold_departure",
-        "priorities",
+        "late_stores",
     }

@@ -1,0 +1,166 @@
+#include "store_buffers.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace pkb::emulator {
+namespace {
+
+constexpr size_t kMaxOfWarp = 16, kMaxOfAll = 256;  // instructions whose stores wait
+constexpr uint32_t kLongestWait = 17;               // 2^17 steps
+
+bool is_same_warp(const WarpId& a, const WarpId& b) { return a.launch == b.launch && a.block == b.block && a.warp == b.warp; }
+
+}  // namespace
+
+void StoreBuffers::choose(uint32_t one_in, uint64_t seed) {
+  while (!stores_.empty()) perform(0);
+  one_in_ = one_in;
+  random_.seed(seed);
+}
+
+bool StoreBuffers::Store::overlaps(uint64_t begin, uint64_t end) const {
+  if (end <= low || begin >= high) return false;
+  bool any = false;
+  each_lane(lanes, [&](int lane) { any |= content.addresses[lane] < end && begin < content.addresses[lane] + bytes; });
+  return any;
+}
+
+bool StoreBuffers::sees(const WarpId& warp, const Store& store) const {
+  const WarpId& of = store.warp;
+  switch (store.scope) {
+    case Scope::kNone: return is_same_warp(warp, of);
+    case Scope::kCta: return warp.launch == of.launch && warp.block == of.block;
+    case Scope::kCluster: return warp.launch == of.launch && warp.cluster == of.cluster;
+    default: return warp.rank == of.rank;
+  }
+}
+
+bool StoreBuffers::holds(uint64_t launch) const {
+  return std::any_of(stores_.begin(), stores_.end(), [&](const auto& store) { return store->warp.launch == launch; });
+}
+
+bool StoreBuffers::read(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to) const {
+  uint64_t low = ~0ull, high = 0;
+  each_lane(lanes, [&](int lane) {
+    low = std::min(low, addresses[lane]);
+    high = std::max(high, addresses[lane] + bytes);
+  });
+  bool any = false;
+  for (const auto& store : stores_) {
+    if (high <= store->low || low >= store->high || !sees(warp, *store)) continue;
+    each_lane(lanes, [&](int lane) {
+      const uint64_t begin = addresses[lane], end = begin + bytes;
+      each_lane(store->lanes, [&](int other) {
+        const uint64_t from = store->content.addresses[other], first = std::max(begin, from), last = std::min(end, from + store->bytes);
+        if (first >= last) return;
+        if (!any) {
+          any = true;
+          each_lane(lanes, [&](int each) {
+            to.addresses[each] = reinterpret_cast<uint64_t>(to.bytes + uint32_t(each) * LaneBytes::kMaxBytes);
+            std::memcpy(to.bytes + uint32_t(each) * LaneBytes::kMaxBytes, reinterpret_cast<const void*>(addresses[each]), bytes);
+          });
+        }
+        std::memcpy(to.bytes + uint32_t(lane) * LaneBytes::kMaxBytes + (first - begin), store->content.bytes + uint32_t(other) * LaneBytes::kMaxBytes + (first - from), last - first);
+      });
+    });
+  }
+  return any;
+}
+
+bool StoreBuffers::write(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from, bool may_wait, uint64_t step) {
+  if (!may_wait || random_() % one_in_) {
+    const bool changed = perform_overlapping(stores_.size(), lanes, addresses, bytes);
+    return to_memory(lanes, addresses, bytes, from) || changed;
+  }
+  const uint64_t wait = random_() % (1ull << (1 + random_() % kLongestWait));
+  auto store = std::make_unique<Store>(Store{warp, Scope::kNone, step + wait, lanes, bytes, ~0ull, 0, from});
+  each_lane(lanes, [&](int lane) {
+    store->content.addresses[lane] = addresses[lane];
+    store->low = std::min(store->low, addresses[lane]);
+    store->high = std::max(store->high, addresses[lane] + bytes);
+  });
+  stores_.push_back(std::move(store));
+  std::vector<size_t> own;
+  for (size_t i = 0; i < stores_.size(); ++i) {
+    if (is_same_warp(warp, stores_[i]->warp)) own.push_back(i);
+  }
+  if (own.size() > kMaxOfWarp) return perform(own[random_() % own.size()]);
+  return stores_.size() > kMaxOfAll && run_one();
+}
+
+bool StoreBuffers::settle(const WarpId& warp, uint64_t address, uint64_t bytes) {
+  bool changed = false;
+  for (size_t i = stores_.size(); i-- > 0;) {
+    if (!sees(warp, *stores_[i]) || !stores_[i]->overlaps(address, address + bytes)) continue;
+    changed |= perform(i);
+    i = stores_.size();
+  }
+  return changed;
+}
+
+bool StoreBuffers::publish(const WarpId& warp, Scope scope) {
+  bool changed = false;
+  for (size_t i = 0; i < stores_.size();) {
+    Store& store = *stores_[i];
+    if (!sees(warp, store)) {
+      ++i;
+    } else if (scope == Scope::kSys) {
+      changed |= perform(i);
+      i = 0;
+    } else {
+      store.scope = std::max(store.scope, scope);
+      ++i;
+    }
+  }
+  return changed;
+}
+
+bool StoreBuffers::perform(size_t index) {
+  const std::unique_ptr<Store> store = std::move(stores_[index]);
+  stores_.erase(stores_.begin() + long(index));
+  const bool changed = perform_overlapping(index, store->lanes, store->content.addresses, store->bytes);
+  return to_memory(store->lanes, store->content.addresses, store->bytes, store->content) || changed;
+}
+
+bool StoreBuffers::perform_overlapping(size_t count, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
+  bool changed = false;
+  for (size_t i = count; i-- > 0;) {
+    bool overlaps = false;
+    each_lane(lanes, [&](int lane) { overlaps |= stores_[i]->overlaps(addresses[lane], addresses[lane] + bytes); });
+    if (!overlaps) continue;
+    const size_t before = stores_.size();
+    changed |= perform(i);
+    i -= before - stores_.size() - 1;  // older ones that it has taken with it
+  }
+  return changed;
+}
+
+bool StoreBuffers::to_memory(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from) const {
+  bool changed = false;
+  each_lane(lanes, [&](int lane) {
+    const uint64_t address = addresses[lane];
+    const char* const content = from.bytes + uint32_t(lane) * LaneBytes::kMaxBytes;
+    if (!exists(address, bytes)) return;
+    changed |= std::memcmp(reinterpret_cast<const void*>(address), content, bytes) != 0;
+    std::memcpy(reinterpret_cast<void*>(address), content, bytes);
+  });
+  return changed;
+}
+
+bool StoreBuffers::run(uint64_t step) {
+  bool changed = false;
+  for (size_t i = 0; i < stores_.size();) {
+    if (stores_[i]->due > step) {
+      ++i;
+    } else {
+      changed |= perform(i);
+      i = 0;
+    }
+  }
+  return changed;
+}
+
+bool StoreBuffers::run_one() { return !stores_.empty() && perform(random_() % stores_.size()); }
+
+}  // namespace pkb::emulator

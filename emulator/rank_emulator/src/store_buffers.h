@@ -1,0 +1,83 @@
+// Store buffers: ordinary stores of a thread to global memory that only a part of the others can see yet.
+//
+// A weak or relaxed store waits here until it takes effect, in any order that coherence and fences allow: stores to one place
+// keep their order, a fence or a release makes what its thread can see visible to its scope, and the end of a kernel to all.
+// Threads of that scope read a waiting store as if memory held it. The stores of one instruction take effect together, as
+// protocols that carry a flag within the data ask of GPUs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "events.h"
+
+namespace pkb::emulator {
+
+// The warp that executes, and what it belongs to.
+struct WarpId {
+  uint64_t launch;
+  int rank;
+  uint32_t cluster, block, warp;
+};
+
+// Bytes of each lane, gathered.
+struct LaneBytes {
+  static constexpr uint32_t kMaxBytes = 32;
+  alignas(64) char bytes[kLanes * kMaxBytes];
+  uint64_t addresses[kLanes];  // of each lane's bytes in here
+};
+
+class StoreBuffers {
+ public:
+  // Stores wait from now on, one in so many of them; 0: none.
+  void choose(uint32_t one_in, uint64_t seed);
+  bool is_on() const { return one_in_ != 0; }
+  bool empty() const { return stores_.empty(); }
+  // Of a launch: whether stores wait.
+  bool holds(uint64_t launch) const;
+
+  // What the warp sees at these addresses. False: memory alone, and `to` has no meaning.
+  bool read(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to) const;
+  // A store of the warp, which may take effect at once: true if memory has changed.
+  bool write(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from, bool may_wait, uint64_t step);
+  // Memory has what the warp can see of this range: for instructions that read and write memory alone.
+  bool settle(const WarpId& warp, uint64_t address, uint64_t bytes);
+  // What the warp can see, all threads of this scope can see from now on. True if memory has changed.
+  bool publish(const WarpId& warp, Scope scope);
+
+  // Stores whose time has come take effect; true if memory has changed.
+  bool run(uint64_t step);
+  // One of them does, whenever its time would be.
+  bool run_one();
+  void clear() { stores_.clear(); }
+
+  // Whether memory may still be written.
+  std::function<bool(uint64_t address, uint64_t bytes)> exists;
+
+ private:
+  struct Store {
+    WarpId warp;
+    Scope scope;          // kNone: its warp can see it; kCta, kCluster, kGpu: those of that scope
+    uint64_t due;         // step
+    uint32_t lanes, bytes;
+    uint64_t low, high;   // of all addresses
+    LaneBytes content;    // addresses: where the bytes go
+    bool overlaps(uint64_t begin, uint64_t end) const;
+  };
+
+  bool sees(const WarpId& warp, const Store& store) const;
+  // The store takes effect, after older ones to the same bytes.
+  bool perform(size_t index);
+  // Of the first so many stores those to these bytes take effect.
+  bool perform_overlapping(size_t count, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes);
+  bool to_memory(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from) const;
+
+  std::vector<std::unique_ptr<Store>> stores_;  // in the order of their instructions, which is that of coherence
+  uint32_t one_in_ = 0;
+  std::mt19937_64 random_;
+};
+
+}  // namespace pkb::emulator
