@@ -51,7 +51,7 @@ struct Choice {
                                 // Ranks of the highest priority are not held
   uint32_t change_points = 3;
   uint64_t change_range = 20000;  // steps within which priorities change
-  uint32_t late_stores = 0;     // one in so many ordinary stores to global memory waits in a store buffer; 0: none
+  bool late_stores = false;     // ordinary stores to global memory may wait in store buffers
 };
 
 // Blocks of a kernel that fit onto one multiprocessor.

@@ -115,8 +115,7 @@ uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&ad
 // Of global memory, where stores may wait in a buffer.
 Step store_late(Executor& x, const Op& op, uint32_t lanes, uint32_t bytes, const uint64_t (&addresses)[kLanes]) {
   const Detail& detail = *op.detail;
-  const bool releases = detail.order == Order::kRelease || detail.order == Order::kSequential;
-  if (releases) x.publish(detail.scope);
+  if (detail.order == Order::kRelease || detail.order == Order::kSequential) x.publish(detail.scope);
   LaneBytes content;
   if (!x.engine.store_buffers.read(x.id(), lanes, addresses, bytes, content)) {
     each_lane(lanes, [&](int lane) {
@@ -129,7 +128,7 @@ Step store_late(Executor& x, const Op& op, uint32_t lanes, uint32_t bytes, const
   for (int e = 0; e < detail.vector; ++e) changes |= store_element(x, detail.values[size_t(e)], detail, content.addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (x.engine.observer) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
   if (changes) {
-    x.engine.took_effect(x.engine.store_buffers.write(x.id(), lanes, addresses, bytes, content, !releases, x.engine.steps));
+    x.engine.took_effect(x.engine.store_buffers.write(x.id(), lanes, addresses, bytes, content, detail.order, x.engine.steps));
     x.wrote_at(lanes, addresses);
   }
   return detail.order != Order::kWeak && x.engine.signalled() ? Step::kYield : Step::kNext;

@@ -64,7 +64,7 @@ void World::choose_policy(const Policy& policy) {
       if (random() % 2) {
         for (int rank = 0; rank < count; ++rank) choice.rank_priority.push_back(1 + random() % 16);
       }
-      if (kind == kLateStores) choice.late_stores = 1 + uint32_t(random() % 3);
+      choice.late_stores = kind == kLateStores;
       break;
     case kHoldArrival:
       held_arrival_ = one;

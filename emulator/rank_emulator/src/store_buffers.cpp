@@ -7,16 +7,27 @@ namespace pkb::emulator {
 namespace {
 
 constexpr size_t kMaxOfWarp = 16, kMaxOfAll = 256;  // instructions whose stores wait
-constexpr uint32_t kLongestWait = 17;               // 2^17 steps
+constexpr int kLongestWait = 17;                    // 2^17 steps
 
 bool is_same_warp(const WarpId& a, const WarpId& b) { return a.launch == b.launch && a.block == b.block && a.warp == b.warp; }
 
 }  // namespace
 
-void StoreBuffers::choose(uint32_t one_in, uint64_t seed) {
+void StoreBuffers::choose(bool is_on, uint64_t seed) {
   while (!stores_.empty()) perform(0);
-  one_in_ = one_in;
+  is_on_ = is_on;
+  seed_ = seed;
   random_.seed(seed);
+}
+
+// In half of the launches data come late and flags at once, in a quarter it is the other way round, in the others half of
+// all stores wait.
+uint64_t StoreBuffers::wait_of(uint64_t launch, Order order) {
+  if (order == Order::kRelease || order == Order::kSequential) return 0;
+  const uint64_t habit = ((launch + seed_) * 0x9e3779b97f4a7c15ull) >> 62;
+  if (habit == 0) return random_() % 2 ? 1 + random_() % (1ull << random_() % (kLongestWait + 1)) : 0;
+  const bool waits = (habit == 1) == (order != Order::kWeak);
+  return waits ? 1 + random_() % (1ull << kLongestWait) : 0;
 }
 
 bool StoreBuffers::Store::overlaps(uint64_t begin, uint64_t end) const {
@@ -68,12 +79,12 @@ bool StoreBuffers::read(const WarpId& warp, uint32_t lanes, const uint64_t (&add
   return any;
 }
 
-bool StoreBuffers::write(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from, bool may_wait, uint64_t step) {
-  if (!may_wait || random_() % one_in_) {
+bool StoreBuffers::write(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from, Order order, uint64_t step) {
+  const uint64_t wait = wait_of(warp.launch, order);
+  if (wait == 0) {
     const bool changed = perform_overlapping(stores_.size(), lanes, addresses, bytes);
     return to_memory(lanes, addresses, bytes, from) || changed;
   }
-  const uint64_t wait = random_() % (1ull << (1 + random_() % kLongestWait));
   auto store = std::make_unique<Store>(Store{warp, Scope::kNone, step + wait, lanes, bytes, ~0ull, 0, from});
   each_lane(lanes, [&](int lane) {
     store->content.addresses[lane] = addresses[lane];

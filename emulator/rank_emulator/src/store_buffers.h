@@ -32,9 +32,9 @@ struct LaneBytes {
 
 class StoreBuffers {
  public:
-  // Stores wait from now on, one in so many of them; 0: none.
-  void choose(uint32_t one_in, uint64_t seed);
-  bool is_on() const { return one_in_ != 0; }
+  // Whether stores may wait from now on, and which of them and how long.
+  void choose(bool is_on, uint64_t seed);
+  bool is_on() const { return is_on_; }
   bool empty() const { return stores_.empty(); }
   // Of a launch: whether stores wait.
   bool holds(uint64_t launch) const;
@@ -42,7 +42,7 @@ class StoreBuffers {
   // What the warp sees at these addresses. False: memory alone, and `to` has no meaning.
   bool read(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to) const;
   // A store of the warp, which may take effect at once: true if memory has changed.
-  bool write(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from, bool may_wait, uint64_t step);
+  bool write(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from, Order order, uint64_t step);
   // Memory has what the warp can see of this range: for instructions that read and write memory alone.
   bool settle(const WarpId& warp, uint64_t address, uint64_t bytes);
   // What the warp can see, all threads of this scope can see from now on. True if memory has changed.
@@ -69,6 +69,8 @@ class StoreBuffers {
   };
 
   bool sees(const WarpId& warp, const Store& store) const;
+  // Steps for which a store of a launch is to wait; 0: it does not.
+  uint64_t wait_of(uint64_t launch, Order order);
   // The store takes effect, after older ones to the same bytes.
   bool perform(size_t index);
   // Of the first so many stores those to these bytes take effect.
@@ -76,7 +78,8 @@ class StoreBuffers {
   bool to_memory(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from) const;
 
   std::vector<std::unique_ptr<Store>> stores_;  // in the order of their instructions, which is that of coherence
-  uint32_t one_in_ = 0;
+  bool is_on_ = false;
+  uint64_t seed_ = 0;
   std::mt19937_64 random_;
 };
 

@@ -121,13 +121,14 @@ def test_it_is_found_with_its_line(local_evaluator: LocalEvaluator, bug: Candida
 def test_a_weak_order_fails_by_default_where_late_stores_show_it(
     local_evaluator: LocalEvaluator, bug: Candidate, seed: int
 ) -> None:
-    """A missing acquire does not show, since loads are never late: a warning, on the card and in an agent's text."""
+    """What none shows is a warning, on the card and in an agent's text: loads are never late, and the barrier before the
+    counter of `last_block_without_a_fence` has released the data."""
     feedback = evaluate(local_evaluator, bug, seed=seed)
     assert feedback.emulation is not None
     found = feedback.emulation.findings[0]
     assert found.finding_class == "weak_order" and WORDS[bug.options["edge"]] in found.text and found.exposure
-    if bug.options["edge"] == "acquire":
-        assert feedback.passed
+    if bug.options["edge"] in ("acquire", "release"):
+        assert feedback.passed, feedback.message
         assert f"warning, no failure by itself: {found.text}" in feedback_text(feedback)
     else:
         assert feedback.failure is Failure.RACE and feedback.race is not None and feedback.race.kind == "unordered"
