@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed", "late_stores"]
+Policy: TypeAlias = Literal[
+    "together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed", "late_stores"
+]
 """Scheduling policy: all in turn; by random priorities that change at few random points (PCT, Burckhardt et al. 2010);
 all others before one rank's arrival; one rank's departure before those of the others; one rank whenever it can; one of
 these by seed; by random priorities, where ordinary stores take effect late and in other orders."""
@@ -47,7 +49,7 @@ def schedules(seed: int | str, world_size: int) -> Iterator[Schedule]:
 
     Args:
         seed: Seed of the sequence.
-        world_size: Number of ranks, at least 1. A single rank meets random priorities alone, with and without late stores.
+        world_size: Number of ranks, at least 1. A single rank meets random priorities alone, with late stores or not.
     """
     draw = random.Random(seed)
     yield Schedule()

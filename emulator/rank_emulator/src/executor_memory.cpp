@@ -57,15 +57,22 @@ bool store_element(Executor& x, const Value& value, const Detail& detail, const 
   }
 }
 
+// Where stores wait that the warp sees; false: none do.
+[[gnu::noinline]] bool load_late(Executor& x, const Detail& detail, uint32_t lanes, uint32_t bytes, const uint64_t (&addresses)[kLanes]) {
+  LaneBytes seen;
+  if (!x.engine.store_buffers.read(x.id(), lanes, addresses, bytes, seen)) return false;
+  for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, seen.addresses, lanes, uint32_t(e) * detail.element_bytes);
+  return true;
+}
+
 Step load(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
   x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
-  LaneBytes waiting;
-  const StoreBuffers& buffers = x.engine.store_buffers;
-  const auto& from = !buffers.empty() && buffers.read(x.id(), lanes, addresses, bytes, waiting) ? waiting.addresses : addresses;
-  for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, from, lanes, uint32_t(e) * detail.element_bytes);
+  if (x.engine.store_buffers.empty() || !load_late(x, detail, lanes, bytes, addresses)) {
+    for (int e = 0; e < detail.vector; ++e) load_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
+  }
   if (detail.space == Space::kParameter) return Step::kNext;
   if (x.engine.observer) x.report_access(op, lanes, Operation::kRead, bytes, uint32_t(detail.vector), addresses, 0);
   if ((detail.order == Order::kWeak && !x.is_quiet()) || x.polls(op, lanes, addresses, bytes)) return Step::kNext;
@@ -113,7 +120,7 @@ uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&ad
 }
 
 // Of global memory, where stores may wait in a buffer.
-Step store_late(Executor& x, const Op& op, uint32_t lanes, uint32_t bytes, const uint64_t (&addresses)[kLanes]) {
+[[gnu::noinline]] Step store_late(Executor& x, const Op& op, uint32_t lanes, uint32_t bytes, const uint64_t (&addresses)[kLanes]) {
   const Detail& detail = *op.detail;
   if (detail.order == Order::kRelease || detail.order == Order::kSequential) x.publish(detail.scope);
   LaneBytes content;

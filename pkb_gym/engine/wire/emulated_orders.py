@@ -17,7 +17,9 @@ from .arguments import CallRun
 from .messages import WireMessage
 from .orders import Claims, Partition
 
-Policy: TypeAlias = Literal["together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed", "late_stores"]
+Policy: TypeAlias = Literal[
+    "together", "priorities", "hold_arrival", "hold_departure", "one_ahead", "mixed", "late_stores"
+]
 """Scheduling policy: all in turn, beginning and ending each call together; by random priorities that change at few
 random points; all others before one rank's arrival; one rank's departure before those of the others; one rank whenever
 it can; one of these by seed; by random priorities, with stores that take effect late. As `rank_emulator.Policy`."""

@@ -121,8 +121,8 @@ def test_it_is_found_with_its_line(local_evaluator: LocalEvaluator, bug: Candida
 def test_a_weak_order_fails_by_default_where_late_stores_show_it(
     local_evaluator: LocalEvaluator, bug: Candidate, seed: int
 ) -> None:
-    """What none shows is a warning, on the card and in an agent's text: loads are never late, and the barrier before the
-    counter of `last_block_without_a_fence` has released the data."""
+    """What they do not show is a warning, on the card and in an agent's text: loads are never late, and the barrier
+    before the counter of `last_block_without_a_fence` has released the data."""
     feedback = evaluate(local_evaluator, bug, seed=seed)
     assert feedback.emulation is not None
     found = feedback.emulation.findings[0]
