@@ -95,8 +95,9 @@ bool Engine::run_some() {
   return true;
 }
 
-bool Engine::signalled() {
+bool Engine::signalled(WarpState& warp) {
   if (!choice_.preempts) return false;
+  if (!store_buffers.empty() && random_() % 2) warp.priority = choice_.change_points + random_() % 100;  // as in `tested`
   // Now and then it goes on to its own test of a flag and is held behind it, while the others get two rounds ahead.
   if (choice_.holds_readers && random_() % 2) {
     holds_next_reader_ = true;

@@ -110,7 +110,7 @@ class Engine {
     effects += changed;
   }
   // After a strong store, and after a strong load that has found something new; true: others go on now.
-  bool signalled();
+  bool signalled(WarpState& warp);
   bool tested(WarpState& warp);
   // A block lets the next kernel of its stream begin, as far as it is concerned.
   void trigger(Block& block);

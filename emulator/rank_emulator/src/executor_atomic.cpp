@@ -117,7 +117,7 @@ Step atomic(Executor& x, const Op& op, uint32_t lanes) {
   if (x.engine.observer) x.report_access(op, lanes, Operation::kAtomic, bytes * vector, vector, addresses, wrote);
   if (changes) {
     x.wrote_at(lanes, addresses);
-    if (x.engine.signalled()) return Step::kYield;
+    if (x.engine.signalled(*x.warp)) return Step::kYield;
   } else if (result) {
     x.polls(op, lanes, addresses, bytes * vector);
   }

@@ -138,7 +138,7 @@ uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&ad
     x.engine.took_effect(x.engine.store_buffers.write(x.id(), lanes, addresses, bytes, content, detail.order, x.engine.steps));
     x.wrote_at(lanes, addresses);
   }
-  return detail.order != Order::kWeak && x.engine.signalled() ? Step::kYield : Step::kNext;
+  return detail.order != Order::kWeak && x.engine.signalled(*x.warp) ? Step::kYield : Step::kNext;
 }
 
 Step store(Executor& x, const Op& op, uint32_t lanes) {
@@ -156,7 +156,7 @@ Step store(Executor& x, const Op& op, uint32_t lanes) {
   if (detail.space == Space::kParameter) return Step::kNext;
   if (is_seen) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
   if (changes) x.wrote_at(lanes, addresses);
-  return detail.order != Order::kWeak && x.engine.signalled() ? Step::kYield : Step::kNext;
+  return detail.order != Order::kWeak && x.engine.signalled(*x.warp) ? Step::kYield : Step::kNext;
 }
 
 Step no_operation(Executor&, const Op&, uint32_t) { return Step::kNext; }

@@ -65,6 +65,7 @@ void World::choose_policy(const Policy& policy) {
         for (int rank = 0; rank < count; ++rank) choice.rank_priority.push_back(1 + random() % 16);
       }
       choice.late_stores = kind == kLateStores;
+      choice.preempts |= choice.late_stores;  // others go on while a flag is there and its data are not
       break;
     case kHoldArrival:
       held_arrival_ = one;

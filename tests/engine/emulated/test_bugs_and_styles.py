@@ -60,7 +60,31 @@ def mended(bug: Candidate) -> Candidate:
 
 MENDED = [mended(bug) for bug in BUGS if LACKING.search(bug.source)]
 STYLES = candidates("cuda/styles")
-ALL = [*BUGS, *MENDED, *STYLES]
+NEEDED = {
+    "barrier_that_turns_its_sense": ("    __threadfence();\n    if (atomicAdd", "    if (atomicAdd"),
+    "pipeline_of_a_block": ("      pipeline.consumer_wait();\n", ""),
+    "puts_with_counted_signals": (
+        "__threadfence_system();\n  __syncthreads();\n  if (int(threadIdx.x) < W) {\n    __threadfence_system();",
+        "__syncthreads();\n  if (int(threadIdx.x) < W) {",
+    ),
+    "semaphore_in_turn": ("st.global.release.gpu.b32", "st.relaxed.gpu.global.b32"),
+    "spin_lock": ("  __threadfence();\n  atomicExch", "  atomicExch"),
+    "ticket_lock": ("  __threadfence();\n  *static_cast", "  *static_cast"),
+    "waits_that_notify": ("memory_order_release", "memory_order_relaxed"),
+}
+"""Style -> text that it needs, and what stands there instead in a kernel that is wrong."""
+
+
+def broken(style: Candidate) -> Candidate:
+    """The kernel without what it needs."""
+    needed, instead = NEEDED[style.path.stem]
+    assert style.source.count(needed) == 1
+    source = style.source.replace(needed, instead)
+    return replace(style, source=source, path=style.path.with_name(f"broken_{style.path.name}"), outcome="race")
+
+
+BROKEN = [broken(style) for style in STYLES if style.path.stem in NEEDED]
+ALL = [*BUGS, *MENDED, *STYLES, *BROKEN]
 """Compiled together."""
 
 
@@ -139,6 +163,13 @@ def test_a_weak_order_fails_by_default_where_late_stores_show_it(
 def test_with_what_it_lacks_it_is_right(local_evaluator: LocalEvaluator, kernel: Candidate) -> None:
     feedback = evaluate(local_evaluator, kernel, detect_races=True)
     assert feedback.passed, feedback.message
+
+
+@pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.path.stem)
+def test_without_what_it_needs_a_style_is_a_race(local_evaluator: LocalEvaluator, kernel: Candidate) -> None:
+    assert len(BROKEN) == len(NEEDED)
+    feedback = evaluate(local_evaluator, kernel, detect_races="strict")
+    assert feedback.failure is Failure.RACE, feedback.message
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

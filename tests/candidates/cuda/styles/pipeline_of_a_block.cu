@@ -29,10 +29,10 @@ __global__ void add_up(const bf16* x, bf16* y, int64_t n, pkb::Device comm) {
     for (int r = 0; r < comm.world_size; ++r) {
       if (r + 1 < comm.world_size) load(r + 1);
       pipeline.consumer_wait();
-      if (int64_t(threadIdx.x) < count) total += __bfloat162float(tiles[r % kStages][threadIdx.x]);
+      if (int64_t(threadIdx.x) < count) total += __bfloat162float(tiles[r % kStages][count - 1 - threadIdx.x]);
       pipeline.consumer_release();
     }
-    if (int64_t(threadIdx.x) < count) y[begin + threadIdx.x] = __float2bfloat16(total);
+    if (int64_t(threadIdx.x) < count) y[begin + count - 1 - threadIdx.x] = __float2bfloat16(total);
   }
   comm.barrier_blocks(1);
 }
