@@ -9,7 +9,11 @@ import time
 import psutil
 import pytest
 
-from pkb_gym.cli.demo import MISTAKES
+from pkb_gym.cli import demo, main
+from pkb_gym.engine.compile.cache import CompileCache
+from pkb_gym.engine.records.feedback import Failure
+from tests.engine.joined_libraries import compile_together
+from tests.serve.forwarding import Borrowed
 
 PKB = (sys.executable, "-m", "pkb_gym.cli")
 
@@ -24,7 +28,8 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 
 def test_ctrl_c_ends_everything(tmp_path):
     (tmp_path / "endless.cpp").write_text(ENDLESS)
-    argv = [*PKB, "eval", "AllReduce", str(tmp_path / "endless.cpp"), "--device", "cpu", "--timeout", "60"]
+    argv = [*PKB, "eval", "AllReduce", str(tmp_path / "endless.cpp"), "--device", "cpu", "--world-size", "2"]
+    argv += ["--size", "tiny", "--timeout", "60"]
     # A session of its own, so that the signal reaches its whole process group as Ctrl-C does, and nobody else.
     with subprocess.Popen(
         argv,
@@ -37,7 +42,7 @@ def test_ctrl_c_ends_everything(tmp_path):
         assert process.stderr is not None and process.stdout is not None
         while "check" not in (line := process.stderr.readline()):
             assert line, "it ended before the check"
-        time.sleep(1.0)
+        time.sleep(0.3)
         children = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(20) == 130
@@ -48,11 +53,14 @@ def test_ctrl_c_ends_everything(tmp_path):
 
 
 @pytest.mark.slow
-def test_demo_shows_what_each_attempt_is_meant_to_show():
-    ran = subprocess.run([*PKB, "demo"], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    for mistake in MISTAKES:
-        assert f"{mistake.name}: {mistake.expected}: " in ran.stdout, ran.stdout
+def test_demo_shows_what_each_attempt_is_meant_to_show(local_evaluator, compiled_before, monkeypatch, capsys):
+    kernels = [each.source for each in demo.attempts() if each.mistake is None or each.mistake.expected == Failure.RACE]
+    compile_together(kernels, CompileCache.in_folder(compiled_before))
+    monkeypatch.setattr(demo, "CONFIG", demo.CONFIG.model_copy(update={"timing_budget_s": 0.1}))
+    assert main(["demo"], lambda _: Borrowed(local_evaluator)) == 0
+    shown = capsys.readouterr().out
+    for mistake in demo.MISTAKES:
+        assert f"{mistake.name}: {mistake.expected}: " in shown, shown
     for attempt in ("naive", "expert"):
-        (row,) = [line for line in ran.stdout.splitlines() if line.startswith(f"{attempt} ")]
-        assert " passed " in row, ran.stdout
+        (row,) = [line for line in shown.splitlines() if line.startswith(f"{attempt} ")]
+        assert " passed " in row, shown
