@@ -17,8 +17,8 @@ PER_FAMILY = 40 if EVERYTHING else 2
 
 LIMITS = ("fence order", "MP through an atomic", "barrier and flag")
 """Families in which the detector reports a weak order too many: the order of two fence.sc follows from a read of a
-value that a store of the other thread has overwritten, or from a plain flag that an atomic has passed on or that another
-thread than that of the fence has stored."""
+value that a store of the other thread has overwritten, or from a plain flag that an atomic has passed on or that a
+thread without the fence has stored."""
 
 
 @pytest.fixture(scope="module")
