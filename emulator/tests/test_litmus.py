@@ -64,7 +64,7 @@ def test_each_race_has_the_class_of_the_axioms(compared: list[Compared]) -> None
     assert not wrong, described(wrong)
 
 
-@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("places", PLACES, ids="{} of threads".format)  # "gpu" alone is a mark of tests that need one
 def test_threads_run_in_both_orders(emulator: EmulatorLibrary, places: str) -> None:
     """Otherwise races that one order shows alone would be missed for want of it."""
     threads = "r0 = exch.relaxed.sys x 1", "r0 = exch.relaxed.sys x 2"
