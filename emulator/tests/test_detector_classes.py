@@ -218,10 +218,20 @@ def test_a_flag_without_the_order_that_ptx_asks_for_is_weak(
         f"{TWO_RANKS}1 0 0 st.volatile.u64 0x204000 :3\n1 0 0 st.u32 0x202000 :1\n2 0 0 ld.volatile.u64 0x204000 :4\n"
         "2 0 0 ld.u32 0x202000 :6\n",
         passed_on("", "st.volatile.u64", "ld.volatile.u64").replace("2 0 0 ld.volatile", "2 0 1 ld.volatile"),
+        passed_on("", "st.u64", "ld.volatile.data.u64"),
+        f"{TWO_RANKS}1 0 0 st.u32 0x202000 :1\n2 0 0 ld.volatile.data.u32 0x202000 :6\n",
         f"{TWO_RANKS}1 0 0 atom.relaxed.gpu.u32 0x102000 :1\n1 1 0 ld.u32 0x102000 :6\n",
         f"{TWO_RANKS}1 0 0 atom.relaxed.gpu.u32 0x102000 :1\n1 1 0 st.u32 0x102000 :6\n",
     ],
-    ids=["no flag", "flag before the data", "flag of another thread", "plain load of a sum", "plain reset of a sum"],
+    ids=[
+        "no flag",
+        "flag before the data",
+        "flag of another thread",
+        "load that decides no branch",
+        "volatile load of the data",
+        "plain load of a sum",
+        "plain reset of a sum",
+    ],
 )
 def test_where_no_flag_leads_it_is_unsynchronised(detector: DetectorLibrary, trace: str) -> None:
     found = classes(detector, trace)

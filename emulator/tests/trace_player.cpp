@@ -8,7 +8,7 @@
 //   copy RANK STREAM TO FROM BYTES [WHAT]    record|await RANK STREAM EVENT GENERATION    sync RANK STREAM
 //   LAUNCH BLOCK THREADS OPCODE ARGUMENTS :LINE                     THREADS: 3, 0-31, or *
 //
-// cp.async.bulk.load.late takes effect at its `complete`. Addresses of accesses may have a step for each thread: 0x1000+4.
+// ld.volatile.data and the like decide no branch. cp.async.bulk.load.late takes effect at its `complete`. Addresses of accesses may have a step for each thread: 0x1000+4.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -267,6 +267,7 @@ void Player::warp_event(Warp warp, const string& opcode, std::istringstream& in,
     access.wrote = has(opcode, "failed") || has(opcode, "same") ? 0 : warp.lanes;
     access.addresses = addresses;
     access.aligned = base % access.bytes == 0;
+    access.decides = !has(opcode, "data");
     observer.access(access);
   } else if (is("fence.proxy")) {
     observer.proxy_fence(warp, has(opcode, "global") ? ProxyFence::kAsyncGlobal

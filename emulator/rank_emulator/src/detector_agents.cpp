@@ -108,6 +108,7 @@ uint32_t Sites::of(const Access& access) {
   like.space = access.space;
   like.proxy = access.proxy;
   like.element_bytes = access.element_bytes;
+  like.decides = access.decides;
   const uint64_t hash = (reinterpret_cast<uintptr_t>(access.warp.line) * 0x9e3779b97f4a7c15u) ^
                         (uint64_t(access.operation) | uint64_t(access.order) << 4 | uint64_t(access.scope) << 8 |
                          uint64_t(access.space) << 12 | uint64_t(access.proxy) << 16 |
@@ -151,7 +152,7 @@ uint32_t Sites::find(uint64_t hash, const Site& like, const char* what) {
     const Site& site = sites_[at->second];
     if (site.line == like.line && site.operation == like.operation && site.order == like.order &&
         site.scope == like.scope && site.proxy == like.proxy && site.space == like.space &&
-        site.element_bytes == like.element_bytes && std::strcmp(site.what.c_str(), what) == 0) {
+        site.element_bytes == like.element_bytes && site.decides == like.decides && std::strcmp(site.what.c_str(), what) == 0) {
       return at->second;
     }
   }

@@ -150,6 +150,7 @@ struct Site {
   bool is_strong;         // of PTX's model: volatile, relaxed and stronger, and atomics
   bool is_non_coherent;   // ld.global.nc
   bool is_arrival, is_departure;
+  bool decides;           // of loads: whether a branch may depend on the value, as on that of a flag
 };
 
 // Gives sites their numbers, from 1.
@@ -188,6 +189,15 @@ inline bool acquires(Order order) {
 }
 inline bool releases(Order order) {
   return order == Order::kRelease || order == Order::kAcquireRelease || order == Order::kSequential;
+}
+
+// A strong load that waits for no value: no flag, but a volatile or relaxed load of what a flag should announce.
+inline bool reads_data(const Site& site) {
+  return site.is_strong && site.operation == Operation::kRead && !site.decides && !acquires(site.order);
+}
+// A plain store, and a strong load that may wait for it.
+inline bool polls(const Site& plain, const Site& strong) {
+  return !plain.is_strong && plain.operation == Operation::kWrite && strong.operation == Operation::kRead && !reads_data(strong);
 }
 
 }  // namespace pkb::emulator::detector

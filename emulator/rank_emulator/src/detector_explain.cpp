@@ -57,9 +57,6 @@ FindingClass Races::class_of(const Finding& finding, const Record& earlier, cons
     // A plain store that a strong load polls, or data behind it. Other plain accesses to what others access by strong ones
     // lose updates, or read what no flag announces.
     case MissingEdge::kWeakFlag: {
-      const auto polls = [](const Site& plain, const Site& strong) {
-        return !plain.is_strong && plain.operation == Operation::kWrite && strong.operation == Operation::kRead;
-      };
       return weak_if(finding.edge_from.present || polls(of_earlier, of_access) || polls(of_access, of_earlier));
     }
     case MissingEdge::kMixedSize:
@@ -86,7 +83,8 @@ void Races::explain(Finding& finding, const Record& earlier, const Accessor& who
     finding.missing = MissingEdge::kProxyFence;
   } else if (explain_by_failed_edge(finding, earlier, who)) {
   } else if (of_earlier.is_strong != of_access.is_strong && kind_of(earlier.who) == AgentKind::kWarp &&
-             kind_of(access.who) == AgentKind::kWarp && !lacks_a_barrier(earlier, access)) {
+             kind_of(access.who) == AgentKind::kWarp && !lacks_a_barrier(earlier, access) &&
+             !reads_data(of_earlier.is_strong ? of_earlier : of_access)) {
     finding.missing = MissingEdge::kWeakFlag;
   } else {
     finding.missing = missing_between(finding, earlier, who, access);

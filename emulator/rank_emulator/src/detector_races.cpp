@@ -69,7 +69,8 @@ void Races::read_cell(Cell& cell, const Accessor& who, const Record& of, uint64_
       follows_own = is_own_store(cell.write, who);
     }
     for (const Record& write : racing_) {
-      const bool is_flag = sites_[access.site].is_strong && !sites_[write.site].is_strong;
+      const Site& load = sites_[access.site];
+      const bool is_flag = load.is_strong && !sites_[write.site].is_strong && !reads_data(load);
       if (is_flag) {
         flags_.observe_plain(write, who, access, address, kernels_.find(write.who), kernels_.find(who.who));
       }

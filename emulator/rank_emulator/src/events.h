@@ -83,6 +83,7 @@ struct Access {
                                 // that changed the bytes (the others stored the value that was there)
   const uint64_t* addresses;    // kLanes of them; those of other lanes have no meaning
   bool aligned;                 // every address is a multiple of `bytes` (of element_bytes for stmatrix and the like)
+  bool decides = true;          // of a load: whether a branch of the thread may depend on the value; else it is data
 };
 
 // A range touched by an asynchronous operation, a copy engine or host code.

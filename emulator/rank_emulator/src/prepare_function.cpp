@@ -214,6 +214,7 @@ class FunctionPreparer {
   void prepare_handler(const Instruction& instruction, Op& op) {
     Detail& detail = code_.details.emplace_back();
     detail.source = &instruction;
+    detail.decides = decides(function_, instruction);
     read_modifiers(instruction, detail);
     read_operands(instruction, detail);
     const auto name = instruction.parts[0];

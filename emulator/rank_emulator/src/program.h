@@ -73,6 +73,7 @@ struct Detail {
   Space space = Space::kGlobal;
   Order order = Order::kWeak;
   Scope scope = Scope::kNone;
+  bool decides = true;              // of loads: whether a branch may depend on the value
   int variant = 0;                  // by handler
   uint64_t number = 0;              // by handler
   Callee calls = Callee::kFunction;  // of call

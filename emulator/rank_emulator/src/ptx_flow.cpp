@@ -30,7 +30,54 @@ bool is_sum_or_product(const Instruction& instruction) {
   return named && instruction.parts.back() == "f64" && instruction.operands.size() > 2;
 }
 
+// Calls f(register) for each register of an operand, and of those in it.
+template <class F>
+void each_register(const Operand& operand, F f) {
+  if (operand.index >= 0 && (operand.kind == Operand::kRegister || operand.kind == Operand::kAddress)) f(operand.index);
+  for (const Operand& element : operand.elements) each_register(element, f);
+}
+
+// Branches, and stores from which the thread itself, its block or a function that it calls may take the value for one.
+bool hands_on(const Instruction& instruction) {
+  const auto name = instruction.parts[0];
+  if (name == "brx" || name == "call") return true;
+  if (name != "st") return false;
+  constexpr std::string_view kSpaces[] = {"local", "param", "param::func", "shared", "shared::cta", "shared::cluster"};
+  return std::any_of(std::begin(kSpaces), std::end(kSpaces), [&](std::string_view space) { return instruction.has(space); });
+}
+
 }  // namespace
+
+void find_deciding_registers(Function& function) {
+  std::vector<bool>& deciding = function.deciding;
+  deciding.assign(function.registers.size(), false);
+  bool grows = false;
+  const auto add = [&](int index) {
+    grows |= !deciding[size_t(index)];
+    deciding[size_t(index)] = true;
+  };
+  do {
+    grows = false;
+    for (auto at = function.code.rbegin(); at != function.code.rend(); ++at) {
+      const auto name = at->parts[0];
+      if (at->guard >= 0 && (name == "bra" || name == "brx" || name == "ret" || name == "exit" || name == "trap" || name == "call")) add(at->guard);
+      bool decides = hands_on(*at);
+      if (!at->operands.empty() && at->operands[0].kind != Operand::kAddress) {
+        each_register(at->operands[0], [&](int index) { decides |= deciding[size_t(index)]; });
+      }
+      if (!decides) continue;
+      if (at->guard >= 0) add(at->guard);
+      for (const Operand& operand : at->operands) each_register(operand, add);
+    }
+  } while (grows);
+}
+
+bool decides(const Function& function, const Instruction& instruction) {
+  bool found = false;
+  if (instruction.operands.empty()) return found;
+  each_register(instruction.operands[0], [&](int index) { found |= function.deciding[size_t(index)]; });
+  return found;
+}
 
 void order_operands(Function& function) {
   std::vector<int> written(function.registers.size(), -1);  // by which instruction; a copy counts as its source

@@ -93,6 +93,7 @@ struct Function {
   std::vector<Instruction> code;
   int max_threads = 0, min_blocks = 0;
   uint32_t cluster[3] = {0, 0, 0};   // .reqnctapercluster; 0: not given
+  std::vector<bool> deciding;        // registers whose value may decide where a thread goes, or goes where nobody follows it
   // Control flow: for each instruction that can diverge (bra, brx) the instruction where its paths meet, -1: at the end.
   std::vector<int> meets;
 };
@@ -117,5 +118,10 @@ void order_operands(Function& function);
 
 // Fills `meets`: immediate post-dominators of branches.
 void find_meeting_points(Function& function);
+
+// Fills `deciding`. What a thread loads into another register is data to it: it waits for no value there.
+void find_deciding_registers(Function& function);
+// Whether the result of an instruction lies in such a register.
+bool decides(const Function& function, const Instruction& instruction);
 
 }  // namespace pkb::emulator

@@ -146,6 +146,7 @@ class Parser {
     read_body(lexer_, module_, function, lines_);
     order_operands(function);
     find_meeting_points(function);
+    find_deciding_registers(function);
     module_.functions[name] = std::move(function);
   }
 

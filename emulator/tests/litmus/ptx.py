@@ -119,6 +119,8 @@ def entry(name: str, program: Program, file: int, first: int = 0) -> str:
             lines.append(_code(each, label, program, number, layout))
         lines += [f"done{number}:", f".loc {file} 1 0"]
         for register in range(MAX_REGISTERS):
+            # A branch depends on each value, so that no load is one of data alone to the detector.
+            lines.append(f"setp.eq.u32 %p5, %r{register}, 0xffffffff; @%p5 bra end;")
             offset = layout.results + 4 * (number * MAX_REGISTERS + register)
             lines.append(f"st.global.u32 [%rd0+{offset}], %r{register};")
         lines.append("bra end;")

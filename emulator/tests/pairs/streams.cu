@@ -13,6 +13,13 @@ __global__ void pull(Rank r, bool begins, bool ends, unsigned epoch) {
   if (ends) meet(r, epoch, 1);
 }
 
+__global__ void pull_volatile(Rank r, bool begins) {
+  if (begins) meet(r, 1, 0);
+  const volatile unsigned* const theirs = r.data(1 - r.rank);
+  r.out()[threadIdx.x] = r.data()[threadIdx.x] + theirs[threadIdx.x];
+  meet(r, 1, 1);
+}
+
 // Puts a word of each thread into a slot of the peer, meets it, and takes what it has put.
 __global__ void exchange(Rank r, unsigned epoch, int slot, bool starts) {
   if (starts) meet(r, epoch, 0);
@@ -40,6 +47,13 @@ struct Side {  // a second stream
 PAIR_OF_HOST(barrier_at_the_beginning) {
   fill<<<1, 32, 0, stream>>>(r.data(), r.rank);
   pull<<<1, 32, 0, stream>>>(r, right, true, 1);
+}
+
+// Volatile loads of a peer's data are no flags: they need the barrier, too.
+// wrong: unsynchronised: no flag or barrier leads from
+PAIR_OF_HOST(data_by_volatile_loads) {
+  fill<<<1, 32, 0, stream>>>(r.data(), r.rank);
+  pull_volatile<<<1, 32, 0, stream>>>(r, right);
 }
 
 // The next work of a stream overwrites an argument: the call ends when the peer has read it.
