@@ -89,7 +89,7 @@ bool Agents::in_past(const Past& past, Key own_warp, uint32_t own_block, bool in
   return covers(past.base.get(), record);
 }
 
-bool Agents::ordered(const Accessor& to, const Record& record, bool record_is_generic) const {
+bool Agents::ordered_by_clocks(const Accessor& to, const Record& record, bool record_is_generic) const {
   const bool is_own = record.who == to.own_warp && record.time <= to.own_time && (record.lanes & ~to.own_lanes) == 0 &&
                       (record.lanes & (record.lanes - 1)) == 0 && (to.own_lanes & (to.own_lanes - 1)) == 0;
   const bool is_same_operation = kind_of(to.who) != AgentKind::kWarp && record.who == to.who &&
@@ -161,6 +161,7 @@ uint32_t Sites::find(uint64_t hash, const Site& like, const char* what) {
   site.is_strong = site.order != Order::kWeak;
   site.is_non_coherent = site.operation == Operation::kRead && site.what.find(".nc") != std::string::npos;
   sites_.push_back(site);
+  is_strong_.push_back(site.is_strong);
   numbers_.emplace(hash, uint32_t(sites_.size() - 1));
   return uint32_t(sites_.size() - 1);
 }

@@ -51,6 +51,8 @@ struct Accessor {
   uint32_t own_lanes = 0;
   Time own_time = 0;
   uint32_t block = 0;        // its own, as an index of Agents
+  Key first_warp = 0;        // of its block; no warps: not given
+  uint32_t warps = 0;
   bool in_block = false;
   int rank = 0;
   bool needs_proxy = false;  // accesses by the async proxy
@@ -116,9 +118,20 @@ class Agents : public AgentTree {
   bool covers(const Clock* clock, const Record& record) const;
   bool in_past(const Past& past, Key own_warp, uint32_t own_block, bool in_block, const Record& record) const;
   // Whether a record happens before an accessor's next access.
-  bool ordered(const Accessor& to, const Record& record, bool record_is_generic) const;
+  bool ordered(const Accessor& to, const Record& record, bool record_is_generic) const {
+    return follows_in_block(to, record) || ordered_by_clocks(to, record, record_is_generic);
+  }
+  // Whether it does so as an access of the same lane, or of the block before a barrier: most do.
+  static bool follows_in_block(const Accessor& to, const Record& record) {
+    if (record.who - to.first_warp >= to.warps || to.needs_proxy) return false;
+    if (record.time <= to.past->block_time) return true;
+    if (record.who != to.own_warp) return false;
+    return record.time <= to.past->warp_time ||
+           (record.time <= to.own_time && record.lanes == to.own_lanes && (record.lanes & (record.lanes - 1)) == 0);
+  }
 
  private:
+  bool ordered_by_clocks(const Accessor& to, const Record& record, bool record_is_generic) const;
   // The latest time that a clock has for an agent or what is above it; remembered, since neighbours are asked for alike.
   Time time_above(const Clock& clock, Key who) const;
 
@@ -156,12 +169,13 @@ struct Site {
 // Gives sites their numbers, from 1.
 class Sites {
  public:
-  Sites() : sites_(1) {}
+  Sites() : sites_(1), is_strong_(1) {}
 
   uint32_t of(const Access& access);
   uint32_t of(const RangeAccess& access);
   uint32_t of(const Site& site);
   const Site& operator[](uint32_t number) const { return sites_[number]; }
+  bool is_strong(uint32_t number) const { return is_strong_[number]; }
 
  private:
   uint32_t find(uint64_t hash, const Site& like, const char* what);
@@ -176,6 +190,7 @@ class Sites {
   };
 
   std::vector<Site> sites_;
+  std::vector<uint8_t> is_strong_;  // of each site; shadow memory asks for it at each access
   LastRange last_range_;  // matrix products read tile by tile
   std::unordered_multimap<uint64_t, uint32_t> numbers_;
 };

@@ -218,6 +218,9 @@ Accessor Kernels::lane_accessor(const WarpState& warp, uint32_t lanes) const {
   accessor.time = warp.epoch;
   accessor.own_time = kAlways;
   accessor.block = agents_.block_index_of(warp.key);
+  const BlockInfo& block = agents_.block(accessor.block);
+  accessor.first_warp = key_of(AgentKind::kWarp, block.first_warp);
+  accessor.warps = (block.threads + 31) / 32;
   accessor.in_block = true;
   accessor.rank = agents_.rank_of(warp.key);
   return accessor;

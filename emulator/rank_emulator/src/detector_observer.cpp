@@ -76,6 +76,7 @@ void Detector::access(const Access& access) {
   }
   // Lanes side by side that touch the same bytes are taken together.
   const bool is_one_by_one = access.operation != Operation::kRead;
+  const bool is_written = races_are_looked_for_ && all_written(access);
   for (uint32_t rest = access.warp.lanes; rest;) {
     const uint64_t address = access.addresses[__builtin_ctz(rest)];
     uint32_t group = rest & -rest;
@@ -84,12 +85,24 @@ void Detector::access(const Access& access) {
       group |= rest & -rest;
       rest &= rest - 1;
     }
-    lanes_access(access, warp, group, address, site);
+    lanes_access(access, warp, group, address, site, is_written);
   }
   if (races_are_looked_for_ && access.operation != Operation::kRead && sites_[site].is_strong) store_flags(access, warp, site);
 }
 
-void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lanes, uint64_t address, uint32_t number) {
+// Whether somebody has written all from the first to the last byte: then no lane needs a look.
+bool Detector::all_written(const Access& access) {
+  uint64_t low = ~0ull, high = 0;
+  for (uint32_t rest = access.warp.lanes; rest; rest &= rest - 1) {
+    const uint64_t address = access.addresses[__builtin_ctz(rest)];
+    low = std::min(low, address);
+    high = std::max(high, address + access.bytes);
+  }
+  return high - low <= Shadow::kPageBytes && shadow_.first_unwritten(low, high - low) == high;
+}
+
+void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lanes, uint64_t address, uint32_t number,
+                            bool is_written) {
   if (access.operation == Operation::kAtomic && !(access.wrote & lanes)) {  // a compare-and-swap that has failed
     Access load = access;
     load.operation = Operation::kRead;
@@ -105,7 +118,7 @@ void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lane
     }
   }
   if (!races_are_looked_for_) return;
-  if (reads) check_written(address, access.bytes, record);
+  if (reads && !is_written) check_written(address, access.bytes, record);
   Accessor who = kernels_.lane_accessor(warp, lanes);
   const Site& site = sites_[number];
   who.non_coherent = site.is_non_coherent;
@@ -122,7 +135,7 @@ void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lane
   } else {
     races_.read(who, number, address, access.bytes);
   }
-  if (writes) shadow_.mark_written(address, access.bytes);
+  if (writes && !is_written) shadow_.mark_written(address, access.bytes);
   if (reads && site.is_strong) {
     for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) flags_.load(warp, lanes, address + at, site, number);
   }

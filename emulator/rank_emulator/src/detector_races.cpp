@@ -49,7 +49,9 @@ void Races::read_cell(Cell& cell, const Accessor& who, const Record& of, uint64_
       !last.precedes_write) {  // a poll that comes after the write may observe it
     return;
   }
-  if (cell.write.present()) {
+  if (cell.write.present() && !cell.write.has_equals && !who.non_coherent && Agents::follows_in_block(who, cell.write)) {
+    access.follows_own = 1;
+  } else if (cell.write.present()) {
     racing_.clear();
     bool follows_own = false;
     uint32_t without_own = who.own_lanes;  // lanes that have made none of the stores themselves
@@ -103,7 +105,7 @@ void Races::write_same_cell(Cell& cell, const Accessor& who, const Record& acces
   if (last.has_equals) equal_stores_.for_each(address, bytes, visit);
   if (last.present()) {
     visit(last);
-    if (sites_[last.site].is_strong) flags_.forget(address, bytes);
+    if (sites_.is_strong(last.site)) flags_.forget(address, bytes);
   }
   constexpr size_t kMost = 64;
   if (equals_.size() > kMost) equals_.erase(equals_.begin());
@@ -137,7 +139,7 @@ void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, ui
       !cell.read.present() && !last.has_equals) {
     return;
   }
-  const bool is_strong = sites_[access.site].is_strong;
+  const bool is_strong = sites_.is_strong(access.site);
   if (last.present()) {
     if (races(cell, last, false, who, access)) {
       // An atomic that observes a plain store: a lock that it takes, where it exchanges; else an update that may be lost,
@@ -153,7 +155,7 @@ void Races::write_cell(Cell& cell, const Accessor& who, const Record& access, ui
         if (races(cell, earlier, false, who, access)) found(earlier, who, access, address, bytes);
       });
     }
-    if (!is_strong && sites_[last.site].is_strong) flags_.forget(address, bytes);
+    if (!is_strong && sites_.is_strong(last.site)) flags_.forget(address, bytes);
   }
   // Polls that are not ordered with a strong store stay: a plain store that follows may race with them.
   if (cell.read.site == kManyReads) {
@@ -189,6 +191,11 @@ void Races::reduce_cell(Cell& cell, const Accessor& who, const Record& access, u
 
 void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
   if (!cell.read.present()) {
+    cell.read = access;
+    return;
+  }
+  if (cell.read.site != kManyReads && !sites_.is_strong(cell.read.site) && !sites_.is_strong(access.site) &&
+      Agents::follows_in_block(who, cell.read)) {
     cell.read = access;
     return;
   }
@@ -252,6 +259,7 @@ void Races::note_read(Cell& cell, const Accessor& who, const Record& access) {
 }
 
 bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read, const Accessor& who, const Record& access) {
+  if (!who.non_coherent && Agents::follows_in_block(who, earlier)) return false;
   const Site& site = sites_[earlier.site];
   // Reads count as well: a bulk copy may overwrite what a load that comes before it has not read yet, unless a proxy fence
   // stands between them (PTX ISA 8.7.1, "Proxies").
