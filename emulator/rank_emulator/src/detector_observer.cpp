@@ -77,6 +77,9 @@ void Detector::access(const Access& access) {
   // Lanes side by side that touch the same bytes are taken together.
   const bool is_one_by_one = access.operation != Operation::kRead;
   const bool is_written = races_are_looked_for_ && all_written(access);
+  const bool is_strong = sites_.is_strong(site);
+  Accessor who = accessor_of(access, warp, access.warp.lanes, site);
+  const bool is_common = !is_strong && warp.past.is_uniform() && (!who.needs_proxy || warp.fences.is_uniform());
   for (uint32_t rest = access.warp.lanes; rest;) {
     const uint64_t address = access.addresses[__builtin_ctz(rest)];
     uint32_t group = rest & -rest;
@@ -85,9 +88,14 @@ void Detector::access(const Access& access) {
       group |= rest & -rest;
       rest &= rest - 1;
     }
-    lanes_access(access, warp, group, address, site, is_written);
+    if (is_common) {
+      who.lanes = who.own_lanes = group;
+    } else {  // a strong load changes what the lanes after it know
+      who = accessor_of(access, warp, group, site);
+    }
+    lanes_access(access, warp, who, address, site, is_written);
   }
-  if (races_are_looked_for_ && access.operation != Operation::kRead && sites_[site].is_strong) store_flags(access, warp, site);
+  if (races_are_looked_for_ && access.operation != Operation::kRead && is_strong) store_flags(access, warp, site);
 }
 
 // Whether somebody has written all from the first to the last byte: then no lane needs a look.
@@ -101,8 +109,19 @@ bool Detector::all_written(const Access& access) {
   return high - low <= Shadow::kPageBytes && shadow_.first_unwritten(low, high - low) == high;
 }
 
-void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lanes, uint64_t address, uint32_t number,
+Accessor Detector::accessor_of(const Access& access, const WarpState& warp, uint32_t lanes, uint32_t site) const {
+  Accessor who = kernels_.lane_accessor(warp, lanes);
+  who.non_coherent = sites_[site].is_non_coherent;
+  if (access.proxy != Proxy::kAsync) return who;
+  who.needs_proxy = true;
+  const Fences& fences = warp.fences.at(__builtin_ctz(lanes));
+  who.proxied = (access.space == Space::kShared ? fences.proxied_shared : fences.proxied_global).get();
+  return who;
+}
+
+void Detector::lanes_access(const Access& access, WarpState& warp, const Accessor& who, uint64_t address, uint32_t number,
                             bool is_written) {
+  const uint32_t lanes = who.lanes;
   if (access.operation == Operation::kAtomic && !(access.wrote & lanes)) {  // a compare-and-swap that has failed
     Access load = access;
     load.operation = Operation::kRead;
@@ -119,15 +138,8 @@ void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lane
   }
   if (!races_are_looked_for_) return;
   if (reads && !is_written) check_written(address, access.bytes, record);
-  Accessor who = kernels_.lane_accessor(warp, lanes);
-  const Site& site = sites_[number];
-  who.non_coherent = site.is_non_coherent;
-  if (access.proxy == Proxy::kAsync) {
-    who.needs_proxy = true;
-    const Fences& fences = warp.fences.at(__builtin_ctz(lanes));
-    who.proxied = (access.space == Space::kShared ? fences.proxied_shared : fences.proxied_global).get();
-  }
-  const bool is_same = access.operation == Operation::kWrite && !site.is_strong && !(access.wrote & lanes);
+  const bool is_strong = sites_.is_strong(number);
+  const bool is_same = access.operation == Operation::kWrite && !is_strong && !(access.wrote & lanes);
   if (is_same) {
     races_.write_same(who, number, address, access.bytes);
   } else if (writes) {
@@ -136,8 +148,10 @@ void Detector::lanes_access(const Access& access, WarpState& warp, uint32_t lane
     races_.read(who, number, address, access.bytes);
   }
   if (writes && !is_written) shadow_.mark_written(address, access.bytes);
-  if (reads && site.is_strong) {
-    for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) flags_.load(warp, lanes, address + at, site, number);
+  if (reads && is_strong) {
+    for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) {
+      flags_.load(warp, lanes, address + at, sites_[number], number);
+    }
   }
 }
 

@@ -99,23 +99,37 @@ Step load_parameter(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
+template <class E>
+uint32_t changed_lanes(const char* from, int stride, const uint64_t (&addresses)[kLanes], const uint64_t (&places)[kLanes], uint32_t lanes, uint32_t offset) {
+  uint32_t changed = 0;
+  int before = -1;
+  each_lane(lanes, [&](int lane) {
+    const bool follows = before >= 0 && addresses[before] == addresses[lane];
+    E value, there;
+    std::memcpy(&value, from + lane * stride, sizeof(E));
+    std::memcpy(&there, follows ? from + before * stride : reinterpret_cast<const char*>(places[lane]) + offset, sizeof(E));
+    changed |= uint32_t(value != there) << lane;
+    before = lane;
+  });
+  return changed;
+}
+
 // Lanes whose bytes a store changes: the others store what is there, or what the lane before them stores to the same place.
 // `places`: where what is there can be read.
 uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&addresses)[kLanes], const uint64_t (&places)[kLanes], uint32_t lanes) {
   if (detail.element_bytes > 8) return lanes;
   uint32_t changed = 0;
-  int before = -1;
-  each_lane(lanes, [&](int lane) {
-    const bool follows = before >= 0 && addresses[before] == addresses[lane];
-    for (int e = 0; e < detail.vector; ++e) {
-      const uint64_t value = x.value(detail.values[size_t(e)], lane);
-      const uint64_t earlier = follows ? x.value(detail.values[size_t(e)], before) : 0;
-      const void* const there = follows ? static_cast<const void*>(&earlier)
-                                        : reinterpret_cast<const void*>(places[lane] + uint64_t(e) * detail.element_bytes);
-      if (std::memcmp(&value, there, detail.element_bytes) != 0) changed |= 1u << lane;
+  for (int e = 0; e < detail.vector; ++e) {
+    const Value& value = detail.values[size_t(e)];
+    const char* const from = x.at(value);
+    const uint32_t offset = uint32_t(e) * detail.element_bytes;
+    switch (detail.element_bytes) {
+      case 1: changed |= changed_lanes<uint8_t>(from, value.bytes, addresses, places, lanes, offset); break;
+      case 2: changed |= changed_lanes<uint16_t>(from, value.bytes, addresses, places, lanes, offset); break;
+      case 4: changed |= changed_lanes<uint32_t>(from, value.bytes, addresses, places, lanes, offset); break;
+      default: changed |= changed_lanes<uint64_t>(from, value.bytes, addresses, places, lanes, offset);
     }
-    before = lane;
-  });
+  }
   return changed;
 }
 

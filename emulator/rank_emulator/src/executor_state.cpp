@@ -113,6 +113,15 @@ void Executor::resolve(const Op& op, const Address& address, uint32_t lanes, uin
   raw_addresses(address, lanes, to);
   const Detail& detail = *op.detail;
   if (!detail.generic && detail.space == Space::kShared) {
+    uint64_t highest = 0, bits = 0;
+    each_lane(lanes, [&](int lane) {
+      highest = std::max(highest, to[lane]);
+      bits |= to[lane];
+    });
+    if (highest < 1u << 24 && highest + bytes <= block->shared_bytes && !(bits & (alignment - 1))) {  // the block's own
+      each_lane(lanes, [&](int lane) { to[lane] += reinterpret_cast<uint64_t>(block->shared); });
+      return;
+    }
     each_lane(lanes, [&](int lane) { to[lane] = shared_address(op, to[lane], bytes, alignment); });
     return;
   }

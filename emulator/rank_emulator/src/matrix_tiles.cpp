@@ -17,17 +17,24 @@ void add_product(float* sums, const float* a, const float* b, int columns, int d
 }
 
 void add_rounded_product(uint32_t* sums, const float* a, const float* b, int depth) {
-  for (int row = 0; row < 16; ++row) {
-    float of_row[8];
-    std::memcpy(of_row, sums + row * 8, sizeof of_row);
+  using Floats = float __attribute__((vector_size(32)));
+  using Doubles = double __attribute__((vector_size(64)));
+  constexpr int kRows = 4;  // side by side, since each step of a row waits for the one before
+  for (int first = 0; first < 16; first += kRows) {
+    Floats rows[kRows];
+    std::memcpy(rows, sums + first * 8, sizeof rows);
     for (int k = 0; k < depth; ++k) {
-      const double factor = a[row * depth + k];
-      for (int col = 0; col < 8; ++col) of_row[col] = float(double(of_row[col]) + factor * double(b[k * 8 + col]));
+      Floats right;
+      std::memcpy(&right, b + k * 8, sizeof right);
+      for (int row = 0; row < kRows; ++row) {
+        const Doubles product = __builtin_convertvector(right, Doubles) * double(a[(first + row) * depth + k]);
+        rows[row] = __builtin_convertvector(__builtin_convertvector(rows[row], Doubles) + product, Floats);
+      }
     }
-    for (int col = 0; col < 8; ++col) {
-      const bool is_number = of_row[col] == of_row[col];
-      sums[row * 8 + col] = is_number ? std::bit_cast<uint32_t>(of_row[col]) : 0x7fffffffu;
-    }
+    std::memcpy(sums + first * 8, rows, sizeof rows);
+  }
+  for (int i = 0; i < 16 * 8; ++i) {
+    if ((sums[i] & 0x7fffffffu) > 0x7f800000u) sums[i] = 0x7fffffffu;
   }
 }
 
