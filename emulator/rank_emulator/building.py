@@ -49,8 +49,8 @@ STANDARD_HEADERS = "standard_headers.h"
 def build(folder: Path | str) -> Path:
     """Compiles the emulator for this machine, or finds what an earlier call has compiled.
 
-    It takes about 40 seconds of processor time, shared by all processors. Callers that ask at the same time wait for one
-    compile.
+    It takes about 40 seconds of processor time, shared by all processors. Callers that ask at the same time wait for
+    one compile.
 
     Args:
         folder: Folder of compiled files, made if it is missing.
