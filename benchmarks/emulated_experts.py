@@ -108,8 +108,8 @@ def main() -> None:
         for _ in range(arguments.repeats):
             for checkout, folder in checkouts.items():
                 once = ["--once", f"{compiled}/{checkout}", *names]
-                command = [sys.executable, "-P", "-m", "benchmarks.emulated_experts", *once]
-                path = os.pathsep.join(map(str, (folder, folder / "emulator", ROOT)))
+                command = [sys.executable, "-P", __file__, *once]
+                path = os.pathsep.join(map(str, (folder, folder / "emulator")))
                 done = subprocess.run(
                     command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, check=True
                 )

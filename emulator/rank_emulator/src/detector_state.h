@@ -24,11 +24,16 @@ class PerLane {
   template <class Change>
   void change(uint32_t lanes, uint32_t all_lanes, const Change& change) {
     if (!each_ && (lanes & all_lanes) == all_lanes) return change(common_);
-    if (!each_) {
-      each_ = std::make_unique<std::array<T, kLanes>>();
-      each_->fill(common_);
+    if (each_) {
+      for (; lanes; lanes &= lanes - 1) change((*each_)[size_t(__builtin_ctz(lanes))]);
+      return;
     }
-    for (; lanes; lanes &= lanes - 1) change((*each_)[size_t(__builtin_ctz(lanes))]);
+    T changed = common_;
+    change(changed);
+    if (changed == common_) return;  // as of most polls
+    each_ = std::make_unique<std::array<T, kLanes>>();
+    each_->fill(common_);
+    for (; lanes; lanes &= lanes - 1) (*each_)[size_t(__builtin_ctz(lanes))] = changed;
   }
 
   // Goes back to one value if all lanes have it.

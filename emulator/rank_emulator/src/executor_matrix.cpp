@@ -69,12 +69,6 @@ struct Words {
   uint32_t a[kRows][kMaxWords], b[kColumns][kMaxWords];
 };
 
-uint32_t word_of(const Executor& x, const Value& value, int lane) {
-  uint32_t word;
-  std::memcpy(&word, x.at(value) + value.bytes * lane, 4);
-  return word;
-}
-
 // The elements of 4 or 8 words.
 void to_numbers(float* to, const uint32_t* words, int count, Element type) {
   if (type == Element::kF16 || type == Element::kBF16) {
@@ -110,18 +104,24 @@ Step multiply(Executor& x, const Op& op, uint32_t lanes) {
   const int registers_d = half_sums ? 2 : 4, registers_a = count / 2, registers_b = count / 4;
   const Value* const values = detail.values.data();
   Words words;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    for (int i = 0; i < registers_a; ++i) words.a[lane / 4 + 8 * (i % 2)][i / 2 * 4 + lane % 4] = word_of(x, values[registers_d + i], lane);
-    for (int i = 0; i < registers_b; ++i) words.b[lane / 4][i * 4 + lane % 4] = word_of(x, values[registers_d + registers_a + i], lane);
-  }
+  // Lanes lie in rows of four.
+  const auto read = [&](const Value& value, uint32_t (*rows)[kMaxWords], int first) {
+    const char* const from = x.at(value);
+    for (int lane = 0; lane < kLanes; ++lane) std::memcpy(&rows[lane / 4][first + lane % 4], from + value.bytes * lane, 4);
+  };
+  for (int i = 0; i < registers_a; ++i) read(values[registers_d + i], words.a + 8 * (i % 2), i / 2 * 4);
+  for (int i = 0; i < registers_b; ++i) read(values[registers_d + registers_a + i], words.b, i * 4);
   alignas(64) uint32_t sums[kRows][kColumns];
-  const auto each_sum = [&](auto visit) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      for (int i = 0; i < registers_d; ++i) visit(i, lane, &sums[lane / 4 + 8 * (half_sums ? i : i / 2)][2 * (lane % 4) + (half_sums ? 0 : i % 2)]);
+  const auto each_sum = [&](const Value* of_sums, auto visit) {
+    for (int i = 0; i < registers_d; ++i) {
+      char* const at = const_cast<char*>(x.at(of_sums[i]));
+      const int bytes = of_sums[i].bytes, row = 8 * (half_sums ? i : i / 2), col = half_sums ? 0 : i % 2;
+      for (int lane = 0; lane < kLanes; ++lane) visit(at + bytes * lane, &sums[row + lane / 4][col + 2 * (lane % 4)]);
     }
   };
-  each_sum([&](int i, int lane, uint32_t* sum) {
-    const uint32_t word = word_of(x, values[registers_d + registers_a + registers_b + i], lane);
+  each_sum(values + registers_d + registers_a + registers_b, [&](const char* from, uint32_t* sum) {
+    uint32_t word;
+    std::memcpy(&word, from, 4);
     if (!half_sums) {
       *sum = word;
       return;
@@ -144,12 +144,12 @@ Step multiply(Executor& x, const Op& op, uint32_t lanes) {
       add_rounded_product(sums[0], a, b, depth);
     }
   }
-  each_sum([&](int i, int lane, const uint32_t* sum) {
+  each_sum(values, [&](char* to, const uint32_t* sum) {
     uint32_t word = *sum;
     if (half_sums) {
       word = uint32_t(float_to_half(std::bit_cast<float>(sum[1]))) << 16 | float_to_half(std::bit_cast<float>(sum[0]));
     }
-    x.set(values[i], lane, word);
+    std::memcpy(to, &word, 4);
   });
   return Step::kNext;
 }

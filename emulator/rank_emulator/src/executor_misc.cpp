@@ -28,7 +28,24 @@ Step pack(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
-// mov.b64 {a, b}, d: values: the parts, then the whole.
+// mov.b64 {a, b}, d with registers of the parts' size. A part may lie where the whole does, so each lane is read before it
+// is written.
+template <class Whole, class Part>
+Step unpack_pair(Executor& x, const Op& op, uint32_t lanes) {
+  const Value* const values = op.detail->values.data();
+  char *const low = const_cast<char*>(x.at(values[0])), *const high = const_cast<char*>(x.at(values[1]));
+  const char* const from = x.at(values[2]);
+  each_lane(lanes, [&](int lane) {
+    Whole whole;
+    std::memcpy(&whole, from + lane * int(sizeof(Whole)), sizeof(Whole));
+    const Part parts[2] = {Part(whole), Part(whole >> (8 * sizeof(Part)))};
+    std::memcpy(low + lane * int(sizeof(Part)), &parts[0], sizeof(Part));
+    std::memcpy(high + lane * int(sizeof(Part)), &parts[1], sizeof(Part));
+  });
+  return Step::kNext;
+}
+
+// The same of any: values: the parts, then the whole.
 Step unpack(Executor& x, const Op& op, uint32_t lanes) {
   const auto& values = op.detail->values;
   const size_t parts = values.size() - 1;
@@ -277,7 +294,14 @@ Handler find_move(const Instruction& instruction, Detail& detail) {
   const auto& operands = instruction.operands;
   if (operands.size() != 2) return nullptr;
   if (operands[1].kind == Operand::kVector) return pack;
-  if (operands[0].kind == Operand::kVector) return unpack;
+  if (operands[0].kind == Operand::kVector) {
+    const auto& values = detail.values;
+    const auto is_pair = [&](int whole) {
+      return values.size() == 3 && detail.element_bytes == whole && values[2].bytes == whole &&
+             std::all_of(values.begin(), values.begin() + 2, [&](const Value& value) { return value.present && value.bytes == whole / 2; });
+    };
+    return is_pair(8) ? unpack_pair<uint64_t, uint32_t> : is_pair(4) ? unpack_pair<uint32_t, uint16_t> : unpack;
+  }
   if (operands[1].kind == Operand::kSpecial) {
     const auto name = operands[1].name;
     const bool time = name == "%globaltimer" || name == "%globaltimer_lo", ticks = name == "%clock" || name == "%clock64";

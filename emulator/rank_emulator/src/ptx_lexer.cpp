@@ -1,11 +1,21 @@
 #include "ptx_lexer.h"
 
+#include <array>
 #include <cctype>
 
 namespace pkb::emulator {
 namespace {
 
-bool in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%' || c == '.'; }
+constexpr auto kInWord = [] {
+  std::array<bool, 256> table{};
+  for (int c = 0; c < 256; ++c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    table[size_t(c)] = letter || c == '_' || c == '$' || c == '%' || c == '.';
+  }
+  return table;
+}();
+
+bool in_word(char c) { return kInWord[static_cast<unsigned char>(c)]; }
 
 }  // namespace
 

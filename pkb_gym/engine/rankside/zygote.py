@@ -31,6 +31,7 @@ from .confine import MADV_COLLAPSE, die_with_parent
 from .remove_tree import remove_tree
 
 RANK_MODULES = (".candidate", ".native", ".python", ".gloo_compat", ".cuda_heap")
+EMULATED = ".emulated"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 JOINING_S, JOINED_TOGETHER = 0.5, 16 << 20
 """How long to look for huge pages, and the bytes after which to look at the clock, many such pages: where memory is in
@@ -136,6 +137,8 @@ def _join_pages() -> None:
 
 def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
     try:
+        if request.entry == EMULATED:  # as `RANK_MODULES`, when it is first asked for: rank_emulator may be missing
+            importlib.import_module(EMULATED, __package__)
         pid = namespaces.fork_into_new_pid_namespace() if request.isolate else os.fork()
     except Exception as error:  # reported at the boundary: the evaluator decides what it means
         control.send(ForkFailed(f"{type(error).__name__}: {error}"))
