@@ -44,7 +44,13 @@ folder=/dev/shm
 heap=$(mktemp "$folder/pkb-heap-XXXXXX") || exit 3
 # Reports of several lines, of ranks side by side, would be mixed: they are shown rank by rank in the end.
 show() { for log in "$heap".rank*; do [ -e "$log" ] && echo "rank ${log##*.rank}:" && cat "$log"; done; }
-trap 'kill $(jobs -p) 2> /dev/null; show; rm -f "$heap"*' EXIT
+# A signal between fork and exec is lost in a shell that has traps: what outlives it is killed.
+end_ranks() {
+  kill $(jobs -p)
+  for _ in 1 2 3 4 5 6 7 8 9 10; do [ -z "$(jobs -pr)" ] || sleep 0.05; done
+  kill -KILL $(jobs -pr)
+} 2> /dev/null
+trap 'end_ranks; show; rm -f "$heap"*' EXIT
 trap 'exit 130' INT TERM
 export ASAN_OPTIONS="detect_leaks=0:abort_on_error=0:exitcode=86:${ASAN_OPTIONS-}"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=0:${UBSAN_OPTIONS-}"

@@ -69,12 +69,13 @@ def test_the_harness_comes_with_its_headers():
     assert included == files.keys() - {"harness.cpp"} and included
 
 
+@pytest.mark.parametrize("on_signal", ["", "trap '' TERM\n"], ids=["ends-on-SIGTERM", "ignores-SIGTERM"])
 def test_compute_sanitizer_runs_every_rank_and_the_first_finding_ends_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_signal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """With a stand-in for the tool that finds something on rank 1, while rank 0 waits for it."""
     tool = tmp_path / "compute-sanitizer"
-    tool.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *" 1") exit 86 ;; *) exec sleep 60 ;; esac\n')
+    tool.write_text(f'#!/bin/sh\n{on_signal}echo "$@"\ncase "$*" in *" 1") exit 86 ;; *) exec sleep 60 ;; esac\n')
     tool.chmod(0o755)
     (tmp_path / "run.sh").write_text(run_script(2, SANITIZERS["cuda"], grace_s=0))
     (tmp_path / "harness-release").touch()
