@@ -63,6 +63,7 @@ class AgentComparison(Record):
 METRICS: dict[str, Callable[[AgentResults, TimedBaseline], Floats]] = {
     "pass@1": lambda results, _: _first(pass_at_every_k_of(results)),
     "fast_1": lambda results, baseline: _first(fast_at_every_k(results, FASTER, baseline)),
+    "fast_1 by lower end": lambda results, baseline: _first(fast_at_every_k(results, FASTER, baseline, "low")),
     "area under fast_p": area_under_fast_p,
     "log speedup of right kernels": mean_log_speedup,
 }

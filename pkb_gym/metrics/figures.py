@@ -40,7 +40,9 @@ class SpeedFigures(Record):
 
     baseline: TimedBaseline
     fast_1_at: tuple[AtK, ...]
-    """fast_1@k for every k."""
+    """fast_1@k for every k, by the measured speedup."""
+    fast_1_low_at: tuple[AtK, ...] | None = None
+    """fast_1@k by the lower end of the speedup's 95 % interval; None in an entry that was made without it."""
     curve: FastPCurve | None
     """fast_p over p, with k = 1."""
     area: Estimate | None
@@ -131,6 +133,7 @@ def _speed(results: AgentResults, baseline: TimedBaseline, fast_1: Floats) -> Sp
     return SpeedFigures(
         baseline=baseline,
         fast_1_at=_at_k(fast_1),
+        fast_1_low_at=_at_k(fast_at_every_k(results, FASTER, baseline, "low")),
         curve=fast_p_curve(results, baseline=baseline),
         area=_estimate(area_under_fast_p(results, baseline)),
         log_speedup=_estimate(mean_log_speedup(results, baseline)),

@@ -7,11 +7,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.rewards.baseline import speedup_over
+from pkb_gym.rewards.baseline import Estimate, speedup_over
 from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 TimedBaseline: TypeAlias = Literal["eager", "captured"]
 """The baseline as it is, or as CUDA graphs; where it was not captured, the eager one by both names."""
+
+SpeedupEstimate: TypeAlias = Estimate
+"""The measured speedup, `point`, or the lower end of its 95 % interval, `low`."""
 
 
 class AttemptOutcome(NamedTuple):
@@ -23,7 +26,9 @@ class AttemptOutcome(NamedTuple):
         is_evaluation: Whether something was submitted.
         is_right: Whether every check passed and nothing failed afterwards.
         speedup: Measured speedup of a right and timed kernel over the eager baseline.
+        speedup_low: Lower end of the 95 % interval of `speedup`.
         captured_speedup: Measured speedup over the captured baseline.
+        captured_speedup_low: Lower end of the 95 % interval of `captured_speedup`.
         was_captured: Whether the baseline was timed as CUDA graphs.
         utilisation: Ceiling of the roofline over the time of a right kernel.
         mechanisms: Mechanisms by which a right kernel moved data; None where it was not profiled.
@@ -36,7 +41,9 @@ class AttemptOutcome(NamedTuple):
     is_evaluation: bool
     is_right: bool
     speedup: float | None
+    speedup_low: float | None
     captured_speedup: float | None
+    captured_speedup_low: float | None
     was_captured: bool
     utilisation: float | None
     mechanisms: tuple[str, ...] | None
@@ -63,7 +70,9 @@ def outcome_of(attempt: Attempt) -> AttemptOutcome:
         submitted,
         right,
         None if timing is None else timing.speedup,
+        None if timing is None else timing.speedup_low,
         None if timing is None else speedup_over(timing, "captured", "point"),
+        None if timing is None else speedup_over(timing, "captured", "low"),
         timing is not None and timing.baseline_graph_us is not None,
         None if roofline is None else roofline.candidate_utilisation,
         None if profile is None else profile.mechanisms,

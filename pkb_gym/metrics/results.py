@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.metrics.estimates import Floats
-from pkb_gym.metrics.outcomes import AttemptOutcome, Task, TimedBaseline, outcome_of, task_of
+from pkb_gym.metrics.outcomes import AttemptOutcome, SpeedupEstimate, Task, TimedBaseline, outcome_of, task_of
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -39,7 +39,9 @@ class Turns:
     is_evaluation: Bools
     is_right: Bools
     speedup: Floats
+    speedup_low: Floats
     captured_speedup: Floats
+    captured_speedup_low: Floats
     utilisation: Floats
     prompt_tokens: Floats
     completion_tokens: Floats
@@ -67,7 +69,9 @@ class Episodes:
         is_judged: Whether every turn could be judged.
         is_right: Whether a turn was right.
         speedup: Best speedup of the right turns over the eager baseline; NaN without a timed one.
+        speedup_low: Best lower end of such a speedup's interval.
         captured_speedup: Best speedup over the captured baseline; NaN without one.
+        captured_speedup_low: Best lower end of such a speedup's interval.
         utilisation: Best utilisation of the right turns.
     """
 
@@ -76,15 +80,19 @@ class Episodes:
     is_judged: Bools
     is_right: Bools
     speedup: Floats
+    speedup_low: Floats
     captured_speedup: Floats
+    captured_speedup_low: Floats
     utilisation: Floats
 
     def __len__(self) -> int:
         return len(self.problem)
 
-    def best_speedup(self, baseline: TimedBaseline) -> Floats:
-        """Best speedup over that baseline."""
-        return self.speedup if baseline == "eager" else self.captured_speedup
+    def best_speedup(self, baseline: TimedBaseline, estimate: SpeedupEstimate = "point") -> Floats:
+        """Best speedup over that baseline, or best lower end."""
+        if baseline == "eager":
+            return self.speedup if estimate == "point" else self.speedup_low
+        return self.captured_speedup if estimate == "point" else self.captured_speedup_low
 
     def of(self, rows: Bools) -> Episodes:
         """The episodes of some rows."""
@@ -219,7 +227,9 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, AttemptOutcome]) -> 
         is_evaluation=flags("is_evaluation"),
         is_right=flags("is_right"),
         speedup=numbers("speedup"),
+        speedup_low=numbers("speedup_low"),
         captured_speedup=numbers("captured_speedup"),
+        captured_speedup_low=numbers("captured_speedup_low"),
         utilisation=numbers("utilisation"),
         prompt_tokens=numbers("prompt_tokens"),
         completion_tokens=numbers("completion_tokens"),
@@ -234,7 +244,9 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, AttemptOutcome]) -> 
         is_judged=np.logical_and.reduceat(turns.is_judged, starts),
         is_right=np.logical_or.reduceat(turns.is_right, starts),
         speedup=np.fmax.reduceat(turns.speedup, starts),
+        speedup_low=np.fmax.reduceat(turns.speedup_low, starts),
         captured_speedup=np.fmax.reduceat(turns.captured_speedup, starts),
+        captured_speedup_low=np.fmax.reduceat(turns.captured_speedup_low, starts),
         utilisation=np.fmax.reduceat(turns.utilisation, starts),
     )
     return turns, episodes

@@ -13,12 +13,14 @@ from pkb_gym.metrics.fast_p import (
     P_HIGH,
     P_LOW,
     area_under_fast_p,
+    fast_at_every_k,
     fast_p,
     fast_p_curve,
     log_area,
     mean_log_speedup,
     roofline_utilisation,
 )
+from pkb_gym.metrics.figures import agent_figures
 from pkb_gym.metrics.results import results_by_agent
 from tests.metrics.attempts import attempt
 
@@ -104,3 +106,15 @@ def test_wrong_arguments_are_refused():
 def test_nothing_has_no_curve():
     (results,) = results_by_agent([attempt(failure="infrastructure")])
     assert fast_p(results, 1.0) is None and fast_p_curve(results) is None
+
+
+def test_by_lower_end_noise_counts_for_nothing():
+    """Three samples as fast as the baseline: two were measured above 1, and the interval of one lies above it."""
+    (results,) = results_by_agent(
+        attempt("AllReduce", sample=sample, speedup=speedup, low=low, captured_us=60.0)
+        for sample, (speedup, low) in enumerate([(1.05, 0.97), (0.98, 0.9), (2.0, 1.8)])
+    )
+    assert fast_at_every_k(results, 1.0, "eager")[0, 0] == pytest.approx(2 / 3)
+    assert fast_at_every_k(results, 1.0, "eager", "low")[0].tolist() == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert fast_at_every_k(results, 1.0, "captured", "low")[0, 0] == pytest.approx(1 / 3)
+    assert agent_figures(results).eager.fast_1_low_at[0].estimate.mean == pytest.approx(1 / 3)
