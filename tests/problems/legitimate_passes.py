@@ -39,7 +39,6 @@ PASSES: Sequence[Pass] = (
         "Errors of single logits average out: the loss moves by 0.02 % in the median of 12 trials, and by 0.04 % where "
         "the softmax is done in float32, more exactly than the baseline does it. Logits must be read to be rounded, "
         "so that nothing is saved.",
-        world_sizes=(2,),
     ),
     Pass(
         ("ImportanceSamplingLoss",),

@@ -22,7 +22,8 @@ from pkb_gym.engine.problem import (
     Trials,
     Value,
 )
-from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rule, wide
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF, CheckContext, outside, rule, wide
+from pkb_gym.engine.problem.sum_rules import DEVIATION
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,9 @@ NEAR = 2.0**-6
 
 FLOAT32_ERROR = 1e-4
 """Of float32 sums over half a million tokens, in whatever order."""
+
+DEVIATIONS = 6.0
+"""Largest error of the loss, in units of the standard deviation that follows from the roundings."""
 
 SEGMENTS = 4
 """Runs of tokens that differ in the experts that they prefer."""
@@ -143,11 +147,16 @@ def clear_choices(make: InputMaker, bias: torch.Tensor) -> torch.Tensor:
 
 
 def padding(make: InputMaker) -> torch.Tensor:
-    """1 for the first tokens of each sequence and 0 for its end; as float32, tokens weigh 0.5, 1 or 2."""
+    """1 for the first tokens of each sequence and 0 for its end; as float32, tokens weigh 0.5, 1 or 2.
+
+    In half of the calls all sequences of all ranks are short: of few tokens, no part has the mean of the whole.
+    """
     import torch
 
     (batch, seq), dtype = make.spec("attention_mask")
-    lengths = make.randint(1, seq + 1, batch, 1)
+    part, log_part = make.shared.rand(2).tolist()
+    longest = seq if part < 0.5 else round(seq**log_part)
+    lengths = make.randint(1, longest + 1, batch, 1)
     mask = (torch.arange(seq, device=make.device) < lengths).to(dtype)
     if dtype == torch.float32:
         mask *= torch.exp2(make.randint(-1, 2, batch, seq).float())
@@ -155,24 +164,41 @@ def padding(make: InputMaker) -> torch.Tensor:
 
 
 def loss_mark(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-    """Marks a loss that is off by more than 5e-3, or with a mask by more than 1.5e-4 + 9e-3 / sqrt(tokens).
+    """Marks a loss that is off by more than six deviations of its roundings, or than all of them together can be.
 
-    Without a mask the baseline rounds the mean probability of each expert to 16 bits, by 2^-8 at most; a kernel need
-    not. With a mask it rounds those of single tokens alone, whose errors average out: n tokens of all ranks leave
-    1.3e-3 / sqrt(n) (standard deviation). A random half of many tokens, which gives the mean within 1 / sqrt(n), must
-    not pass for all of them.
+    The logits' dtype rounds each probability once and, unless the mask is float32, each expert's sum of probabilities
+    and its quotient: E / W sum c P over ranks and experts has for each term two roundings, and for each rank one that
+    n tokens share, which leaves 1 / sqrt(n) of it. No more than three roundings reach a term.
     """
     import torch
 
-    ax, expected = context.ax, wide(context.expected)
-    tolerance = torch.full_like(expected, 5e-3)
+    ax = context.ax
+    unit = UNIT_ROUNDOFF[ax.dtype]
+    sums_are_rounded = not ax.flag("masked") or ax.text("mask_dtype") != "float32"
+    losses, variances = [], []
+    for rank in range(ax.W):
+        terms, tokens = loss_terms(context, rank)
+        losses.append(terms.sum())
+        variances.append(terms.sum() ** 2 / tokens + (2 * terms.square().sum() if sums_are_rounded else 0))
+    loss, deviation = torch.stack(losses).sum(), DEVIATION * torch.stack(variances).sum().sqrt()
+    bound = torch.minimum(DEVIATIONS * deviation, 3 * loss) * (unit * ax.E / ax.W)
+    return outside(wide(got), wide(context.expected), bound + FLOAT32_ERROR * wide(context.expected).abs())
+
+
+def loss_terms(context: CheckContext, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A rank's c P of each expert, (E,), and the number of equal tokens whose errors average out as its tokens' do."""
+    import torch
+
+    ax = context.ax
+    logits = torch.cat([layer for layer in context.tensors("gate_logits", rank) if layer is not None])
+    probabilities = logits.float().softmax(dim=-1)
+    chosen = (probabilities >= probabilities.topk(ax.k, dim=-1).values[:, -1:]).float()
     if ax.flag("masked"):
-        weights = [context.tensor("attention_mask", rank).to(expected.dtype) for rank in range(ax.W)]
-        # Of tokens with unequal weights, as many as average out alike.
-        tokens = ax.L * sum(weight.sum() ** 2 / weight.square().sum() for weight in weights)
-        tolerance = 1.5e-4 + 9e-3 * tokens**-0.5
-    tolerance = (tolerance * DTYPE_SCALE[ax.dtype]).clamp(min=FLOAT32_ERROR)
-    return outside(wide(got), expected, tolerance * expected.abs())
+        weight = context.tensor("attention_mask", rank).flatten().float().repeat(ax.L)
+    else:
+        weight = logits.new_ones(len(logits), dtype=torch.float32)
+    weight = weight / weight.sum()
+    return (weight @ chosen) * (weight @ probabilities), 1 / weight.square().sum()
 
 
 def cost(ax: Axes) -> Cost:
@@ -260,8 +286,7 @@ PROBLEM = Problem(
             dtype="float32",
             check=rule(
                 loss_mark,
-                description="rtol=5e-3, with a mask 1.5e-4 + 9e-3 / sqrt(tokens of all ranks), for bfloat16; at "
-                "least 1e-4",
+                description="rtol=1e-4 and 6 deviations of the roundings of probabilities, of their sums and quotients",
             ),
             about="equal on all ranks",
         ),
