@@ -33,8 +33,8 @@ def solution(
         group: None means all ranks.
 
     Returns:
-        (P,) int64, equal on all ranks: for every positive, rank 0's first, 1 + the number of its negatives that are
-        greater. A positive comes before the negatives that tie with it; NaN counts as the greatest.
+        (P,) int64: for every positive, rank 0's first, 1 + the number of its negatives that are greater. A positive
+        comes before the negatives that tie with it, though ties may be in any order; NaN counts as the greatest.
     """
     positives = gather_rows(local_pos_scores, group).view(-1, 1)
     negatives = gather_rows(local_neg_scores, group)
