@@ -107,7 +107,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `protocol`      | "robust", "published"                                 | "robust"                            |
     | `until`         | last stage: "compile", "check", "time", "profile"     | "profile"; "check" if emulated      |
     | `timeout_s`     | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
-    | `detect_races`  | True, False, "strict": whether each access is checked | True on "emulated"                  |
+    | `race_check`    | "auto", "on", "off", "strict": the race detector      | "auto": "on" where it can be        |
     | `reward`        | a name, "module:function", or a function of Feedback  | "default"                           |
     | `evaluator`     | "local", "ray", a url, a name, or an object           | "local"                             |
     | `render_mode`   | None, "ansi", "rgb_array"                             | None                                |
@@ -135,7 +135,7 @@ class PKBEnv(gym.Env[Observation, str]):
         protocol: Protocol = "robust",
         until: Until | None = None,
         timeout_s: float | None = None,
-        detect_races: bool | Literal["strict"] | None = None,
+        race_check: Literal["auto", "on", "off", "strict"] = "auto",
         reward: str | Reward = "default",
         evaluator: str | Evaluator = "local",
         render_mode: Literal["ansi", "rgb_array"] | None = None,
@@ -159,7 +159,7 @@ class PKBEnv(gym.Env[Observation, str]):
                 "protocol": protocol,
                 "until": until,
                 "timeout_s": timeout_s,
-                "detect_races": detect_races,
+                "race_check": race_check,
             }
         )
         self._reward = find_reward(reward)

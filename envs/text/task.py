@@ -77,7 +77,9 @@ def _then(config: ResolvedConfig) -> str:
     """The stages after the check."""
     if config.device != "emulated":
         return ", then time"
-    return "; nothing is timed" + (", and each access to memory is checked for races" if config.detect_races else "")
+    return "; nothing is timed" + (
+        ", and each access to memory is checked for races" if config.race_check != "off" else ""
+    )
 
 
 def python_signature(source: str) -> str:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.config_request import checked_config
+from pkb_gym.engine.records.config_request import checked_config, choices_of
 
 Number = TypeVar("Number", int, float)
 
@@ -57,10 +57,6 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-RACE_MODES: dict[str, bool | str] = {"on": True, "off": False, "strict": "strict"}
-"""Value of `--race` -> `EvalConfig.detect_races`."""
-
-
 def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     """Adds every option that `evaluation_config` reads."""
     add_machine_options(parser)
@@ -86,9 +82,11 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--race",
-        choices=RACE_MODES,
-        help="on device emulated: whether the race detector runs, which names races by their lines; strict also fails "
-        "order that PTX calls too weak (default: on)",
+        dest="race_check",
+        choices=choices_of("race_check"),
+        default="auto",
+        help="of native CUDA sources: whether the race detector judges, which names races by their lines; strict also "
+        "fails order that PTX calls too weak (default: auto, on where this machine can)",
     )
 
 
@@ -130,8 +128,8 @@ def evaluation_config(args: argparse.Namespace) -> EvalConfig:
     Raises:
         ConfigError: a field takes no such value.
     """
-    of_evaluation = {"timeout_s": args.timeout, "detect_races": None if args.race is None else RACE_MODES[args.race]}
-    return checked_config(_given(args, (*MACHINE_FIELDS, "language", "until", "seed")) | of_evaluation)
+    fields = (*MACHINE_FIELDS, "language", "until", "seed", "race_check")
+    return checked_config(_given(args, fields) | {"timeout_s": args.timeout})
 
 
 MACHINE_FIELDS = ("device", "world_size", "ranks_per_gpu", "size", "dtype", "protocol")

@@ -209,8 +209,8 @@ class LocalEvaluator:
                 zygote,
                 config.world_size,
                 emulator,
-                detect_races=bool(config.detect_races),
-                strict=config.detect_races == "strict",
+                detect_races=config.race_check != "off",
+                strict=config.race_check == "strict",
             )
             ranks.push(gang)
             run = ranks.enter_context(self._new_run(feedback, artifact, key, lambda: gang))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field, StrictBool, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
@@ -20,6 +20,9 @@ HostDevice: TypeAlias = Literal["cpu", "cuda"]
 Language: TypeAlias = Literal["cpp", "cuda", "triton", "python"]
 Protocol: TypeAlias = Literal["robust", "published"]
 Until: TypeAlias = Literal["compile", "check", "time", "profile"]
+RaceCheck: TypeAlias = Literal["on", "off", "strict"]
+"""Whether the emulator's race detector judges native CUDA sources: "on" fails accesses that nothing orders, and warns
+of order that PTX calls too weak; "strict" fails both."""
 Sanitizer: TypeAlias = Literal["address", "undefined", "thread", "memcheck", "racecheck", "synccheck", "initcheck"]
 
 SANITIZERS: dict[Language, tuple[Sanitizer, ...]] = {
@@ -91,15 +94,21 @@ class EvalConfig(Record):
     sanitize: tuple[Sanitizer, ...] = ()
     """Sanitizers that the checked calls are run under first, in the standalone harness: those of g++ for C++ sources,
     tools of compute-sanitizer for CUDA sources. Includes `debug`."""
-    detect_races: StrictBool | Literal["strict"] | None = None
-    """Whether every access to memory is checked for what orders it; by default it is on the device "emulated", and on
-    others it cannot be. "strict" also fails races of class "weak_order", as the letter of PTX's memory model does."""
+    race_check: Literal["auto", "on", "off", "strict"] = "auto"
+    """Whether the race detector judges: each access of the checked calls on the device "emulated", and on "cuda" of an
+    emulated run of native sources beside the other stages. "auto" is "on" there, as far as the machine can, and "off"
+    elsewhere. "strict" also fails races of class "weak_order", as the letter of PTX's memory model does."""
 
     @field_validator("size")
     @classmethod
     def _lists_become_tuples(cls, size: object) -> object:
         """JSON has no tuples; axes have no lists."""
         return frozen_axes(size) if isinstance(size, dict) else size
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_detect_races(cls, fields: object) -> object:
+        return _with_race_check(fields)
 
 
 class ResolvedConfig(Record):
@@ -124,12 +133,17 @@ class ResolvedConfig(Record):
     trace: bool = False
     debug: bool = False
     sanitize: tuple[Sanitizer, ...] = ()
-    detect_races: bool | Literal["strict"] = False
+    race_check: RaceCheck = "off"
 
     @field_validator("size")
     @classmethod
     def _lists_become_tuples(cls, size: object) -> object:
         return frozen_axes(size) if isinstance(size, dict) else size
+
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_detect_races(cls, fields: object) -> object:
+        return _with_race_check(fields)
 
     def as_request(self) -> EvalConfig:
         """The request that names every choice and so resolves to this."""
@@ -151,6 +165,17 @@ class ResolvedConfig(Record):
         return self.size  # type: ignore[return-value]  # values were frozen on the way in
 
 
+def _with_race_check(fields: object) -> object:
+    """Stored records that have `detect_races` (true, false, null or "strict") in place of `race_check`."""
+    if not isinstance(fields, dict) or "detect_races" not in fields or "race_check" in fields:
+        return fields
+    value = fields["detect_races"]
+    for other, word in ((None, "auto"), (True, "on"), (False, "off"), ("strict", "strict")):
+        if type(value) is type(other) and value == other:
+            return {name: each for name, each in fields.items() if name != "detect_races"} | {"race_check": word}
+    return fields
+
+
 def resolve(
     config: EvalConfig,
     problem: Problem,
@@ -159,6 +184,7 @@ def resolve(
     language: Language,
     memory_total_bytes: int,
     gpus: int = 0,
+    no_detector: str = "it was not looked for",
 ) -> ResolvedConfig:
     """Fills in the open choices; the only place where defaults are decided.
 
@@ -169,6 +195,7 @@ def resolve(
         language: Language of the source, used where the configuration has "auto".
         memory_total_bytes: Main memory of this machine, in bytes.
         gpus: GPUs of this machine; none where "cuda" sources are only compiled.
+        no_detector: Why the race detector cannot run beside the GPUs of this machine; empty where it can.
 
     Raises:
         ConfigError: the configuration cannot be met on this machine.
@@ -182,6 +209,7 @@ def resolve(
     size = config.size if config.size is not None else ("published" if device == "cuda" else "tiny")
     dtype = config.dtype if config.dtype is not None else problem.dtypes[0]
     problem.check_axes(size, world_size, dtype, config.protocol)  # type: ignore[arg-type]  # values were frozen
+    until = last_stage(config.until, debug or ranks_per_gpu > 1, device)
     return ResolvedConfig(
         device=device,
         world_size=world_size,
@@ -190,7 +218,7 @@ def resolve(
         dtype=dtype,
         language=resolved_language,
         protocol=config.protocol,
-        until=last_stage(config.until, debug or ranks_per_gpu > 1, device),
+        until=until,
         trials=_trials(config, world_size, device),
         seed=config.seed,
         turn=config.turn,
@@ -201,8 +229,32 @@ def resolve(
         trace=config.trace,
         debug=debug,
         sanitize=tuple(dict.fromkeys(config.sanitize)),
-        detect_races=device == "emulated" if config.detect_races is None else config.detect_races,
+        race_check=_race_check(problem, config, device, resolved_language, until, no_detector),
     )
+
+
+def _race_check(
+    problem: Problem, config: EvalConfig, device: Device, language: Language, until: Until, no_detector: str
+) -> RaceCheck:
+    """Whether the race detector judges; the arguments of `resolve`.
+
+    Raises:
+        ConfigError: it is asked for where it cannot.
+    """
+    requested = config.race_check
+    if device == "emulated":
+        return "on" if requested == "auto" else requested
+    if device == "cpu":
+        why = "races are detected in CUDA sources, on device 'emulated' or 'cuda'"
+    elif DIALECTS[language] != "native":
+        why = f"races are detected in native CUDA sources; this one is {language!r}"
+    else:
+        why = no_detector and f"races cannot be detected here: {no_detector}"
+    if requested in ("on", "strict") and why:
+        raise ConfigError(f"{problem.name}: {why}; leave out race_check={requested!r}")
+    if why or until == "compile":
+        return "off"
+    return "on" if requested == "auto" else requested
 
 
 def _check_device(problem: Problem, device: Device, config: EvalConfig) -> None:
@@ -215,11 +267,6 @@ def _check_device(problem: Problem, device: Device, config: EvalConfig) -> None:
         wrong = ("cuda", "triton") if device == "cpu" else ("cpp",)
         if config.language in wrong:
             raise ConfigError(f"{problem.name}: language {config.language!r} does not run on device {device!r}")
-        if config.detect_races:
-            raise ConfigError(
-                f"{problem.name}: races are detected on device 'emulated' alone; choose it in place of {device!r}, or "
-                "leave out the detector"
-            )
         return
     if config.language not in ("auto", "cuda"):
         raise ConfigError(

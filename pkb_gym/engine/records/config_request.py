@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Literal, get_args, get_origin
 
-from pydantic import StrictBool, ValidationError
+from pydantic import ValidationError
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig, Sanitizer
@@ -27,7 +27,6 @@ EXPECTED = {
     "trace": "True or False",
     "debug": "True or False",
     "sanitize": f"any of {', '.join(map(repr, get_args(Sanitizer)))}, in a tuple",
-    "detect_races": "True, False or 'strict'",
 }
 """Field of `EvalConfig` -> what it takes, of those that take no choice of words."""
 
@@ -79,8 +78,6 @@ def choices_of(field: str) -> tuple[str, ...]:
     """The words that a field of `EvalConfig` takes; none where it takes anything else."""
     annotation = EvalConfig.model_fields[field].annotation
     kinds = (annotation, *get_args(annotation))
-    if StrictBool in kinds:
-        return ()
     for kind in kinds:
         if get_origin(kind) is Literal:
             return get_args(kind)

@@ -54,7 +54,7 @@ class Emulation(Record):
     warp_instructions: int
     """Warp instructions that were executed, on all ranks."""
     findings: tuple[DetectedError, ...] = ()
-    """Findings of the detector, the worst first; with `config.detect_races` alone, as all that follows."""
+    """Findings of the detector, the worst first; unless `config.race_check` is "off", as all that follows."""
     advice: tuple[str, ...] = ()
     """Accesses that move more than they need, by line of the source."""
     links: tuple[LinkTraffic, ...] = ()

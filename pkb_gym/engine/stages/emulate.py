@@ -132,7 +132,7 @@ class _EmulatedCheck:
     def _fails(self, finding: DetectorFinding) -> bool:
         """Whether a finding is a failure whatever the outputs are."""
         if finding.finding_class == "weak_order":
-            return self._run.config.detect_races == "strict"
+            return self._run.config.race_check == "strict"
         return finding.finding_class != "benign"
 
     def _found(self, findings: Sequence[DetectorFinding]) -> Stopped:
@@ -168,8 +168,8 @@ class _EmulatedCheck:
         run.feedback.race = race
         advice = (
             ""
-            if run.config.detect_races
-            else "\nthe detector of races (detect_races=True, --race on) names the two accesses and their lines"
+            if run.config.race_check != "off"
+            else "\nthe detector of races (race_check='on', --race on) names the two accesses and their lines"
         )
         rank = race.rank if race.owner is None else race.owner
         return run.feedback.stop(Failure.RACE, f"{race}\n{race.evidence}{advice}", rank)

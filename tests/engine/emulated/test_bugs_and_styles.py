@@ -131,7 +131,7 @@ def test_all_classes_are_there() -> None:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.path.stem)
 def test_it_is_found_with_its_line(local_evaluator: LocalEvaluator, bug: Candidate, seed: int) -> None:
     is_weak = bug.options.get("edge") in WEAK
-    feedback = evaluate(local_evaluator, bug, seed=seed, detect_races="strict" if is_weak else True)
+    feedback = evaluate(local_evaluator, bug, seed=seed, race_check="strict" if is_weak else "on")
     assert feedback.failure in bug.outcome.split("|"), feedback.message
     if "edge" not in bug.options:
         return
@@ -161,14 +161,14 @@ def test_a_weak_order_fails_by_default_where_late_stores_show_it(
 
 @pytest.mark.parametrize("kernel", MENDED, ids=lambda kernel: kernel.path.stem)
 def test_with_what_it_lacks_it_is_right(local_evaluator: LocalEvaluator, kernel: Candidate) -> None:
-    feedback = evaluate(local_evaluator, kernel, detect_races=True)
+    feedback = evaluate(local_evaluator, kernel, race_check="on")
     assert feedback.passed, feedback.message
 
 
 @pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.path.stem)
 def test_without_what_it_needs_a_style_is_a_race(local_evaluator: LocalEvaluator, kernel: Candidate) -> None:
     assert len(BROKEN) == len(NEEDED)
-    feedback = evaluate(local_evaluator, kernel, detect_races="strict")
+    feedback = evaluate(local_evaluator, kernel, race_check="strict")
     assert feedback.failure is Failure.RACE, feedback.message
 
 
@@ -176,13 +176,13 @@ def test_without_what_it_needs_a_style_is_a_race(local_evaluator: LocalEvaluator
 @pytest.mark.parametrize("name", ["ll_buffer_without_parity", "returns_before_peers_have_read"])
 def test_a_schedule_shows_it_without_the_detector(local_evaluator: LocalEvaluator, name: str, seed: int) -> None:
     bug = next(bug for bug in BUGS if bug.path.stem == name)
-    feedback = evaluate(local_evaluator, bug, seed=seed, detect_races=False)
+    feedback = evaluate(local_evaluator, bug, seed=seed, race_check="off")
     assert feedback.failure in (Failure.DEADLOCK, Failure.RACE, Failure.OUTPUT_MISMATCH), feedback.message
 
 
 @pytest.mark.parametrize("kernel", STYLES, ids=lambda kernel: kernel.path.stem)
 def test_a_style_passes_without_a_finding_that_fails(local_evaluator: LocalEvaluator, kernel: Candidate) -> None:
-    feedback = evaluate(local_evaluator, kernel, detect_races=True)
+    feedback = evaluate(local_evaluator, kernel, race_check="on")
     assert feedback.passed, feedback.message
     assert feedback.emulation is not None
     found = [found for found in feedback.emulation.findings if found.finding_class != "benign"]

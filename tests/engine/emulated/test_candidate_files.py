@@ -72,7 +72,7 @@ def group_of(candidate: Candidate) -> int | None:
 def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     """Its evaluation. The detector runs where synchronisation is the question."""
     requested: dict[str, object] = {
-        "detect_races": candidate.kind in ("good", "racy"),
+        "race_check": "on" if candidate.kind in ("good", "racy") else "off",
         "timeout_s": 10.0 if candidate.outcome == "timeout" else 60.0,
         "compile_timeout_s": 600.0,
     }

@@ -59,7 +59,7 @@ judge = functools.cache(evaluate)
 
 
 def test_a_right_kernel_passes_the_check_and_is_not_timed(local_evaluator: LocalEvaluator) -> None:
-    feedback = evaluate(local_evaluator, Mistake.NONE, detect_races=True)
+    feedback = evaluate(local_evaluator, Mistake.NONE, race_check="on")
     assert feedback.passed and feedback.stage is Stage.CHECK and feedback.timing is None, feedback.message
     assert feedback.check is not None and feedback.check.trials == 14 and feedback.is_correct
     emulation = feedback.emulation
@@ -129,7 +129,7 @@ def test_initialisers_of_a_library_may_wait_for_the_gpu(local_evaluator: LocalEv
 def test_each_mistake_has_its_verdict(
     local_evaluator: LocalEvaluator, mistake: Mistake, failure: Failure, rank: int | None, words: list[str]
 ) -> None:
-    feedback = judge(local_evaluator, mistake, detect_races=False, trials=14)
+    feedback = judge(local_evaluator, mistake, race_check="off", trials=14)
     assert feedback.failure is failure, feedback.message
     assert rank is None or feedback.failed_rank == rank
     for word in words:
@@ -140,7 +140,7 @@ def test_each_mistake_has_its_verdict(
 
 @pytest.mark.parametrize(("mistake", "line"), [(Mistake.EARLY_READ, 19), (Mistake.LATE_READ, 19)])
 def test_the_detector_names_the_line_of_a_race(local_evaluator: LocalEvaluator, mistake: Mistake, line: int) -> None:
-    feedback = judge(local_evaluator, mistake, detect_races=True, trials=14)
+    feedback = judge(local_evaluator, mistake, race_check="on", trials=14)
     assert feedback.failure is Failure.RACE and feedback.race is not None
     assert feedback.race.kind == "unordered" and feedback.race.tensor in ("tensor", "out")
     assert f"kernel.cu:{line}" in feedback.message
@@ -160,7 +160,7 @@ def test_the_detector_names_the_line_of_a_race(local_evaluator: LocalEvaluator, 
 def test_the_detector_finds_errors_of_one_block(
     local_evaluator: LocalEvaluator, mistake: Mistake, failure: Failure, words: str, line: int
 ) -> None:
-    feedback = judge(local_evaluator, mistake, detect_races=True, trials=2)
+    feedback = judge(local_evaluator, mistake, race_check="on", trials=2)
     assert feedback.failure is failure, feedback.message
     assert words in feedback.message.splitlines()[0] and f"kernel.cu:{line}" in feedback.message.splitlines()[0]
 
@@ -171,24 +171,24 @@ def test_the_detector_finds_errors_of_one_block(
 def test_accesses_that_move_too_much_are_advice(
     local_evaluator: LocalEvaluator, mistake: Mistake, words: str, line: int
 ) -> None:
-    feedback = judge(local_evaluator, mistake, detect_races=True, trials=2)
+    feedback = judge(local_evaluator, mistake, race_check="on", trials=2)
     assert feedback.passed and feedback.emulation is not None, feedback.message
     found = [each for each in feedback.emulation.advice if words in each and f"kernel.cu:{line}" in each]
     assert found and found[0] in feedback_text(feedback)
 
 
 SHOWN = [
-    *((mistake, False, 14) for mistake in (Mistake.OUT_OF_BOUNDS, Mistake.LOST_SIGNAL)),
-    *((mistake, True, 14) for mistake in (Mistake.EARLY_READ, Mistake.LATE_READ)),
-    *((mistake, True, 2) for mistake in (Mistake.BEYOND_TENSOR, Mistake.SCATTERED, Mistake.ONE_BANK)),
+    *((mistake, "off", 14) for mistake in (Mistake.OUT_OF_BOUNDS, Mistake.LOST_SIGNAL)),
+    *((mistake, "on", 14) for mistake in (Mistake.EARLY_READ, Mistake.LATE_READ)),
+    *((mistake, "on", 2) for mistake in (Mistake.BEYOND_TENSOR, Mistake.SCATTERED, Mistake.ONE_BANK)),
 ]
 
 
-@pytest.mark.parametrize(("mistake", "detect_races", "trials"), SHOWN)
+@pytest.mark.parametrize(("mistake", "race_check", "trials"), SHOWN)
 def test_the_page_shows_it_as_it_prints(
-    local_evaluator: LocalEvaluator, mistake: Mistake, detect_races: bool, trials: int
+    local_evaluator: LocalEvaluator, mistake: Mistake, race_check: str, trials: int
 ) -> None:
-    feedback = judge(local_evaluator, mistake, detect_races=detect_races, trials=trials)
+    feedback = judge(local_evaluator, mistake, race_check=race_check, trials=trials)
     assert feedback.emulation is not None
     page = PAGE.read_text(encoding="utf-8")
     lines = feedback.message.splitlines() or feedback.emulation.advice
@@ -231,7 +231,7 @@ def test_an_episode_is_judged_with_the_detector(local_evaluator: LocalEvaluator)
     observations, paid = {}, {}
     for mistake in (Mistake.EARLY_READ, Mistake.NONE):
         size = {"M": int(mistake), "N": 96}
-        requested = {"device": "emulated", "world_size": 2, "size": size, "detect_races": True}
+        requested = {"device": "emulated", "world_size": 2, "size": size, "race_check": "on"}
         env = gym.make("PKB/AllReduce-v0", evaluator=local_evaluator, **requested).unwrapped
         env.reset(seed=0)
         observations[mistake], paid[mistake], _, _, info = env.step(SOURCE)

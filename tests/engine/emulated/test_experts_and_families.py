@@ -72,7 +72,7 @@ def config_of(seed: int = 0, trials: int = 14) -> EvalConfig:
         world_size=2,
         trials=trials,
         seed=seed,
-        detect_races=True,
+        race_check="on",
         compile_timeout_s=600.0,
         timeout_s=300.0,
     )

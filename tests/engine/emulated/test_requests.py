@@ -25,7 +25,7 @@ def resolved(**requested: object) -> ResolvedConfig:
 def test_it_checks_cuda_sources_at_tiny_size_by_default() -> None:
     config = resolved()
     assert (config.until, config.size, config.world_size, config.language) == ("check", "tiny", 4, "cuda")
-    assert config.detect_races is True and config.dialect == "native" and config.host_device == "cpu"
+    assert config.race_check == "on" and config.dialect == "native" and config.host_device == "cpu"
     assert resolved(until="compile").until == "compile"
     assert resolved(world_size=8, size={"M": 16}, trials=3, timeout_s=5.0).trials == 3
 
@@ -48,19 +48,12 @@ def test_what_it_cannot_do_is_refused_with_a_choice(requested: dict[str, object]
 
 
 def test_races_are_detected_unless_it_is_asked_not_to() -> None:
-    assert resolved(detect_races=False).detect_races is False
-    assert resolved(detect_races="strict").detect_races == "strict"
+    assert resolved(race_check="off").race_check == "off"
+    assert resolved(race_check="strict").race_check == "strict"
     elsewhere = resolve(EvalConfig(device="cpu"), PROBLEM, device="cpu", language="cpp", memory_total_bytes=8 << 30)
-    assert elsewhere.detect_races is False
-    with pytest.raises(ConfigError, match="detect_races='lax': expected True, False or 'strict'"):
-        checked_config({"detect_races": "lax"})
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_races_are_detected_there_alone(device: str) -> None:
-    config = EvalConfig.model_validate({"device": device, "detect_races": True})
-    with pytest.raises(ConfigError, match="races are detected on device 'emulated' alone; choose it in place of"):
-        resolve(config, PROBLEM, device=device, language="cpp", memory_total_bytes=8 << 30)  # type: ignore[arg-type]
+    assert elsewhere.race_check == "off"
+    with pytest.raises(ConfigError, match="race_check='lax': expected 'auto', 'on', 'off' or 'strict'"):
+        checked_config({"race_check": "lax"})
 
 
 @pytest.mark.parametrize("names", [(), ("NVIDIA H200",)])

@@ -12,7 +12,7 @@ from pkb_gym.problems.catalogue import find_problem
 PROBLEM = find_problem("AllReduce")
 
 
-def resolved(device: str, *, gpus: int = 0, **requested: object) -> ResolvedConfig:
+def resolved(device: str, *, gpus: int = 0, no_detector: str = "", **requested: object) -> ResolvedConfig:
     language = "cuda" if device == "cuda" else "cpp"
     return resolve(
         EvalConfig(**requested),
@@ -21,6 +21,7 @@ def resolved(device: str, *, gpus: int = 0, **requested: object) -> ResolvedConf
         language=language,  # type: ignore[arg-type]
         memory_total_bytes=64 << 30,
         gpus=gpus,
+        no_detector=no_detector,
     )
 
 
@@ -106,3 +107,38 @@ def test_numbers_are_such_as_every_message_carries(name: str) -> None:
     assert getattr(checked_config({name: 2**63 - 1}), name) == 2**63 - 1
     with pytest.raises(ConfigError, match=rf"{name}=9223372036854775808: expected a whole number.* below 2\*\*63"):
         checked_config({name: 2**63})
+
+
+@pytest.mark.parametrize("requested", ["auto", "on", "off", "strict"])
+def test_races_of_native_sources_on_gpus_are_checked_unless_it_is_asked_not_to(requested: str) -> None:
+    found = resolved("cuda", gpus=2, no_detector="", race_check=requested)
+    assert found.race_check == {"auto": "on"}.get(requested, requested)
+    assert resolved("cuda", gpus=2, no_detector="", race_check=requested, until="compile").race_check == "off"
+
+
+@pytest.mark.parametrize(
+    ("device", "language", "no_detector", "message"),
+    [
+        ("cpu", "cpp", "", "races are detected in CUDA sources, on device 'emulated' or 'cuda'"),
+        ("cuda", "triton", "", "races are detected in native CUDA sources; this one is 'triton'"),
+        ("cuda", "cuda", "install nvcc", "races cannot be detected here: install nvcc"),
+    ],
+)
+@pytest.mark.parametrize("requested", ["on", "strict"])
+def test_where_races_cannot_be_checked_it_is_left_out_or_refused(
+    device: str, language: str, no_detector: str, message: str, requested: str
+) -> None:
+    where: dict[str, object] = {"gpus": 2, "no_detector": no_detector, "language": language}
+    assert resolved(device, **where).race_check == resolved(device, **where, race_check="off").race_check == "off"
+    with pytest.raises(ConfigError, match=f"AllReduce: {message}; leave out race_check='{requested}'"):
+        resolved(device, **where, race_check=requested)
+
+
+@pytest.mark.parametrize(("stored", "found"), [(True, "on"), (False, "off"), ("strict", "strict")])
+def test_records_that_name_the_check_otherwise_are_read(stored: object, found: str) -> None:
+    for record in (EvalConfig(), resolved("cpu")):
+        content = record.model_dump(exclude={"race_check"}) | {"detect_races": stored}
+        assert type(record).model_validate(content) == record.model_copy(update={"race_check": found})
+    assert EvalConfig.model_validate({"detect_races": None}).race_check == "auto"
+    with pytest.raises(ConfigError, match="no choice 'detect_races'"):
+        checked_config({"detect_races": 1})

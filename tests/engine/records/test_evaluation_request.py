@@ -24,7 +24,7 @@ def test_the_order_of_axes_and_lists_for_tuples_change_nothing():
 
 
 OTHERS = {
-    "detect_races": True,
+    "race_check": "on",
     "device": "cpu",
     "world_size": 2,
     "ranks_per_gpu": 2,
