@@ -61,7 +61,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `stage`, `failure`                                      | 0, or 1 + position in `STAGES`, `FAILURES`             |
     | `compiler_log`, `correctness_report`, `profiler_report` | its parts                                              |
     | `is_checked`, `right_share`                             | right elements among all compared                      |
-    | `is_timed`, `times_us`, `speedup`                       | (baseline, candidate); (estimate, low, high)           |
+    | `is_timed`, `times_us`, `speedup`, `speedup_captured`   | (baseline, candidate); each (estimate, low, high)      |
     | `is_placed`, `roofline_us`                              | (ceiling, matrix, vector, memory, link)                |
     | `utilisation`                                           | ceiling over time, of (baseline, candidate)            |
     | `turn`                                                  | submissions so far                                     |

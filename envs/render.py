@@ -18,6 +18,7 @@ from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure, Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.records.roofline import Roofline
+from pkb_gym.engine.records.timing import SpeedupOver
 from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, three_digits, time_text
 from pkb_gym.envs.text.kernels import COLUMNS as KERNEL_COLUMNS
 from pkb_gym.envs.text.kernels import kernel_rows, kernels_left_out, transfers_text
@@ -210,16 +211,26 @@ def _check(feedback: Feedback) -> RenderableType:
 def _time(feedback: Feedback) -> RenderableType:
     timing = feedback.timing
     assert timing is not None
-    faster = timing.speedup_low > 1
-    slower = timing.speedup_high < 1
+    leading = timing.leading
+    other = ""
+    if leading.baseline == "captured":
+        other = f"; eager baseline {time_text(timing.baseline_us)}, {three_digits(timing.speedup)}x"
+    elif timing.baseline_graph_us is not None:
+        other = f"; baseline as CUDA graphs {time_text(timing.baseline_graph_us)}"
     return Text.assemble(
-        f"candidate {time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}, ",
-        (f"{three_digits(timing.speedup)}x", "bold green" if faster else "bold red" if slower else "bold"),
-        f" [{three_digits(timing.speedup_low)}, {three_digits(timing.speedup_high)}]",
+        f"candidate {time_text(timing.candidate_us)}, ",
+        f"baseline{' as CUDA graphs' if leading.baseline == 'captured' else ''} {time_text(leading.baseline_us)}, ",
+        (f"{three_digits(leading.speedup)}x", speed_colour(leading)),
+        f" [{three_digits(leading.low)}, {three_digits(leading.high)}]",
         f" over {len(timing.blocks)} pairs of blocks",
         "" if timing.converged else " (interval still wide)",
-        "" if timing.baseline_graph_us is None else f"; baseline as CUDA graphs {time_text(timing.baseline_graph_us)}",
+        other,
     )
+
+
+def speed_colour(leading: SpeedupOver) -> str:
+    """The style of a speedup: green where its interval lies above 1, red where it lies below."""
+    return "bold green" if leading.low > 1 else "bold red" if leading.high < 1 else "bold"
 
 
 def _roofline(roofline: Roofline) -> RenderableType:

@@ -54,6 +54,7 @@ def observation_space() -> spaces.Dict:
             "is_checked": spaces.Discrete(2),
             "times_us": spaces.Box(0.0, MAX_TIME_US, (2,), np.float64),
             "speedup": spaces.Box(0.0, MAX_RATIO, (3,), np.float64),
+            "speedup_captured": spaces.Box(0.0, MAX_RATIO, (3,), np.float64),
             "is_timed": spaces.Discrete(2),
             "roofline_us": spaces.Box(0.0, MAX_TIME_US, (5,), np.float64),
             "utilisation": spaces.Box(0.0, MAX_RATIO, (2,), np.float64),
@@ -76,8 +77,9 @@ def observe(task: str, episode: Episode) -> Observation:
 
     Returns:
         Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is
-        (baseline, candidate); `speedup` is (estimate, low, high); `roofline_us` is (ceiling, matrix, vector,
-        memory, link); `utilisation` is (baseline, candidate).
+        (baseline, candidate); `speedup` is (estimate, low, high) over the eager baseline, and `speedup_captured`
+        over the captured one, 0 without one; `roofline_us` is (ceiling, matrix, vector, memory, link); `utilisation` is
+        (baseline, candidate).
     """
     feedback, turn, best = episode.feedback, len(episode.turns), episode.best
     timing = None if feedback is None else feedback.timing
@@ -86,7 +88,8 @@ def observe(task: str, episode: Episode) -> Observation:
     stage = None if feedback is None else feedback.stage
     failure = None if feedback is None else feedback.failure
     times = (0.0, 0.0) if timing is None else (timing.baseline_us, timing.candidate_us)
-    speedup = (0.0,) * 3 if timing is None else (timing.speedup, timing.speedup_low, timing.speedup_high)
+    speedup = (0.0,) * 3 if timing is None else timing.over_eager[2:]
+    captured = (0.0,) * 3 if timing is None or timing.over_captured is None else timing.over_captured[2:]
     ceilings, utilisation = (0.0,) * 5, (0.0, 0.0)
     if roofline is not None:
         parts = roofline.times
@@ -104,6 +107,7 @@ def observe(task: str, episode: Episode) -> Observation:
         "is_checked": np.int64(check is not None),
         "times_us": _floats(times, MAX_TIME_US),
         "speedup": _floats(speedup, MAX_RATIO),
+        "speedup_captured": _floats(captured, MAX_RATIO),
         "is_timed": np.int64(timing is not None),
         "roofline_us": _floats(ceilings, MAX_TIME_US),
         "utilisation": _floats(utilisation, MAX_RATIO),

@@ -54,10 +54,9 @@ def speedup_over(timing: Timing, baseline: Baseline, estimate: Estimate) -> floa
     """
     low = estimate == "low"
     eager = timing.speedup_low if low else timing.speedup
-    if baseline == "eager" or timing.baseline_graph_us is None:
+    if baseline == "eager" or timing.over_captured is None:
         return eager
-    captured = timing.graph_speedup_low if low else timing.baseline_graph_us / timing.candidate_us
-    assert captured is not None, "a captured baseline has an interval"
+    captured = timing.over_captured.low if low else timing.over_captured.speedup
     return captured if baseline == "captured" else min(captured, eager)
 
 

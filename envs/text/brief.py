@@ -63,8 +63,10 @@ def _passed(feedback: Feedback) -> str:
     timing = feedback.timing
     if timing is None:
         return f"passed as far as {feedback.stage}; not timed"
-    times = f"{time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}"
-    return f"passed: {times}, speedup {timing.speedup:.2f} ({timing.speedup_low:.2f} to {timing.speedup_high:.2f})"
+    leading = timing.leading
+    name = "baseline" if leading.baseline == "eager" else "captured baseline"
+    times = f"{time_text(timing.candidate_us)}, {name} {time_text(leading.baseline_us)}"
+    return f"passed: {times}, speedup {leading.speedup:.2f} ({leading.low:.2f} to {leading.high:.2f})"
 
 
 def _first_detail(feedback: Feedback) -> str:

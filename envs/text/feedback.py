@@ -72,16 +72,11 @@ def verdict_text(feedback: Feedback) -> str:
             return "PASSED on emulated GPUs: every output of every rank was right. Nothing is timed there."
         if feedback.timing is None:
             return f"PASSED as far as was asked for (stage {feedback.stage})."
-        low, high = feedback.timing.speedup_low, feedback.timing.speedup_high
-        speed = (
-            "faster than the baseline"
-            if low > 1
-            else "slower than the baseline"
-            if high < 1
-            else "as fast as the baseline"
-        )
-        factor = three_digits(feedback.timing.speedup)
-        return f"PASSED: every output of every rank was right, and it is {speed} ({factor}x)."
+        leading = feedback.timing.leading
+        speed = "faster than" if leading.low > 1 else "slower than" if leading.high < 1 else "as fast as"
+        baseline = "baseline" if leading.baseline == "eager" else "baseline as CUDA graphs"
+        factor = three_digits(leading.speedup)
+        return f"PASSED: every output of every rank was right, and it is {speed} the {baseline} ({factor}x)."
     if feedback.failure is Failure.COMPILED_ONLY:
         return f"COMPILED, NOT RUN: {feedback.message}.\n{ADVICE[feedback.failure]}"
     where = "" if feedback.failed_rank is None else f" on rank {feedback.failed_rank}"
@@ -185,15 +180,22 @@ def _output_text(feedback: Feedback) -> str:
 
 
 def _timing_text(timing: Timing) -> str:
+    leading = timing.leading
+    name = "baseline" if leading.baseline == "eager" else "baseline as CUDA graphs, without launches,"
     text = (
-        f"Time per call: candidate {time_text(timing.candidate_us)}, baseline {time_text(timing.baseline_us)}; "
-        f"speedup {three_digits(timing.speedup)}, "
-        f"95 % interval {three_digits(timing.speedup_low)} to {three_digits(timing.speedup_high)}, "
+        f"Time per call: candidate {time_text(timing.candidate_us)}, {name} {time_text(leading.baseline_us)}; "
+        f"speedup {three_digits(leading.speedup)}, "
+        f"95 % interval {three_digits(leading.low)} to {three_digits(leading.high)}, "
         f"{len(timing.blocks)} pairs of blocks."
     )
     if not timing.converged:
         text += " The interval was still wide when time ran out."
-    if timing.baseline_graph_us is not None:
+    if leading.baseline == "captured":
+        text += (
+            f" Eager, the baseline takes {time_text(timing.baseline_us)}, {three_digits(timing.speedup)} times the "
+            "candidate's time: its host takes longer to launch a call than the device to do it."
+        )
+    elif timing.baseline_graph_us is not None:
         text += (
             f" As CUDA graphs, without launches, the baseline takes {time_text(timing.baseline_graph_us)}: "
             f"{timing.baseline_graph_us / timing.candidate_us:.3g} times the candidate's time."

@@ -199,7 +199,7 @@ def _in_brief(feedback: Feedback) -> str:
     if feedback.failure is not None:
         return f"{feedback.failure} {first_line(feedback)}".strip()
     timing = feedback.timing
-    return "passed" if timing is None else f"passed, {time_text(timing.candidate_us)}, {timing.speedup:.2f}x"
+    return "passed" if timing is None else f"passed, {time_text(timing.candidate_us)}, {timing.leading.speedup:.2f}x"
 
 
 def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: FolderOutcome, reward: str) -> None:

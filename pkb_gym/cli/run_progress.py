@@ -66,4 +66,4 @@ def in_brief(attempt: Attempt) -> str:
     timing = None if attempt.feedback is None else attempt.feedback.timing
     if timing is None or attempt.verdict != "passed":
         return attempt.verdict
-    return f"passed, {time_text(timing.candidate_us)}, {timing.speedup:.2f}x"
+    return f"passed, {time_text(timing.candidate_us)}, {timing.leading.speedup:.2f}x"

@@ -44,9 +44,9 @@ def cells(feedback: Feedback, reward: float | None) -> list[Text]:
     return [
         Text("passed" if feedback.passed else str(feedback.failure), style=verdict_colour(feedback)),
         Text("" if share is None else _percent(share)),
-        Text("" if timing is None else time_text(timing.baseline_us)),
+        Text("" if timing is None else time_text(timing.leading.baseline_us)),
         Text("" if timing is None else time_text(timing.candidate_us)),
-        Text("" if timing is None else f"{timing.speedup:.2f}x", style="bold"),
+        Text("" if timing is None else f"{timing.leading.speedup:.2f}x", style="bold"),
         Text("" if utilisation is None else f"{utilisation:.1%}"),
         Text("" if reward is None else f"{reward:+.2f}"),
     ]

@@ -70,9 +70,9 @@ def _verdict(feedback: Feedback) -> str:
 def _speedup_change(before: Timing | None, now: Timing) -> str:
     if before is None:
         return f"speedup {_speedup(now)}"
-    if now.speedup_low > before.speedup_high:
+    if now.leading.low > before.leading.high:
         change = "faster"
-    elif now.speedup_high < before.speedup_low:
+    elif now.leading.high < before.leading.low:
         change = "slower"
     else:
         change = "no difference beyond the noise"
@@ -80,4 +80,5 @@ def _speedup_change(before: Timing | None, now: Timing) -> str:
 
 
 def _speedup(timing: Timing) -> str:
-    return f"{timing.speedup:.2f}x [{timing.speedup_low:.2f}, {timing.speedup_high:.2f}]"
+    leading = timing.leading
+    return f"{leading.speedup:.2f}x [{leading.low:.2f}, {leading.high:.2f}]"

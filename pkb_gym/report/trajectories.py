@@ -11,6 +11,7 @@ from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.check_report import Mismatch
 from pkb_gym.engine.records.feedback import Feedback, RankProfile, TraceEvent
+from pkb_gym.engine.records.timing import SpeedupOver
 from pkb_gym.engine.support.printable import printable
 from pkb_gym.engine.support.user_objects import is_reference
 from pkb_gym.envs.text.formatting import cut_middle, time_text
@@ -158,14 +159,12 @@ def _facts(attempt: Attempt) -> tuple[tuple[str, str], ...]:
         if feedback.check is not None:
             facts.append(("right elements", f"{feedback.check.right_share:.2%}"))
         if timing is not None:
-            interval = f"{timing.speedup_low:.3g} to {timing.speedup_high:.3g}"
-            facts += [
-                ("baseline", time_text(timing.baseline_us)),
-                ("candidate", time_text(timing.candidate_us)),
-                ("speedup", f"{timing.speedup:.3g} (95 % interval {interval})"),
-            ]
-            if timing.baseline_graph_us is not None:
-                facts.append(("captured baseline", time_text(timing.baseline_graph_us)))
+            facts.append(("candidate", time_text(timing.candidate_us)))
+            speeds = [_speed(timing.over_eager, "baseline")]
+            if timing.over_captured is not None:
+                captured = _speed(timing.over_captured, "captured baseline")
+                speeds.insert(0 if timing.leading.baseline == "captured" else 1, captured)
+            facts += [fact for speed in speeds for fact in speed]
         if roofline is not None and roofline.candidate_utilisation is not None:
             binds = "" if roofline.binds is None else f", bound by {roofline.binds}"
             facts.append(("of the roofline", f"{roofline.candidate_utilisation:.1%}{binds}"))
@@ -180,6 +179,13 @@ def _facts(attempt: Attempt) -> tuple[tuple[str, str], ...]:
         ("file", attempt.file),
     ]
     return tuple((name, printable(value)) for name, value in facts if value is not None)
+
+
+def _speed(over: SpeedupOver, name: str) -> list[tuple[str, str]]:
+    return [
+        (name, time_text(over.baseline_us)),
+        (f"speedup over {name}", f"{over.speedup:.3g} (95 % interval {over.low:.3g} to {over.high:.3g})"),
+    ]
 
 
 def _findings(feedback: Feedback) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from pkb_gym.engine.records.feedback import LAST_OUTPUT
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.render import bar, card_text, roofline_picture
+from pkb_gym.envs.text.brief import brief_feedback
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.examples import failed, timed
@@ -136,12 +137,21 @@ def test_an_unknown_mode_is_refused():
         PKBEnv("AllReduce", render_mode="svg")
 
 
-def test_card_and_text_mention_the_baseline_as_graphs():
-    feedback = timed(baseline_us=100, speedup_low=4.0)
-    timing = feedback.timing.model_copy(update={"baseline_graph_us": 40.0})
-    launched = feedback.model_copy(update={"timing": timing})
-    text = feedback_text(launched)
-    assert "As CUDA graphs, without launches, the baseline takes 40 us" in text
-    assert f"{40.0 / timing.candidate_us:.3g} times the candidate's time" in text
-    assert "baseline as CUDA graphs 40 us" in re.sub(r"[│\s]+", " ", plain(launched))
-    assert "CUDA graph" not in feedback_text(feedback) + plain(feedback)
+def test_the_captured_baseline_leads_where_launches_bind_the_eager_one():
+    launched = timed(baseline_us=100, speedup=4.0, speedup_low=3.0, captured_us=40)
+    text, card = feedback_text(launched), re.sub(r"[│\s]+", " ", plain(launched))
+    assert "faster than the baseline as CUDA graphs (1.6x)" in text
+    assert "candidate 25 us, baseline as CUDA graphs, without launches, 40 us; speedup 1.6" in text
+    assert "Eager, the baseline takes 100 us, 4 times the candidate's time" in text
+    assert "baseline as CUDA graphs 40 us, 1.6x [1.2, 2]" in card and "eager baseline 100 us, 4x" in card
+    assert "captured baseline 40 us, speedup 1.60 (1.20 to 2.00)" in brief_feedback(launched, None)
+
+
+def test_the_eager_baseline_leads_where_the_device_binds_it():
+    bound = timed(baseline_us=100, speedup=4.0, captured_us=95)
+    text, card = feedback_text(bound), re.sub(r"[│\s]+", " ", plain(bound))
+    assert "candidate 25 us, baseline 100 us; speedup 4" in text and "the baseline takes 95 us: 3.8 times" in text
+    assert "baseline 100 us, 4x" in card and "baseline as CUDA graphs 95 us" in card
+    alone = timed(baseline_us=100, speedup=4.0)
+    assert alone.timing.leading == ("eager", 100.0, 4.0, 4.0, 4.0) and alone.timing.speedup_captured is None
+    assert "CUDA graph" not in feedback_text(alone) + plain(alone)

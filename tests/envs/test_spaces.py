@@ -88,6 +88,14 @@ def test_every_observation_lies_in_the_space(submitted, value, source):
     assert observation["is_timed"] == bool(submitted and submitted[-1].timing is not None)
 
 
+def test_both_speedups_are_observed():
+    episode = Episode(lambda _: 0.0)
+    episode.record("x", timed(baseline_us=100.0, speedup=4.0, speedup_low=3.0, captured_us=40.0))
+    observation = observe("task", episode)
+    assert observation["speedup"].tolist() == [4.0, 3.0, 5.0]
+    assert observation["speedup_captured"].tolist() == pytest.approx([1.6, 1.2, 2.0])
+
+
 def test_numbers_beyond_the_space_are_cut():
     episode = Episode(lambda _: 1e12)
     episode.record("x" * 2**21, timed(baseline_us=1e15, speedup_low=1e12))

@@ -37,7 +37,8 @@ def test_differences_are_paired_by_problem():
     found = compared(A, B)
     assert (found.a, found.b, found.problems) == ("a", "b", 3)
     assert (found.only_a, found.only_b) == (("HyenaCP",), ("Broadcast",))
-    passed, fast, area, log = found.differences
+    passed, fast, by_low, area, log = found.differences
+    assert by_low.metric == "fast_1 by lower end"
     assert (passed.metric, passed.a, passed.b) == ("pass@1", pytest.approx(0.5), pytest.approx(2 / 3))
     assert passed.difference.mean == pytest.approx((-0.5 + 1.0 + 0.0) / 3)
     assert fast.difference.mean == pytest.approx((-0.5 + 1.0 + 1.0) / 3)

@@ -27,7 +27,9 @@ def test_findings_are_shown():
     assert (mismatch.shape, mismatch.box, mismatch.worst) == ((2,), ((0, 0),), (0,))
     assert "1 of 2 elements differ" in mismatch.text and found.message == "example"
     facts = dict(trajectory(attempt(speedup=2.0, captured_us=80.0, tokens=5, cost_usd=0.25)).facts)
-    assert facts["speedup"] == "2 (95 % interval 2 to 2)" and facts["captured baseline"] == "80 us"
+    assert facts["speedup over baseline"] == "2 (95 % interval 2 to 2)"
+    names = [name for name in facts if name.endswith("baseline") and not name.startswith("speedup")]
+    assert facts["captured baseline"] == "80 us" and names == ["captured baseline", "baseline"]
     assert facts["tokens"] == "50 read, 5 written" and facts["cost"] == "$0.2500"
     assert facts["of the roofline"] == "50.0%, bound by link"
     assert not found.is_python

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from pkb_gym.metrics.estimates import Estimate
-from pkb_gym.metrics.figures import AtK, at
+from pkb_gym.metrics.figures import AtK, SpeedFigures, at
 from pkb_gym.metrics.reach import Reach
 from pkb_gym.metrics.reach_text import reach_summary
 from pkb_gym.report.figures.charts import interval_text
@@ -56,12 +56,16 @@ def _ranks(entry: LeaderboardEntry) -> str:
     return f"{numbers} rank{'' if numbers == '1' else 's'}"
 
 
-def _rank(entry: LeaderboardEntry) -> tuple[bool, float, float, str]:
-    """The sort key: by fast_1 by lower end, then pass@1, the greatest first; entries without the former come last."""
-    eager = entry.figures.eager
-    by_low = eager.fast_1_low_at
-    fast_1 = eager.fast_1_at if by_low is None else by_low
-    return by_low is None, -_mean(fast_1), -_mean(entry.figures.pass_at), entry.name
+def _rank(entry: LeaderboardEntry) -> tuple[float, float, str]:
+    """The sort key: by fast_1 by lower end, or measured in an entry without it; then pass@1; the greatest first."""
+    leading = _leading(entry)
+    fast_1 = leading.fast_1_at if leading.fast_1_low_at is None else leading.fast_1_low_at
+    return -_mean(fast_1), -_mean(entry.figures.pass_at), entry.name
+
+
+def _leading(entry: LeaderboardEntry) -> SpeedFigures:
+    """Figures over the captured baseline where there is one: at small sizes the eager one's time is its launches."""
+    return entry.figures.captured or entry.figures.eager
 
 
 def _mean(figures: tuple[AtK, ...]) -> float:
@@ -80,7 +84,7 @@ def _row(entry: LeaderboardEntry) -> tuple[str, ...]:
         str(figures.samples),
         interval_text(at(figures.pass_at, 1), ".2f"),
         "" if k < 2 else f"{interval_text(at(figures.pass_at, k), '.2f')} (k = {k})",
-        "" if figures.eager.fast_1_low_at is None else interval_text(at(figures.eager.fast_1_low_at, 1), ".2f"),
+        "" if (by_low := _leading(entry).fast_1_low_at) is None else interval_text(at(by_low, 1), ".2f"),
         interval_text(at(figures.eager.fast_1_at, 1), ".2f"),
         "" if captured is None else interval_text(at(captured.fast_1_at, 1), ".2f"),
         interval_text(figures.eager.area, ".2f"),
