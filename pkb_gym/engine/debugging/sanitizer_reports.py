@@ -10,6 +10,7 @@ from pkb_gym.engine.compile.toolchain import EXPORTED
 from pkb_gym.engine.debugging.compute_sanitizer import gpu_findings
 from pkb_gym.engine.records.config import SANITIZERS, Sanitizer
 from pkb_gym.engine.records.feedback import SanitizerReport
+from pkb_gym.engine.support.ownership import PREFIX
 from pkb_gym.engine.support.printable import printable
 
 MAX_REPORTS = 8
@@ -57,9 +58,11 @@ def _shown(output: str) -> str:
 
 
 _FOLDERS = re.compile(
-    r"/tmp/(?=kernel\.|harness[._])|(?<![\w./-])/[\w./-]*/include/(?=pkb/|tvm/)|(?<!\.\./)(?:\.\./)++src/libsanitizer/\w+/"
+    rf"(?<![\w./-])/(?:[\w./-]*/{PREFIX}\w+|tmp)/(?=kernel\.|harness[._])"
+    r"|(?<![\w./-])/[\w./-]*/include/(?=pkb/|tvm/)|(?<!\.\./)(?:\.\./)++src/libsanitizer/\w+/"
 )
-"""Pattern of folders in front of files whose names suffice. A path is looked at from its beginning alone, once."""
+"""Pattern of folders in front of files whose names suffice: of builds in the sandbox and without one, and of headers. A
+path is looked at from its beginning alone, once."""
 
 _RED_ZONE = "use-after-poison"
 """AddressSanitizer's name for an access to memory that the harness has marked: all that belongs to no tensor."""

@@ -7,6 +7,7 @@ import os
 import selectors
 import signal
 import socket
+import tempfile
 import traceback
 from pathlib import Path
 
@@ -15,14 +16,17 @@ from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.engine.wire.messages import WireError
 
 from . import confine, landlock, namespaces
+from .shared_files import SharedFiles
 
 
-def lead(request: GangRequest, fds: list[int]) -> None:
+def lead(request: GangRequest, fds: list[int], *, own_shared_memory: bool) -> None:
     """Runs a gang until its evaluator closes the connection.
 
     Args:
         request: Settings of the gang.
         fds: The leader's connection, then for each rank where its stdout and stderr go, then a connection per rank.
+        own_shared_memory: Whether a confined gang that is not isolated has a /dev/shm of its own; without one, it takes
+            the files along that its processes hold at their end.
     """
     leader_fd, output_fds, rank_fds = fds[0], fds[1 : 1 + request.world_size], fds[1 + request.world_size :]
     wire = Wire(socket.socket(fileno=leader_fd))
@@ -34,7 +38,14 @@ def lead(request: GangRequest, fds: list[int]) -> None:
         os.makedirs(request.scratch, exist_ok=True)
     else:
         confine.prctl(confine.PR_SET_CHILD_SUBREAPER, 1)  # what the ranks leave behind becomes ours to end
-    pids = [_fork_rank(request, rank, wire, output_fds, rank_fds) for rank in range(request.world_size)]
+        if request.confined:
+            _keep_files_in(request.scratch)
+    shared_files = None
+    if own_shared_memory:
+        namespaces.enter_with_own_shared_memory(request.temporary_bytes)
+    elif request.confined and not request.isolate:
+        shared_files = SharedFiles()
+    pids = [_fork_rank(request, rank, wire, output_fds, rank_fds, shared_files) for rank in range(request.world_size)]
     for fd in (*output_fds, *rank_fds):
         os.close(fd)
     if request.confined:
@@ -44,13 +55,27 @@ def lead(request: GangRequest, fds: list[int]) -> None:
     try:
         _report_ends(wire, pids, pidfds)
     finally:
-        _end_descendants()
+        _end_descendants(shared_files)
 
 
-def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fds: list[int], rank_fds: list[int]) -> int:
+def _keep_files_in(folder: str) -> None:
+    """Temporary files and caches of the ranks are made where they go with the gang."""
+    os.environ |= {"TMPDIR": folder, "HOME": folder}
+    tempfile.tempdir = None  # which may have been looked up before
+
+
+def _fork_rank(
+    request: GangRequest,
+    rank: int,
+    leader: Wire,
+    output_fds: list[int],
+    rank_fds: list[int],
+    shared_files: SharedFiles | None,
+) -> int:
     pid = os.fork()
     if pid != 0:
         return pid
+    status = 0
     try:
         confine.die_with_parent()
         leader.close()
@@ -76,9 +101,13 @@ def _fork_rank(request: GangRequest, rank: int, leader: Wire, output_fds: list[i
         pass  # the evaluator let go of this gang
     except BaseException:
         os.write(2, traceback.format_exc().encode())
-        os._exit(70)
+        status = 70
     finally:
-        os._exit(0)
+        try:
+            if shared_files is not None:
+                shared_files.remove_held_by([os.getpid()])
+        finally:
+            os._exit(status)
 
 
 def _report_ends(wire: Wire, pids: list[int], pidfds: list[int]) -> None:
@@ -100,12 +129,14 @@ def _report_ends(wire: Wire, pids: list[int], pidfds: list[int]) -> None:
                     return
 
 
-def _end_descendants() -> None:
+def _end_descendants(shared_files: SharedFiles | None) -> None:
     """Kills and reaps children until there are none, those of children included: orphans become ours."""
     for _ in range(100):
         children = _children()
         if not children:
             return
+        if shared_files is not None:
+            shared_files.remove_held_by(children)
         for pid in children:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -13,11 +13,12 @@ import re
 import socket
 import struct
 import sys
+from functools import cache
 
 from .confine import ConfineError, call
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
-CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWUSER = 0x20000000, 0x40000000, 0x10000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MAX_FILES = 1 << 16
@@ -75,11 +76,10 @@ def enter(temporary_bytes: int, max_threads: int) -> None:
     """
     unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
     _mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    options = f"size={temporary_bytes},nr_inodes={MAX_FILES},mode=1777".encode()
     # An installation that lies in /tmp stays where it is.
     kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sorted(_import_folders("/tmp"))}
     for path in ("/tmp", "/dev/shm"):
-        _mount(b"tmpfs", path.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options)
+        _mount_memory(path, temporary_bytes)
     for path, fd in kept.items():
         os.makedirs(path, exist_ok=True)
         _mount(f"/proc/self/fd/{fd}".encode(), path.encode(), None, MS_BIND | MS_REC, None)
@@ -93,6 +93,47 @@ def enter(temporary_bytes: int, max_threads: int) -> None:
         if os.path.exists(path):
             _make_read_only(path.encode())
     _bring_up_loopback()
+
+
+def enter_with_own_shared_memory(temporary_bytes: int) -> None:
+    """Moves this process into a mount namespace whose /dev/shm is an empty memory file system of `temporary_bytes`.
+
+    All else stays that of the machine. A user without privileges gets a user namespace for it, as the same user.
+
+    Raises:
+        ConfineError: the kernel refuses it.
+        OSError: the same, of the user's own number.
+    """
+    user, group = os.geteuid(), os.getegid()
+    try:
+        unshare(CLONE_NEWNS)
+    except ConfineError:
+        unshare(CLONE_NEWUSER | CLONE_NEWNS)
+        for name, line in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(line)
+    _mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    _mount_memory("/dev/shm", temporary_bytes)
+
+
+@cache
+def may_have_own_shared_memory() -> bool:
+    """Whether the kernel lets this user do so: tried once, by a child, as half of it cannot be undone."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            enter_with_own_shared_memory(1 << 20)
+            os.write(writing, b"yes")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        return answer.read() == b"yes"
+
+
+def _mount_memory(path: str, size_bytes: int) -> None:
+    options = f"size={size_bytes},nr_inodes={MAX_FILES},mode=1777".encode()
+    _mount(b"tmpfs", path.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options)
 
 
 def _send_without_a_pace() -> None:

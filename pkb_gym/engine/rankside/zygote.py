@@ -139,6 +139,7 @@ def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
     try:
         if request.entry == EMULATED:  # as `RANK_MODULES`, when it is first asked for: rank_emulator may be missing
             importlib.import_module(EMULATED, __package__)
+        own_shared_memory = request.confined and not request.isolate and namespaces.may_have_own_shared_memory()
         pid = namespaces.fork_into_new_pid_namespace() if request.isolate else os.fork()
     except Exception as error:  # reported at the boundary: the evaluator decides what it means
         control.send(ForkFailed(f"{type(error).__name__}: {error}"))
@@ -147,7 +148,7 @@ def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
         return
     if pid == 0:
         control.close()
-        leader_main(request, fds)
+        leader_main(request, fds, own_shared_memory=own_shared_memory)
     for fd in fds:
         os.close(fd)
     try:
@@ -159,13 +160,13 @@ def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
     os.close(pidfd)
 
 
-def leader_main(request: GangRequest, fds: list[int]) -> None:
-    """Runs the leader of a gang in this freshly forked process; never returns."""
+def leader_main(request: GangRequest, fds: list[int], *, own_shared_memory: bool) -> None:
+    """Runs the leader of a gang in this freshly forked process, see `leader.lead`; never returns."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         die_with_parent()
-        leader.lead(request, fds)
+        leader.lead(request, fds, own_shared_memory=own_shared_memory)
         status = 0
     except BaseException as error:  # a forked child must never run its parent's code
         os.write(2, f"gang leader: {type(error).__name__}: {error}\n".encode())

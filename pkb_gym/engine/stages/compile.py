@@ -23,8 +23,8 @@ from pkb_gym.engine.support.printable import printable
 _ERROR = re.compile(r"\berror *:|undefined reference|ptxas fatal(?!.*aborted due to errors)")
 """Marks in the lines of compilers, assemblers and linkers that name the error; ptxas writes `error   :`, and at the end
 that it has given up."""
-_PTX_FILE = re.compile(r"/tmp/tmpxft_[\w-]+_([\w.]+\.ptx)")
-"""PTX of the source in a temporary folder of nvcc."""
+_PTX_FILE = re.compile(r"(?<![\w./-])/(?:[\w./-]*/)?tmpxft_[\w-]+_([\w.]+\.ptx)")
+"""PTX of the source in a temporary folder of nvcc. A path is looked at from its beginning alone, once."""
 
 
 def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote: Callable[[], Zygote]) -> Artifact:

@@ -1,5 +1,4 @@
 # expect: passed
-# needs: bubblewrap
 # until: time
 # Ranks meet in memory that they share by themselves.
 import mmap

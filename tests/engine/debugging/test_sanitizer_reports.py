@@ -17,14 +17,15 @@ SUMMARY: AddressSanitizer: use-after-poison /opt/here/include/pkb/bf16.h:20 in p
 """
 
 
-def test_a_summary_in_a_header_names_the_candidates_own_lines():
-    (report,) = reports_in("address", ADDRESS, 86)
+@pytest.mark.parametrize("folder", ["/tmp", "/tmp/pkb-scratch-a_1b2c3d", "/scratch/me/pkb-scratch-a_1b2c3d"])
+def test_a_summary_in_a_header_names_the_candidates_own_lines(folder: str):
+    (report,) = reports_in("address", ADDRESS.replace("/tmp", folder), 86)
     assert report.found
     assert (
         report.summary
         == "outside of every tensor: use-after-poison pkb/bf16.h:20 in pkb::bf16::operator=(float) (kernel.cpp:12)"
     )
-    assert "/opt/here" not in report.report and "/tmp" not in report.report
+    assert "/opt/here" not in report.report and "/tmp" not in report.report and "scratch" not in report.report
 
 
 def test_a_finding_inside_a_copy_names_the_line_that_copies():

@@ -135,13 +135,23 @@ def without_bubblewrap(compiled_before: Path) -> Iterator[LocalEvaluator]:
 
 
 BASIC = (
-    "good/reads_peers.cpp", "good/reference.py", "good/load_inline.py", "broken/syntax_error.cpp",
+    "good/reads_peers.cpp", "good/reference.py", "good/load_inline.py", "good/own_symmetric_buffers.py",
+    "good/shares_memory.py", "broken/syntax_error.cpp",
     "broken/exits_early.cpp", "broken/segfault_on_one_rank.cpp", "broken/lost_signal.cpp", "broken/endless_loop.cpp",
     "broken/allocates_without_end.cpp", "broken/fills_the_disk.cpp", "broken/floods_stdout.cpp",
     "hostile/fork_bomb.cpp",
     "hostile/fork_bomb.py", "hostile/leaves_processes_when_imported.py", "hostile/hoards_unlimited_memory.py",
     "hostile/finishes_in_a_thread.cpp", "hostile/forges_done.py",
 )  # fmt: skip
+
+
+WHERE_FILES_GO = """
+import os, tempfile
+
+
+def solution(tensor):
+    raise RuntimeError(f"all in one folder: {tempfile.gettempdir() == os.path.expanduser('~') == os.getcwd()}")
+"""
 
 
 def test_the_basic_candidates_without_bubblewrap(without_bubblewrap: LocalEvaluator) -> None:
@@ -151,6 +161,8 @@ def test_the_basic_candidates_without_bubblewrap(without_bubblewrap: LocalEvalua
     """
     good = read(FOLDER / BASIC[0])
     with without_bubblewrap as evaluator:
+        feedback = evaluator.evaluate(find_problem("AllReduce"), WHERE_FILES_GO, EvalConfig(device="cpu", world_size=1))
+        assert "all in one folder: True" in feedback.message
         scratch = Path()
         for name in BASIC:
             candidate = read(FOLDER / name)

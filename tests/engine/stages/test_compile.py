@@ -73,6 +73,10 @@ LOGS = {
         "ptxas fatal   : Ptx assembly aborted due to errors\n",
         "ptxas kernel.ptx, line 26; error   : Not a name of any known instruction: 'foo'",
     ),
+    "assembler without a sandbox": (
+        "ptxas /scratch/me/pkb-scratch-1_a/tmpxft_00005a7f_00000000-6_kernel.ptx, line 26; error   : Not a name\n",
+        "ptxas kernel.ptx, line 26; error   : Not a name",
+    ),
     "too much shared memory": (
         "ptxas error   : Entry function 'k' uses too much shared data (0x3a980 bytes, 0x38c00 max)\n",
         "ptxas error   : Entry function 'k' uses too much shared data",
