@@ -320,18 +320,20 @@ def _running() -> _Processes:
     return _Processes(names, parents)
 
 
-def _command_line(pid: int) -> bytes:
+def _strings(pid: int, name: str) -> list[bytes]:
+    """The words of a process's command line, or the variables of its environment (proc(5))."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
+        return Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0")
+    return []
 
 
 def _gangs_of(pid: int) -> Whose | None:
-    """Whose gangs a process forks; None if it is no zygote."""
-    words = _command_line(pid)
-    if b"rankside.zygote" not in words:
+    """Whose gangs a process forks, with a sandbox or without; None if it is no zygote."""
+    if b"pkb_gym.engine.rankside.zygote" not in _strings(pid, "cmdline"):
         return None
-    return "candidate" if words.startswith(b"bwrap\0") else "reference"
+    # The environment of targets names the folder of caches, which candidates are not given.
+    is_trusted = any(variable.startswith(b"PKB_CACHE_DIR=") for variable in _strings(pid, "environ"))
+    return "reference" if is_trusted else "candidate"
 
 
 def _of_zygote(tree: _Processes, pid: int, kind: str, gang: Whose) -> list[int]:
