@@ -19,6 +19,7 @@ from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.feedback import LAST_OUTPUT, Failure, Feedback, Profile, RankProfile, Stage
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import SpeedupOver
+from pkb_gym.envs.text.feedback import race_check_text
 from pkb_gym.envs.text.formatting import cut_middle, rate_text, size_text, three_digits, time_text
 from pkb_gym.envs.text.kernels import COLUMNS as KERNEL_COLUMNS
 from pkb_gym.envs.text.kernels import kernel_rows, kernels_left_out, transfers_text
@@ -131,6 +132,8 @@ def _rows(feedback: Feedback, reward: float | None) -> list[tuple[str, Renderabl
     rows += [("sanitizer", Text(f"{report.sanitizer}: {report.summary}")) for report in feedback.sanitizers]
     if feedback.output.strip():
         rows.append(("output", _output(feedback.output)))
+    if found := race_check_text(feedback.race_check):
+        rows.append(("races", Text(found, style="yellow" if found.startswith("warning") else "green")))
     if feedback.emulation is not None:
         rows += [(name, text) for name, text in _detected(feedback.emulation, feedback.message)]
     if feedback.check is not None:

@@ -14,14 +14,24 @@ from .symbol_names import emulated_names
 
 ARCHITECTURE = "sm_90a"
 
-FLAGS = (
+OBJECT_FLAGS = (
     # The emulator runs the PTX; the machine code gives the registers, which decide how many blocks are resident.
     f"-gencode=arch={ARCHITECTURE.replace('sm_', 'compute_')},code=[{ARCHITECTURE},compute_{ARCHITECTURE[3:]}]",
     "--no-compress",
     "-lineinfo",
+    "-Xcompiler=-fno-gnu-unique",  # each rank has its own copy of every variable
+)
+"""Options that an object for emulated GPUs needs; one for the same GPU may have them, too."""
+
+LINK_FLAGS = (
     "-cudart=none",  # the emulator has a runtime of its own, which is there before the library is loaded
     "-Xlinker=-z,now",  # loading the library names the first symbol that the runtime lacks
-    "-Xcompiler=-fno-gnu-unique",  # each rank has its own copy of every variable
+)
+"""Options that a library for emulated GPUs needs, of such objects."""
+
+FLAGS = (
+    *OBJECT_FLAGS,
+    *LINK_FLAGS,
     "-O1",  # of the host's code alone, whose time nobody measures; GPU code is optimised at any level
 )
 """Options that a source for emulated GPUs needs."""

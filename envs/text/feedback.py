@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pkb_gym.engine.records.emulation import DetectedError, Emulation
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.race_check import RaceCheckReport
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
 from pkb_gym.envs.text.formatting import cut_middle, quoted, three_digits, time_text
@@ -55,6 +56,7 @@ def feedback_text(feedback: Feedback, max_chars: int = MAX_FEEDBACK_CHARS) -> st
         _shared_gpus_text(feedback),
         _debug_text(feedback),
         correctness_text(feedback),
+        f"Race check: {found}." if (found := race_check_text(feedback.race_check)) else "",
         "" if feedback.emulation is None else _emulation_text(feedback.emulation, feedback.message),
         _output_text(feedback),
         "" if feedback.timing is None else _timing_text(feedback.timing),
@@ -139,6 +141,15 @@ def _debug_text(feedback: Feedback) -> str:
         if report.found and report.report:
             lines.append(quoted(cut_middle(report.report.strip(), MAX_LOG_CHARS)))
     return "\n".join(lines)
+
+
+def race_check_text(report: RaceCheckReport | None) -> str:
+    """The race detector's verdict beside GPUs; empty where it has none, or a race, which is the failure itself."""
+    if report is None or report.verdict == "race":
+        return ""
+    if report.verdict == "no_race":
+        return f"the emulated run at size {report.size} shows no race"
+    return f"warning, no failure: the race detector does not judge this source, since {report.reason}"
 
 
 def _emulation_text(emulation: Emulation, message: str) -> str:

@@ -12,6 +12,7 @@ from pkb_gym.engine.problem.axes import Axes
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
+from pkb_gym.engine.records.race_check import EMULATED_SIZE
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.support import env_vars, syntax_tree
 from pkb_gym.envs.text.contracts import native_contract, python_contract
@@ -76,7 +77,8 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
 def _then(config: ResolvedConfig) -> str:
     """The stages after the check."""
     if config.device != "emulated":
-        return ", then time"
+        emulated = f"; of CUDA sources each access to memory in an emulated run at size {EMULATED_SIZE}, for races"
+        return ", then time" + ("" if config.race_check == "off" else emulated)
     return "; nothing is timed" + (
         ", and each access to memory is checked for races" if config.race_check != "off" else ""
     )

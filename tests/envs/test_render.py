@@ -14,6 +14,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.emulation import DetectedError, Emulation
 from pkb_gym.engine.records.feedback import LAST_OUTPUT
+from pkb_gym.engine.records.race_check import RaceCheckReport
 from pkb_gym.engine.stages.execution_environment import resolve_here
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.render import bar, card_text, roofline_picture
@@ -85,6 +86,21 @@ def test_card_and_text_show_races_that_do_not_fail():
     assert "benign race on 8 bytes" in card
     assert "- warning, no failure by itself: weak order on 4 bytes. To show it, the flag" in text
     assert "- no failure: benign race on 8 bytes" in text
+
+
+def test_card_and_text_show_the_verdict_of_the_race_detector_beside_gpus():
+    def shown(verdict, reason=""):
+        report = RaceCheckReport(verdict=verdict, reason=reason, size="tiny", duration_s=1.0)
+        feedback = timed(speedup=2.0).model_copy(update={"race_check": report})
+        return " ".join(plain(feedback).split()), feedback_text(feedback)
+
+    card, text = shown("no_race")
+    assert "races the emulated run at size tiny shows no race" in card
+    assert "\n\nRace check: the emulated run at size tiny shows no race.\n\n" in text
+    card, text = shown("not_judged", "the emulated driver has no cuStreamWriteValue")
+    assert "races warning, no failure: the race detector does not judge" in card
+    assert "does not judge this source, since the emulated driver has no cuStreamWriteValue." in text
+    assert "Race check" not in shown("race")[1], "the failure has it"
 
 
 def test_the_card_before_the_first_submission():

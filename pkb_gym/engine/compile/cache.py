@@ -73,6 +73,7 @@ class CompileCache:
                 log=stored["log"],
                 duration_s=stored["duration_s"],
                 binary=parts.pop("binary", None),
+                object_file=parts.pop("object", None),
                 extensions={name.removeprefix("extension:"): data for name, data in parts.items()},
                 kernels=tuple(KernelResources.model_validate(kernel) for kernel in stored["kernels"]),
                 transfers=None if transfers is None else InstructionCounts.model_validate(transfers),
@@ -89,6 +90,7 @@ class CompileCache:
     def put(self, key: str, artifact: Artifact) -> None:
         """Stores a result, if that is possible."""
         parts = {} if artifact.binary is None else {"binary": artifact.binary}
+        parts |= {} if artifact.object_file is None else {"object": artifact.object_file}
         parts |= {f"extension:{name}": data for name, data in artifact.extensions.items()}
         head = {
             "ok": artifact.ok,

@@ -13,39 +13,94 @@ from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware.cpu_info import cpu_info
 from pkb_gym.engine.records.artifact import Artifact
+from pkb_gym.engine.support.emulator_package import emulator_package
 
 TIMEOUT_S = 1800.0
 """A processor takes about a minute for it; a busy machine leaves it a fraction of one."""
+
+
+UNDEFINED_FAIL = "-Xlinker=-z,defs"
+"""Option that refuses functions that no library has; those of the CUDA runtime are in none for emulated GPUs."""
 
 
 def candidate_flags() -> tuple[str, ...]:
     """The options of nvcc for candidates on emulated GPUs."""
     from rank_emulator.cuda_sources import FLAGS
 
-    return (*FLAGS, *(flag for flag in nvcc.FLAGS if flag not in ("-O3", "-Xlinker=-z,defs")))
+    return (*FLAGS, *(flag for flag in nvcc.FLAGS if flag not in ("-O3", UNDEFINED_FAIL)))
 
 
-def compile_emulated(source: str, cache: CompileCache, timeout_s: float) -> Artifact:
+def compile_emulated(source: str, cache: CompileCache, timeout_s: float, *, low_priority: bool = False) -> Artifact:
     """Compiles a CUDA source for emulated GPUs, or takes the result from the cache.
 
     Args:
         source: One translation unit.
         cache: Cache of compiled results.
         timeout_s: Deadline of the compiler in seconds.
+        low_priority: As in `CompilerLimits`.
 
     Raises:
         InfrastructureError: There is no compiler.
     """
     from rank_emulator.cuda_sources import ARCHITECTURE
 
-    return nvcc.compile_cuda(source, cache, timeout_s, ARCHITECTURE, candidate_flags())
+    return nvcc.compile_cuda(source, cache, timeout_s, ARCHITECTURE, candidate_flags(), low_priority=low_priority)
 
 
-def build_emulator(cache: CompileCache) -> bytes:
+def compile_for_both(source: str, cache: CompileCache, timeout_s: float) -> Artifact:
+    """Compiles a CUDA source for this machine's GPU, in one go with emulated ones where they are of one architecture.
+
+    The object then lies in the artifact; see `library_of`. Arguments and errors as `compile_emulated`.
+    """
+    if emulator_package() is None:
+        return nvcc.compile_cuda(source, cache, timeout_s)
+    from rank_emulator.cuda_sources import ARCHITECTURE, OBJECT_FLAGS
+
+    if nvcc.default_architecture() != ARCHITECTURE:
+        return nvcc.compile_cuda(source, cache, timeout_s)
+    flags = (*OBJECT_FLAGS, *nvcc.FLAGS)
+    return nvcc.compile_cuda(source, cache, timeout_s, ARCHITECTURE, flags, keeps_object=True)
+
+
+def library_of(artifact: Artifact, source: str, cache: CompileCache, timeout_s: float) -> Artifact:
+    """The library for emulated GPUs of a source that compiles for this machine's, at low priority.
+
+    Linked of the object, which takes a fraction of a second, where the artifact has one; compiled anew otherwise.
+
+    Args:
+        artifact: Artifact for this machine's GPU, as from `compile_for_both` or another compile.
+        source: One translation unit.
+        cache: Cache of compiled results.
+        timeout_s: Deadline of the compiler or linker in seconds.
+
+    Raises:
+        InfrastructureError: There is no compiler.
+    """
+    from rank_emulator.cuda_sources import LINK_FLAGS
+
+    if artifact.object_file is None:
+        return compile_emulated(source, cache, timeout_s, low_priority=True)
+    flags = (*LINK_FLAGS, *(flag for flag in nvcc.LINK_FLAGS if flag != UNDEFINED_FAIL))
+    return nvcc.link(artifact.object_file, flags, CompilerLimits(timeout_s, low_priority=True)).artifact
+
+
+def emulated_key(source: str) -> str:
+    """The key of a source that is compiled for emulated GPUs.
+
+    Raises:
+        InfrastructureError: There is no compiler.
+    """
+    from rank_emulator.cuda_sources import ARCHITECTURE
+
+    return nvcc.compile_key(source, ARCHITECTURE, candidate_flags())
+
+
+def build_emulator(cache: CompileCache, *, low_priority: bool = False) -> bytes:
     """The compiled emulator.
 
     Args:
         cache: Cache of compiled results.
+        low_priority: As in `CompilerLimits`.
 
     Raises:
         InfrastructureError: There is no compiler, or it does not take it.
@@ -53,7 +108,7 @@ def build_emulator(cache: CompileCache) -> bytes:
     from rank_emulator.building import RESULT, contents
 
     def compile_now() -> Compiled:
-        limits = CompilerLimits(TIMEOUT_S)
+        limits = CompilerLimits(TIMEOUT_S, low_priority=low_priority)
         run = run_sandboxed(
             _command(),
             files=contents(),

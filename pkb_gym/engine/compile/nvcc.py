@@ -38,15 +38,18 @@ from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelReso
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.printable import printable
 
+LINK_FLAGS = (
+    "-shared",
+    "--no-device-link",  # for separately compiled device code, of which one translation unit has none
+    "-Xlinker=-z,defs",
+)
 FLAGS = (
     "-O3",
     "--expt-relaxed-constexpr",  # std::numeric_limits and the like in kernels, as in PyTorch's extensions
     "--expt-extended-lambda",
-    "-shared",
-    "--no-device-link",  # for separately compiled device code, of which one translation unit has none
     f"-Xcompiler=-fPIC,{','.join(DEBUG_INFORMATION)},-fmax-errors=20,-fdiagnostics-color=never",
     "-Xptxas=-v",
-    "-Xlinker=-z,defs",
+    *LINK_FLAGS,
     *NVCC_FLAGS,
 )
 MEMORY_KIB = 12 << 20
@@ -68,6 +71,9 @@ def compile_cuda(
     timeout_s: float,
     architecture: str | None = None,
     flags: Sequence[str] | None = None,
+    *,
+    low_priority: bool = False,
+    keeps_object: bool = False,
 ) -> Artifact:
     """Compiles a CUDA source, or takes the result from the cache.
 
@@ -77,18 +83,40 @@ def compile_cuda(
         timeout_s: Deadline of the compiler, in seconds.
         architecture: Architecture of the target GPU; by default this machine's, or sm_90a where there is none.
         flags: Flags of the compiler, architecture included; by default those of candidates.
+        low_priority: As in `CompilerLimits`.
+        keeps_object: Whether the artifact has the object too, which is then linked in a step of its own.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not know the architecture.
     """
-    toolkit = find_toolkit()
     architecture = architecture or default_architecture()
+    toolkit, flags = find_toolkit(), flags or (gencode(architecture), *FLAGS)
+    key = compile_key(source, architecture, (*flags, "-c") if keeps_object else flags)
     libraries = included_libraries(source, toolkit)
     folders = [folder for found in libraries for folder in found.folders]
-    flags = (*options(libraries, architecture, toolkit), *(flags or (gencode(architecture), *FLAGS)))
-    key = CompileCache.key(
+    flags = (*options(libraries, architecture, toolkit), *flags)
+    limits = CompilerLimits(timeout_s, memory_kib=MEMORY_KIB, low_priority=low_priority)
+    return cached_compile(
+        compile_cache, key, lambda: _compile_sandboxed(source, toolkit, flags, folders, limits, keeps_object)
+    )
+
+
+def compile_key(source: str, architecture: str, flags: Sequence[str]) -> str:
+    """The key of a compiled source in a cache.
+
+    Args:
+        source: Source text of one translation unit.
+        architecture: Architecture of the target GPU.
+        flags: Flags of the compiler, architecture included.
+
+    Raises:
+        InfrastructureError: there is no compiler.
+    """
+    toolkit = find_toolkit()
+    libraries = included_libraries(source, toolkit)
+    return CompileCache.key(
         source=source,
-        flags=flags,
+        flags=(*options(libraries, architecture, toolkit), *flags),
         compiler=nvcc_version(),
         host_compiler=compiler_version(),
         disassembler=disassembler_version(toolkit),
@@ -97,21 +125,25 @@ def compile_cuda(
         libraries=[found.identity for found in libraries],
     )
 
-    return cached_compile(compile_cache, key, lambda: _compile_sandboxed(source, toolkit, flags, folders, timeout_s))
-
 
 def _compile_sandboxed(
-    source: str, toolkit: Path, flags: Sequence[str], folders: Sequence[Path], timeout_s: float
+    source: str,
+    toolkit: Path,
+    flags: Sequence[str],
+    folders: Sequence[Path],
+    limits: CompilerLimits,
+    keeps_object: bool,
 ) -> Compiled:
     """Compiles; the artifact has the resources of kernels and the instructions that transfer data."""
-    limits = CompilerLimits(timeout_s, memory_kib=MEMORY_KIB)
     nvcc = str(toolkit / "bin" / "nvcc")
+    made = "kernel.o" if keeps_object else "kernel.so"
+    to_make = [flag for flag in flags if flag not in LINK_FLAGS] + ["-c"] if keeps_object else flags
 
     def compile_text(text: str) -> Run:
         return run_sandboxed(
-            listing([nvcc, *flags, *include_arguments(), "kernel.cu", "-o", "kernel.so", *library_arguments()]),
+            listing([nvcc, *to_make, *include_arguments(), "kernel.cu", "-o", made, *library_arguments()]),
             files={"kernel.cu": text.encode()},
-            result="kernel.so",
+            result=made,
             readable=(*readable(toolkit), INCLUDE, ffi_root(), *folders),
             limits=limits,
         )
@@ -123,6 +155,9 @@ def _compile_sandboxed(
     run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit), *folders))
     usage, log = read_ptxas(run.output)
     compiled = compiled_of(dataclasses.replace(run, output=log), limits)
+    if keeps_object and compiled.artifact.binary is not None:
+        link_flags = [flag for flag in flags if flag in LINK_FLAGS or (flag.startswith("-l") and flag != "-lineinfo")]
+        compiled = _linked(compiled.artifact, link_flags, limits)
     binary = compiled.artifact.binary
     if binary is None:
         failed = dataclasses.replace(compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source))
@@ -131,6 +166,38 @@ def _compile_sandboxed(
     total = None if counts is None else sum(counts.values(), InstructionCounts())
     artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)
     return dataclasses.replace(compiled, artifact=artifact)
+
+
+def _linked(compiled: Artifact, flags: Sequence[str], limits: CompilerLimits) -> Compiled:
+    """The library of an object, which the artifact has as its binary."""
+    assert compiled.binary is not None
+    linked = link(compiled.binary, flags, limits)
+    artifact = dataclasses.replace(
+        linked.artifact,
+        log="\n".join(filter(None, [compiled.log, linked.artifact.log])),
+        duration_s=compiled.duration_s + linked.artifact.duration_s,
+        object_file=compiled.binary if linked.artifact.ok else None,
+    )
+    return dataclasses.replace(linked, artifact=artifact)
+
+
+def link(object_file: bytes, flags: Sequence[str], limits: CompilerLimits) -> Compiled:
+    """Links a library of an object.
+
+    Args:
+        object_file: Object that nvcc has compiled.
+        flags: Flags of the linker, as nvcc takes them.
+        limits: Limits of the linker.
+    """
+    toolkit = find_toolkit()
+    run = run_sandboxed(
+        [str(toolkit / "bin" / "nvcc"), *flags, "kernel.o", "-o", "kernel.so", *library_arguments()],
+        files={"kernel.o": object_file},
+        result="kernel.so",
+        readable=(*readable(toolkit), ffi_root()),
+        limits=limits,
+    )
+    return compiled_of(run, limits)
 
 
 def _is_fatal(run: Run) -> bool:

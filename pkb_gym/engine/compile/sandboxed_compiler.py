@@ -26,6 +26,7 @@ from pkb_gym.engine.gangs.visible_folders import compiler_paths, hidden_folders
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.support.env_vars import for_candidates
 from pkb_gym.engine.support.ownership import TemporaryFolder
+from pkb_gym.engine.support.priority import at_low_priority, lower_session
 from pkb_gym.engine.support.problem_folders import folders_with_answers
 
 MAX_LOG_CHARS = 12_000
@@ -59,12 +60,14 @@ class CompilerLimits:
         memory_kib: Address space of each process, in KiB; None for no limit.
         file_blocks: Size of the largest file, in blocks of 512 bytes.
         output_bytes: Maximum number of bytes read of stdout and stderr.
+        low_priority: Whether the command leaves processors to whatever else wants them.
     """
 
     timeout_s: float
     memory_kib: int | None = 6 << 20
     file_blocks: int = 1 << 19
     output_bytes: int = 2 << 20
+    low_priority: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,9 @@ def run_sandboxed(
         for name, content in files.items() if folder else ():
             Path(folder or "", name).write_bytes(content)
         limited = [*_LIMITED, *_limit_arguments(limits), str(out), result, folder or "", *command]
+        whole = limited if folder else _in_bubblewrap(limited, inputs, readable, devices)
         process = subprocess.Popen(
-            limited if folder else _in_bubblewrap(limited, inputs, readable, devices),
+            at_low_priority(whole) if limits.low_priority else whole,
             cwd=folder,
             env=for_candidates(TMPDIR=folder or "/tmp"),
             stdin=subprocess.PIPE,
@@ -127,6 +131,8 @@ def run_sandboxed(
             pass_fds=(out, *inputs.values()),
             start_new_session=True,
         )
+        if limits.low_priority:
+            lower_session(process.pid)
         try:
             status: int | None = process.wait(limits.timeout_s)
         except subprocess.TimeoutExpired:

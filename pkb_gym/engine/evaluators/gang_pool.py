@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import ceil
@@ -18,11 +18,16 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
 from pkb_gym.engine.gangs.candidate_gang import CandidateGang
+from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
+from pkb_gym.engine.gangs.emulated_gang import EmulatedGang
 from pkb_gym.engine.gangs.handover_ends import HandoverLibraries
 from pkb_gym.engine.gangs.reference_gang import ReferenceGang
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.hardware import host
+from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device, ResolvedConfig
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.stages.static import makes_streams
 from pkb_gym.engine.wire.orders import Dialect
 
@@ -63,14 +68,24 @@ class GangPool:
         arbiter: Keeps preparing gangs and timing apart.
         cache: Cache of compiled handovers.
         standby_gangs: Gangs of each kind that stand by on GPUs, at least 0; with 0, each is prepared when it is needed.
+        on_spare_processors: Whether its processes leave processors to whatever else wants them; each rank then computes
+            with a single thread.
     """
 
-    def __init__(self, arbiter: DeviceArbiter, cache: CompileCache, standby_gangs: int = STANDBY_GANGS) -> None:
+    def __init__(
+        self,
+        arbiter: DeviceArbiter,
+        cache: CompileCache,
+        standby_gangs: int = STANDBY_GANGS,
+        *,
+        on_spare_processors: bool = False,
+    ) -> None:
+        self._on_spare_processors = on_spare_processors
         self._arbiter, self._cache = arbiter, cache
         self._standby_gangs = standby_gangs
         self._lock = threading.RLock()
         self._zygotes: dict[bool, Zygote] = {}
-        self._references: dict[tuple[Device, int, int], ReferenceGang] = {}
+        self._references: dict[tuple[Device, int, int, int], ReferenceGang] = {}
         self._references_suspect = False
         self._handovers: dict[Device, HandoverLibraries] = {}
         self._stack_trace: bytes | None = None
@@ -106,7 +121,9 @@ class GangPool:
                 if kind in self._zygotes and not self._zygotes[kind].alive:
                     self._zygotes.pop(kind).close()  # and its folder goes
                 if kind not in self._zygotes:
-                    self._zygotes[kind] = Zygote(trusted=kind, preloaded=self._preloaded())
+                    self._zygotes[kind] = Zygote(
+                        trusted=kind, preloaded=self._preloaded(), low_priority=self._on_spare_processors
+                    )
 
     def _preloaded(self) -> bytes | None:
         """The library for efficient waits of CPU collectives, and quick throws; both are slower without a compiler."""
@@ -157,28 +174,70 @@ class GangPool:
                 self._stack_trace = build_for_host(STACK_TRACE, self._cache)
             return self._stack_trace
 
-    def reference(self, device: Device, world_size: int, ranks_per_gpu: int = 1) -> ReferenceGang:
+    def reference(self, device: Device, world_size: int, ranks_per_gpu: int = 1, lane: int = 0) -> ReferenceGang:
         """The reference gang of a device and world size.
 
         Args:
             device: Device of its ranks.
             world_size: Number of ranks.
             ranks_per_gpu: Number of neighbouring ranks that share a GPU.
+            lane: Number of the gang, for those that judge side by side with gangs of the same kind.
 
         Raises:
             InfrastructureError: It could not be started.
         """
+        kind = device, world_size, ranks_per_gpu, lane
         zygote = self.zygote(trusted=True)
         with self._lock:
             if self._references_suspect:
                 self._close_references()
-            gang = self._references.get((device, world_size, ranks_per_gpu))
+            gang = self._references.get(kind)
             if gang is None or not gang.is_sound:
                 libraries = self.handovers(device)
-                threads = host.threads_per_rank(world_size)
+                threads = 1 if self._on_spare_processors else host.threads_per_rank(world_size)
                 gang = ReferenceGang(zygote, device, world_size, threads, libraries, ranks_per_gpu)
-                self._references[device, world_size, ranks_per_gpu] = gang
+                self._references[kind] = gang
             return gang
+
+    def new_run(
+        self,
+        feedback: FeedbackBuilder,
+        artifact: Artifact,
+        key: bytes,
+        new_gang: Callable[[], AbstractContextManager[CandidateRanks]],
+        lane: int = 0,
+    ) -> CandidateRun:
+        """A run of a candidate beside the reference gang of its configuration.
+
+        Args:
+            feedback: Builder that receives the reports.
+            artifact: Compiled candidate.
+            key: Secret key of the evaluator.
+            new_gang: Context manager that lends a gang for the candidate.
+            lane: Number of the reference gang, as in `reference`.
+
+        Raises:
+            ConfigError: Candidates could read the problem's folder.
+            InfrastructureError: This machine failed.
+        """
+        config = feedback.config
+        self.check_hidden(Path(feedback.problem.declared_in).parent)
+        reference = self.reference(config.host_device, config.world_size, config.ranks_per_gpu, lane)
+        handovers = self.handovers(config.host_device)
+        stack_trace = self.stack_trace() if config.dialect == "native" else None
+        return CandidateRun(feedback, artifact, reference, new_gang, handovers, key, stack_trace)
+
+    def emulated_gang(self, config: ResolvedConfig, emulator: bytes) -> EmulatedGang:
+        """The gang of a candidate on emulated GPUs: one process for all ranks.
+
+        Args:
+            config: Configuration of the evaluation.
+            emulator: Compiled emulator.
+        """
+        detects = config.race_check != "off"
+        is_strict = config.race_check == "strict"
+        zygote = self.zygote(trusted=False)
+        return EmulatedGang(zygote, config.world_size, emulator, detect_races=detects, strict=is_strict)
 
     def candidate_gang(self, config: ResolvedConfig, source: str) -> AbstractContextManager[CandidateGang]:
         """A gang for one candidate: forked on the CPU, one that stands by on GPUs.

@@ -24,8 +24,8 @@ from pkb_gym.engine.debugging.debugger import DebugFolders, Debugger
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
+from pkb_gym.engine.evaluators.race_detector import RaceDetector
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
-from pkb_gym.engine.gangs.emulated_gang import EmulatedGang
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
@@ -40,7 +40,7 @@ from pkb_gym.engine.stages.emulate import judge_emulated
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.pipeline import judge
-from pkb_gym.engine.stages.progress import BUILDING, PREPARING, WAITING, Progress
+from pkb_gym.engine.stages.progress import BUILDING, CHECKING_RACES, PREPARING, WAITING, Progress
 from pkb_gym.engine.stages.static import check_statically
 from pkb_gym.engine.stages.stopwatch import ENDING, Stopwatch
 
@@ -73,6 +73,7 @@ class LocalEvaluator:
         self._compilers = threading.BoundedSemaphore(host.processors())
         self._arbiter = DeviceArbiter()
         self._pool = GangPool(self._arbiter, self._compile_cache, standby_gangs)
+        self._races = RaceDetector(self._compile_cache)
         self._baseline_cache = BaselineCache()
         self._folders = folders or DebugFolders()
         self._closed = False
@@ -180,6 +181,29 @@ class LocalEvaluator:
         check_loadable(feedback, artifact)
         if not execution_environment.can_run(config.device):
             raise feedback.stop(Failure.COMPILED_ONLY, execution_environment.compiled_only(config.dialect))
+        with self._judged_races(feedback, artifact, key, report):
+            self._run_ranks(feedback, artifact, key, report)
+
+    @contextlib.contextmanager
+    def _judged_races(
+        self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress
+    ) -> Iterator[None]:
+        """Has the race detector judge meanwhile, beside GPUs; its verdict counts where nothing else has failed."""
+        if feedback.config.race_check == "off" or feedback.config.device == "emulated":
+            yield
+            return
+        pending = self._races.begin(feedback.problem, feedback.source, artifact, feedback.config, key)
+        try:
+            yield
+            if not feedback.failed:
+                report(CHECKING_RACES)
+                with feedback.stopwatch.phase(CHECKING_RACES):
+                    feedback.add_race_check(pending.result())
+        finally:
+            pending.cancel()
+
+    def _run_ranks(self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress) -> None:
+        config = feedback.config
         idle_devices = self._arbiter.timing if config.device == "cuda" else contextlib.nullcontext
         with _in_turn(self._arbiter, feedback, report), contextlib.ExitStack() as ranks:
             try:
@@ -203,16 +227,7 @@ class LocalEvaluator:
         with feedback.stopwatch.phase(PREPARING):
             if not is_built(self._compile_cache):
                 report(BUILDING)
-            emulator = build_emulator(self._compile_cache)
-            zygote = self._pool.zygote(trusted=False)
-            gang = EmulatedGang(
-                zygote,
-                config.world_size,
-                emulator,
-                detect_races=config.race_check != "off",
-                strict=config.race_check == "strict",
-            )
-            ranks.push(gang)
+            gang = ranks.enter_context(self._pool.emulated_gang(config, build_emulator(self._compile_cache)))
             run = ranks.enter_context(self._new_run(feedback, artifact, key, lambda: gang))
         judge_emulated(run, gang, report)
 
@@ -223,12 +238,7 @@ class LocalEvaluator:
         key: bytes,
         new_gang: Callable[[], AbstractContextManager[CandidateRanks]],
     ) -> CandidateRun:
-        config = feedback.config
-        self._pool.check_hidden(Path(feedback.problem.declared_in).parent)
-        reference = self._pool.reference(config.host_device, config.world_size, config.ranks_per_gpu)
-        handovers = self._pool.handovers(config.host_device)
-        stack_trace = self._pool.stack_trace() if config.dialect == "native" else None
-        run = CandidateRun(feedback, artifact, reference, new_gang, handovers, key, stack_trace)
+        run = self._pool.new_run(feedback, artifact, key, new_gang)
         run.observer = Debugger(run, self._folders, self._compile_cache)
         return run
 
@@ -264,6 +274,7 @@ class LocalEvaluator:
         """
         self._closed = True
         self.resume()  # evaluations that wait for the devices find the evaluator closed
+        self._races.close()
         self._pool.stop()
         self._arbiter.acquire()
         try:

@@ -27,6 +27,7 @@ from pkb_gym.engine.rankside.remove_tree import remove_tree
 from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.engine.support.env_vars import for_candidates, preloads, python_path, with_changes
 from pkb_gym.engine.support.ownership import TemporaryFolder
+from pkb_gym.engine.support.priority import at_low_priority, lower_session
 from pkb_gym.engine.wire.forking import PRELOADED, ForkFailed, GangRequest, GangStarted, ZygoteReady
 from pkb_gym.engine.wire.frames import pair
 from pkb_gym.engine.wire.messages import WireError
@@ -45,13 +46,14 @@ class Zygote:
     Args:
         trusted: Whether it forks reference gangs, which may import all of pkb_gym; otherwise it is sandboxed where
             bubblewrap works, and its gangs are confined.
+        low_priority: Whether it and its gangs leave processors to whatever else wants them.
         preloaded: A shared library whose functions take the place of others' of the same name (ld.so(8)), if any.
 
     Raises:
         OSError: there are no descriptors or processes left.
     """
 
-    def __init__(self, *, trusted: bool, preloaded: bytes | None = None) -> None:
+    def __init__(self, *, trusted: bool, preloaded: bytes | None = None, low_priority: bool = False) -> None:
         self.trusted = trusted
         self.sandboxed = not trusted and bubblewrap_works()
         self._lock = threading.Lock()
@@ -64,8 +66,9 @@ class Zygote:
             resources.callback(self._control.close)
             with contextlib.closing(theirs), _as_file(preloaded) as library:
                 fd = theirs.fileno()
+                command = self._command(fd)
                 self._process = subprocess.Popen(
-                    self._command(fd),
+                    at_low_priority(command) if low_priority else command,
                     pass_fds=(fd,) if library is None else (fd, library),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -73,6 +76,8 @@ class Zygote:
                     start_new_session=True,  # Ctrl-C in a terminal reaches the evaluator alone
                     env=self._environment(library),
                 )
+            if low_priority:
+                lower_session(self._process.pid)
             self._resources = resources.pop_all()
 
     def _command(self, fd: int) -> list[str]:

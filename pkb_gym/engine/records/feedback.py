@@ -17,6 +17,7 @@ from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelReso
 from pkb_gym.engine.records.config import ResolvedConfig, Sanitizer
 from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.mechanisms import Mechanism
+from pkb_gym.engine.records.race_check import RaceCheckReport
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.timing import Timing
 
@@ -311,7 +312,9 @@ class Feedback(Record):
     race: Race | None = None
     """Present exactly when `failure` is "race"."""
     emulation: Emulation | None = None
-    """Present when calls were made on emulated GPUs."""
+    """Present when calls were made on emulated GPUs, by the evaluation itself or by the race detector beside it."""
+    race_check: RaceCheckReport | None = None
+    """Present when the race detector was asked beside GPUs, and nothing else had failed."""
     check: CheckReport | None = None
     """Present when stage `run` completed, whatever the verdict."""
     timing: Timing | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.debug_build import Build, gxx_flags, nvcc_flags
-from pkb_gym.engine.compile.emulator import compile_emulated
+from pkb_gym.engine.compile.emulator import compile_emulated, compile_for_both
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.nvcc import compile_cuda
 from pkb_gym.engine.compile.python import build_python
@@ -45,8 +45,10 @@ def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote:
         artifact = compile_cpp(text, cache, timeout_s, gxx_flags(build))
     elif feedback.config.device == "emulated":
         artifact = compile_emulated(text, cache, timeout_s)
+    elif language == "cuda" and feedback.config.debug:
+        artifact = compile_cuda(text, cache, timeout_s, flags=nvcc_flags(build))
     elif language == "cuda":
-        artifact = compile_cuda(text, cache, timeout_s, flags=nvcc_flags(build) if feedback.config.debug else None)
+        artifact = compile_for_both(text, cache, timeout_s)
     else:
         artifact = build_python(text, cache, build_zygote(), timeout_s)
     feedback.compile = CompileReport(
@@ -59,7 +61,7 @@ def compile_source(feedback: FeedbackBuilder, cache: CompileCache, build_zygote:
     )
     if not artifact.ok:
         what = "it does not compile" if feedback.config.dialect == "native" else "it cannot be imported"
-        raise feedback.stop(Failure.COMPILE_ERROR, f"{what}: {_first_error(artifact.log)}{_fences(text)}")
+        raise feedback.stop(Failure.COMPILE_ERROR, f"{what}: {first_error(artifact.log)}{_fences(text)}")
     return artifact
 
 
@@ -82,7 +84,7 @@ def _fences(source: str) -> str:
     return ""
 
 
-def _first_error(log: str) -> str:
+def first_error(log: str) -> str:
     """The line of a log that matters most: the first error of a compiler, the last line of a traceback."""
     lines = [line.strip() for line in log.splitlines() if line.strip()] or ["the log is empty"]
     return _PTX_FILE.sub(r"\1", next((line for line in lines if _ERROR.search(line)), lines[-1]))

@@ -49,7 +49,12 @@ def judge_emulated(run: CandidateRun, gang: EmulatedGang, report: Progress) -> N
     """
     feedback = run.feedback
     with feedback.waiting_for(work_beside_others(report)), feedback.stage(Stage.CHECK, report):
-        _EmulatedCheck(run, gang).check()
+        check_emulated(run, gang)
+
+
+def check_emulated(run: CandidateRun, gang: EmulatedGang) -> None:
+    """Loads the candidate and compares its outputs under all schedules; arguments and errors as `judge_emulated`."""
+    _EmulatedCheck(run, gang).check()
 
 
 def schedules(config: ResolvedConfig) -> Iterator[tuple[Schedule, int]]:
@@ -142,9 +147,8 @@ class _EmulatedCheck:
         text = "\n".join(map(str, map(_detected, findings[:MAX_LINES])))
         if not races:
             return feedback.stop(Failure.RUNTIME_ERROR, text, first.rank)
-        race = races[0]
-        feedback.race = Race(kind="unordered", rank=race.rank, owner=race.owner, tensor=race.tensor, evidence=race.text)
-        return feedback.stop(Failure.RACE, text, race.rank)
+        feedback.race = unordered(races[0])
+        return feedback.stop(Failure.RACE, text, races[0].rank)
 
     def _wrong(self, plan: BlockPlan, schedule: Schedule, report: CheckReport, finished: FinishedBlock) -> Stopped:
         """The failure of a call with wrong outputs."""
@@ -187,6 +191,11 @@ def staging(world_size: int, calls: int, schedule: Schedule) -> BlockStaging:
     """Whole arguments handed over call by call, when the emulator's scheduler reaches it."""
     order = ConductCalls((CheckedCall(together=False),) * calls)
     return BlockStaging((order,) * world_size, BlockSetting("waiting", schedule=schedule))
+
+
+def unordered(finding: DetectorFinding) -> Race:
+    """The race of a finding."""
+    return Race(kind="unordered", rank=finding.rank, owner=finding.owner, tensor=finding.tensor, evidence=finding.text)
 
 
 def _detected(finding: DetectorFinding) -> DetectedError:

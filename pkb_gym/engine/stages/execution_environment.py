@@ -53,6 +53,20 @@ def why_not_emulated() -> str | None:
     return why_missing()
 
 
+PROCESSORS_PER_GPU, SPARE_PROCESSORS = 2, 2
+"""Processors of the ranks of each GPU and their threads, and those that the race detector needs beside them."""
+
+
+def no_detector() -> str:
+    """The reason why the race detector cannot judge beside this machine's GPUs; empty where it can."""
+    count = len(gpus.names())
+    if not count:
+        return "this machine has no GPU, and device 'emulated' is the one for it"
+    if host.processors() < PROCESSORS_PER_GPU * count + SPARE_PROCESSORS:
+        return f"{host.processors()} processors leave none to spare beside {count} GPUs"
+    return why_not_emulated() or ""
+
+
 def compiled_only(dialect: Dialect) -> str:
     """The message for a source that was compiled for GPUs on a machine that has none."""
     done = f"compiled for {default_architecture()}" if dialect == "native" else "imported"
@@ -95,6 +109,7 @@ def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = N
         language=source.language if source else ("cpp" if device == "cpu" else "cuda"),
         memory_total_bytes=host.memory_total_bytes(),
         gpus=len(gpus.names()),
+        no_detector=no_detector() if device == "cuda" else "",
     )
 
 

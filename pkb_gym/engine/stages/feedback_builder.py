@@ -22,6 +22,7 @@ from pkb_gym.engine.records.feedback import (
     SanitizerReport,
     Stage,
 )
+from pkb_gym.engine.records.race_check import JudgedRaces, RaceCheckReport
 from pkb_gym.engine.records.roofline import Roofline
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.records.timing import Timing
@@ -52,9 +53,10 @@ class FeedbackBuilder:
         source: Source text of the candidate.
         config: Resolved configuration of the evaluation.
         nonce: Nonce of the attempt.
+        problem_sha256: Field of the same name in `Feedback`.
         stopwatch: Stopwatch of the evaluation.
-        compile, sanitizers, race, emulation, check, timing, profile, roofline, output, calls_torch_distributed: Fields
-            of the same names in `Feedback`.
+        compile, sanitizers, race, emulation, race_check, check, timing, profile, roofline, output,
+            calls_torch_distributed: Fields of the same names in `Feedback`.
 
     Raises:
         OSError: the problem's files cannot be read.
@@ -75,6 +77,7 @@ class FeedbackBuilder:
         self.sanitizers: tuple[SanitizerReport, ...] = ()
         self.race: Race | None = None
         self.emulation: Emulation | None = None
+        self.race_check: RaceCheckReport | None = None
         self.check: CheckReport | None = None
         self.timing: Timing | None = None
         self.profile: Profile | None = None
@@ -82,7 +85,7 @@ class FeedbackBuilder:
         self.output = ""
         self.calls_torch_distributed: bool | None = None
         self._environment = environment
-        self._problem_sha256 = _problem_sha256(problem)
+        self.problem_sha256 = _problem_sha256(problem)
         self._stage: Stage | None = None
         self._failure: Failure | None = None
         self._message = ""
@@ -123,6 +126,14 @@ class FeedbackBuilder:
         """Notes a failure."""
         self._failure, self._message, self._failed_rank = failure, printable(message, MAX_MESSAGE_CHARS), rank
 
+    def add_race_check(self, judged: JudgedRaces) -> None:
+        """Notes the verdict of the race detector beside GPUs; with a race, nothing after stage `run` was completed."""
+        self.race_check, self.emulation, self.race = judged.report, judged.emulation, judged.race
+        if judged.race is not None:
+            self._stage = Stage.RUN
+            self.timing = self.profile = self.roofline = None
+            self.fail(Failure.RACE, judged.message, judged.failed_rank)
+
     def suspect(self, findings: Sequence[Finding]) -> None:
         """Notes integrity findings; any of them fails the evaluation."""
         self._integrity += [
@@ -136,7 +147,7 @@ class FeedbackBuilder:
         timed = self._stage is not None and self._stage.order >= Stage.TIME.order
         return Feedback(
             problem=self.problem.name,
-            problem_sha256=self._problem_sha256,
+            problem_sha256=self.problem_sha256,
             source_sha256=self.source.sha256,
             nonce=self.nonce,
             config=self.config,
@@ -151,6 +162,7 @@ class FeedbackBuilder:
             sanitizers=self.sanitizers,
             race=self.race,
             emulation=self.emulation,
+            race_check=self.race_check,
             check=self.check,
             timing=self.timing if timed else None,
             profile=self.profile,

@@ -16,3 +16,6 @@ PREPARING = "preparing ranks"
 
 BUILDING = "compiling the emulator, once for this machine (minutes)"
 """State of the first evaluation on emulated GPUs."""
+
+CHECKING_RACES = "waiting for the race detector"
+"""State of an evaluation on GPUs whose emulated run takes longer than everything else."""

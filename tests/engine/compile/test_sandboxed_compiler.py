@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compi
 from pkb_gym.engine.compile.toolchain import INCLUDE
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
+from pkb_gym.engine.support.priority import NICENESS
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMITS = CompilerLimits(timeout_s=20)
@@ -53,6 +55,12 @@ def test_a_sandbox_that_cannot_be_made_is_no_compile_error(tmp_path: Path) -> No
     """It was kept as the source's own, for all later evaluations."""
     with pytest.raises(InfrastructureError, match=r"sandbox of sh could not be made .*No such file or directory"):
         shell("true", readable=(tmp_path / "removed",))
+
+
+@pytest.mark.parametrize(("low_priority", "niceness"), [(False, os.nice(0)), (True, int(NICENESS))])
+def test_work_beside_what_is_measured_has_a_low_priority(mode: str, low_priority: bool, niceness: int) -> None:
+    run = shell("cat /proc/self/stat", CompilerLimits(timeout_s=20, low_priority=low_priority))
+    assert int(run.output.rpartition(")")[2].split()[16]) == niceness
 
 
 def test_a_deadline_ends_everything(mode: str) -> None:

@@ -43,8 +43,10 @@ class Processes:
 
 
 class FakeZygote:
-    def __init__(self, processes: Processes, trusted: bool, preloaded: bytes | None) -> None:
-        self.preloaded = preloaded
+    def __init__(
+        self, processes: Processes, trusted: bool, preloaded: bytes | None, low_priority: bool = False
+    ) -> None:
+        self.preloaded, self.low_priority = preloaded, low_priority
         self.trusted, self.alive, self.waited_for, self._processes = trusted, True, 0, processes
         processes.zygotes.append(self)
 

@@ -10,23 +10,29 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.evaluators import gang_pool as gang_pool_module
 from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.artifact import Artifact
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.check_report import Race
+from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.records.race_check import JudgedRaces, RaceCheckReport
 from pkb_gym.engine.records.replay_key import KEY_BYTES, NONCE_BYTES
+from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
-from pkb_gym.engine.stages.progress import PREPARING, WAITING
+from pkb_gym.engine.stages.progress import CHECKING_RACES, PREPARING, WAITING
 from pkb_gym.engine.stages.stopwatch import ENDING, OTHER, Stopwatch
 from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards.examples import MACHINE
@@ -280,11 +286,12 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     artifact = Artifact(ok=True, log="", duration_s=0.1)
     monkeypatch.setattr(gpus, "names", lambda: ("NVIDIA H200",) * 2)
     monkeypatch.setattr(local, "compile_source", lambda *_: artifact)
-    monkeypatch.setattr(local, "CandidateRun", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(local, "judge", judge)
     monkeypatch.setattr(GangPool, "start_zygotes", lambda self: None)
     monkeypatch.setattr(GangPool, "check_hidden", lambda self, folder: None)
     monkeypatch.setattr(GangPool, "reference", lambda self, *kind: judge.kinds.append(kind))
+    monkeypatch.setattr(execution_environment, "no_detector", lambda: "")
     monkeypatch.setattr(GangPool, "handovers", lambda self, device: None)
     monkeypatch.setattr(GangPool, "discard_broken", lambda self: setattr(judge, "discarded", judge.discarded + 1))
     monkeypatch.setattr(execution_environment, "describe", lambda *_: MACHINE)
@@ -308,7 +315,7 @@ def test_only_timings_on_gpus_keep_preparing_out(
         judge.meanwhile = meanwhile
         config = EvalConfig(device=device, world_size=2, size="tiny")  # type: ignore[arg-type]
         evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
-    assert looked == [kept_out] and judge.kinds == [(device, 2, 1)]
+    assert looked == [kept_out] and judge.kinds == [(device, 2, 1, 0)]
 
 
 def test_a_fault_of_this_machine_is_reported_as_one(compiled_before: Path, judge: Judge) -> None:
@@ -329,7 +336,7 @@ def test_a_rank_that_fell_with_its_zygote_is_no_failure_of_the_candidate(
     def fails(feedback: FeedbackBuilder, *_: object) -> None:
         raise feedback.stop(Failure.RUNTIME_ERROR, "rank 0 was killed by SIGKILL")
 
-    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
     monkeypatch.setattr(local, "judge", fails)
     monkeypatch.setattr(GangPool, "is_sound", property(lambda self: sound))
     with LocalEvaluator(cache_dir=compiled_before) as evaluator:
@@ -351,7 +358,7 @@ def test_a_candidate_that_was_killed_is_judged_once_more(
             left.pop()
             raise feedback.stop(Failure.OUT_OF_MEMORY, "rank 0 was killed by the kernel", 0, killed=True)
 
-    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
     monkeypatch.setattr(local, "judge", killed)
     monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
     with LocalEvaluator(cache_dir=compiled_before) as evaluator:
@@ -363,7 +370,7 @@ def test_a_candidate_that_was_killed_is_judged_once_more(
 def test_attempts_under_one_key_have_timed_inputs_of_their_own(
     compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
     monkeypatch.setattr(local, "judge", lambda *_: None)
     monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
     config = EvalConfig(device="cpu", world_size=2)
@@ -376,6 +383,99 @@ def test_attempts_under_one_key_have_timed_inputs_of_their_own(
         ]
     assert len(found[0]) == len(found[1]) == 2 * NONCE_BYTES and found[0] != found[1]
     assert found[2:] == ["", nonce.hex()]
+
+
+class Detector:
+    """Stands for the race detector; notes what is asked of it."""
+
+    def __init__(self, judged: JudgedRaces) -> None:
+        self.log: list[str] = []
+        self._judged = judged
+
+    def begin(self, problem: Problem, source: Source, compiled: Artifact, config: ResolvedConfig, key: bytes) -> Self:
+        self.log.append(f"begin {config.race_check}, {source.language}")
+        return self
+
+    def result(self) -> JudgedRaces:
+        self.log.append("result")
+        return self._judged
+
+    def cancel(self) -> None:
+        self.log.append("cancel")
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+CUDA = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n'
+RACE = JudgedRaces(
+    report=RaceCheckReport(verdict="race", size="tiny", duration_s=1.0),
+    race=Race(kind="unordered", evidence="kernel.cu:12"),
+    message="race on 2 bytes",
+)
+
+
+@pytest.fixture
+def on_gpus(judge: Judge, compiled_before: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalEvaluator]:
+    """An evaluator whose ranks and detector are stand-ins: the detector finds a race in every source."""
+    monkeypatch.setattr(local, "check_loadable", lambda *_: None)
+    monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(GangPool, "stack_trace", lambda self: None)
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
+    monkeypatch.setattr(local, "RaceDetector", lambda cache: Detector(RACE))
+    monkeypatch.setattr(local, "Debugger", lambda *_: None)
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+        yield evaluator
+
+
+def on_two_gpus(evaluator: LocalEvaluator, source: str = CUDA, **requested: object) -> tuple[Feedback, list[str]]:
+    """The feedback, what was reported of its progress, and behind it what was asked of the detector."""
+    reported: list[str] = []
+    config = EvalConfig.model_validate({"device": "cuda", "world_size": 2, "size": "tiny", **requested})
+    feedback = evaluator.evaluate(PROBLEM, source, config, progress=reported.append)
+    return feedback, [*reported, *evaluator._races.log]  # type: ignore[attr-defined]
+
+
+def test_a_race_that_the_detector_finds_beside_gpus_is_the_verdict(on_gpus: LocalEvaluator) -> None:
+    feedback, log = on_two_gpus(on_gpus)
+    assert feedback.failure is Failure.RACE and feedback.message == "race on 2 bytes" and feedback.race == RACE.race
+    assert log[-4:] == [CHECKING_RACES, "begin on, cuda", "result", "cancel"]
+    assert feedback.durations_s[CHECKING_RACES] >= 0 and feedback.race_check == RACE.report
+
+
+def test_the_devices_are_free_while_the_detector_is_waited_for(
+    on_gpus: LocalEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = []
+
+    def result(self: Detector) -> JudgedRaces:
+        free.append(on_gpus._arbiter.acquire(blocking=False))
+        on_gpus._arbiter.release()
+        return RACE
+
+    monkeypatch.setattr(Detector, "result", result)
+    on_two_gpus(on_gpus)
+    assert free == [True]
+
+
+@pytest.mark.parametrize("requested", [{"race_check": "off"}, {"until": "compile"}])
+def test_the_detector_is_not_asked_where_its_verdict_is_not_wanted(
+    on_gpus: LocalEvaluator, requested: dict[str, object]
+) -> None:
+    feedback, log = on_two_gpus(on_gpus, **requested)
+    assert feedback.failure is None and feedback.race_check is None and "begin on, cuda" not in log
+
+
+def test_modules_are_not_for_the_detector(on_gpus: LocalEvaluator) -> None:
+    feedback, log = on_two_gpus(on_gpus, reference_source(PROBLEM))
+    assert feedback.config.race_check == "off" and not any(entry.startswith("begin") for entry in log)
+
+
+def test_what_has_failed_already_waits_for_no_verdict(on_gpus: LocalEvaluator, judge: Judge) -> None:
+    judge.error = InfrastructureError("a GPU is lost")
+    feedback, log = on_two_gpus(on_gpus)
+    assert feedback.failure is Failure.INFRASTRUCTURE and feedback.race_check is None
+    assert log[-2:] == ["begin on, cuda", "cancel"], "its run is ended"
 
 
 def test_a_lack_of_descriptors_is_a_fault_of_this_machine(

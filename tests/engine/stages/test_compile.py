@@ -33,7 +33,7 @@ def compiled(
     def compiler(name: str):
         return lambda *args, **options: given.extend((name, *args, *options.values())) or artifact
 
-    for name in ("compile_cpp", "compile_cuda", "build_python"):
+    for name in ("compile_cpp", "compile_for_both", "build_python"):
         monkeypatch.setattr(stage, name, compiler(name))
     source = {"source": PYTHON} if language in ("python", "triton") else {}
     gpus = 2 if language in ("cuda", "triton") else 0
@@ -45,12 +45,12 @@ def compiled(
 
 @pytest.mark.parametrize(
     ("language", "compiler"),
-    [("cpp", "compile_cpp"), ("cuda", "compile_cuda"), ("python", "build_python"), ("triton", "build_python")],
+    [("cpp", "compile_cpp"), ("cuda", "compile_for_both"), ("python", "build_python"), ("triton", "build_python")],
 )
 def test_each_language_has_its_compiler(monkeypatch: pytest.MonkeyPatch, language: Language, compiler: str) -> None:
     feedback, given = compiled(GOOD, monkeypatch, language)
     zygote = ["the zygote"] if compiler == "build_python" else []
-    flags = {"compile_cpp": [gxx_flags("release")], "compile_cuda": [None]}.get(compiler, [])
+    flags = [gxx_flags("release")] if compiler == "compile_cpp" else []
     assert given == [compiler, feedback.source.text, CACHE, *zygote, 7.0, *flags]
 
 

@@ -180,3 +180,24 @@ def test_gpus_whose_memory_the_driver_does_not_report_are_tried(monkeypatch: pyt
     on_a_machine(monkeypatch, H200)
     monkeypatch.setattr(gpus, "memory_bytes", lambda: None)
     execution_environment.resolve_source(EvalConfig(language="cuda"), TABLES, "a source")
+
+
+@pytest.mark.parametrize(
+    ("names", "nvcc", "processors", "words"),
+    [
+        ((H200,) * 2, True, 6, ""),
+        ((H200,) * 2, True, 5, "5 processors leave none to spare beside 2 GPUs"),
+        ((H200,) * 2, False, 64, "install the CUDA toolkit"),
+        ((), True, 64, "this machine has no GPU"),
+    ],
+)
+def test_the_race_detector_needs_processors_beside_gpus(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], nvcc: bool, processors: int, words: str
+) -> None:
+    on_a_machine(monkeypatch, *names, nvcc=nvcc)
+    monkeypatch.setattr(host, "processors", lambda: processors)
+    found = execution_environment.no_detector()
+    assert words in found and bool(found) == bool(words)
+    config = EvalConfig(device="cuda", world_size=2, until="check" if names else "compile")
+    assert execution_environment.resolve_here(config, PROBLEM).race_check == ("off" if words else "on")
+    assert execution_environment.resolve_here(EvalConfig(device="cpu"), PROBLEM).race_check == "off"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
-from pkb_gym.engine.records.check_report import CheckReport
+from pkb_gym.engine.records.check_report import CheckReport, Race
 from pkb_gym.engine.records.feedback import Failure, Feedback, Finding, Stage
+from pkb_gym.engine.records.race_check import JudgedRaces, RaceCheckReport
 from pkb_gym.engine.stages.feedback_builder import MAX_MESSAGE_CHARS, Stopped
+from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.examples import timed
 from tests.engine.stages.fake_gangs import KERNEL, PROBLEM, builder
 
 RIGHT = CheckReport(trials=1, outputs_compared=2, outputs_right=2, elements_compared=8, elements_right=8, mismatches=())
+
+
+def report(verdict: Literal["no_race", "race", "not_judged"]) -> RaceCheckReport:
+    return RaceCheckReport(verdict=verdict, size="tiny", duration_s=1.5)
 
 
 def test_a_stage_counts_once_its_block_has_ended() -> None:
@@ -47,6 +55,32 @@ def test_times_stand_in_the_record_once_the_stage_is_complete() -> None:
     feedback.complete(Stage.TIME)
     found = feedback.build()
     assert found.timing is not None and found.roofline is not None
+
+
+def test_a_race_beside_the_stages_takes_back_what_they_measured() -> None:
+    """A wrong kernel must have neither time nor stage of a right one, from which rewards follow."""
+    feedback = builder()
+    feedback.check, feedback.timing, feedback.roofline = RIGHT, timed().timing, timed().roofline
+    feedback.complete(Stage.PROFILE)
+    race = Race(kind="unordered", rank=1, owner=0, tensor="out", evidence="kernel.cu:12")
+    judged = JudgedRaces(report=report("race"), race=race, message="race on 2 bytes", failed_rank=1)
+    feedback.add_race_check(judged)
+    found = feedback.build()
+    assert (found.stage, found.failure, found.failed_rank) == (Stage.RUN, Failure.RACE, 1)
+    assert (found.timing, found.roofline, found.profile) == (None, None, None)
+    assert found.race == race and found.race_check == report("race") and found.message == "race on 2 bytes"
+    reward = LadderThenPerformance()
+    assert not found.is_correct and reward(found) < reward(timed(speedup_low=0.5))
+
+
+@pytest.mark.parametrize("verdict", ["no_race", "not_judged"])
+def test_any_other_verdict_beside_the_stages_changes_nothing(verdict: Literal["no_race", "not_judged"]) -> None:
+    feedback = builder()
+    feedback.check = RIGHT
+    feedback.complete(Stage.CHECK)
+    feedback.add_race_check(JudgedRaces(report=report(verdict)))
+    found = feedback.build()
+    assert found.stage is Stage.CHECK and found.passed and found.race_check == report(verdict)
 
 
 def test_any_finding_fails_the_evaluation() -> None:

@@ -15,7 +15,7 @@ from pkb_gym.engine.compile.ptxas import read_ptxas
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compiled_of, cut_log
 from pkb_gym.engine.compile.sass import count_in
 from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
-from pkb_gym.engine.stages.compile import _first_error
+from pkb_gym.engine.stages.compile import first_error
 from pkb_gym.engine.stages.static import MAX_PARSED_CHARS, calls_torch_distributed, makes_streams
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.envs.text.formatting import cut_middle
@@ -70,7 +70,7 @@ TEXTS = {
 LOOKS: dict[str, Callable[[str], object]] = {
     "streams": makes_streams,
     "replies": take_source,
-    "first error": _first_error,
+    "first error": first_error,
     "compiler's log": cut_log,
     "compiler's end": lambda text: compiled_of(Run(1, text, b"", 0.1), CompilerLimits(1.0)),
     "ptxas": read_ptxas,

@@ -9,6 +9,7 @@ import pytest
 
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
@@ -64,6 +65,14 @@ def test_shared_gpus_are_stated(monkeypatch):
     pretend(monkeypatch, "NVIDIA Imaginary")
     text = text_on("cuda", world_size=4, ranks_per_gpu=4)
     assert "4 ranks, one process each, on GPUs (NVIDIA Imaginary), up to 4 on each: checked and not timed" in text
+
+
+def test_the_race_detector_is_named_where_it_judges(monkeypatch):
+    pretend(monkeypatch, *["NVIDIA H200"] * 2)
+    monkeypatch.setattr(host, "processors", lambda: 64)
+    text = "then time; of CUDA sources each access to memory in an emulated run at size tiny, for races."
+    assert text in text_on("cuda") and "for races" not in text_on("cuda", race_check="off")
+    assert "for races" not in text_on("cuda", language="triton")
 
 
 def test_links_and_multicast_are_reported(monkeypatch):
