@@ -43,9 +43,7 @@ class Processes:
 
 
 class FakeZygote:
-    def __init__(
-        self, processes: Processes, trusted: bool, preloaded: bytes | None, low_priority: bool = False
-    ) -> None:
+    def __init__(self, processes: Processes, trusted: bool, preloaded: bytes | None, low_priority: bool) -> None:
         self.preloaded, self.low_priority = preloaded, low_priority
         self.trusted, self.alive, self.waited_for, self._processes = trusted, True, 0, processes
         processes.zygotes.append(self)
@@ -121,7 +119,7 @@ class FakeGang:
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     processes = Processes()
-    monkeypatch.setattr(gang_pool, "Zygote", lambda *, trusted, preloaded: FakeZygote(processes, trusted, preloaded))
+    monkeypatch.setattr(gang_pool, "Zygote", lambda **settings: FakeZygote(processes, **settings))
     monkeypatch.setattr(gang_pool, "build_for_host", processes.build)
     monkeypatch.setattr(gang_pool, "build_handovers", lambda device, _: FakeLibraries(processes, device))
     monkeypatch.setattr(gang_pool, "ReferenceGang", lambda *args: FakeReference(processes, *args))
@@ -203,6 +201,20 @@ def test_a_reference_gang_is_kept_for_each_device_and_world_size(pool: GangPool,
     assert [pool.reference(*kind) for kind in (("cpu", 4), ("cuda", 2))] == processes.references[1:]  # type: ignore[arg-type]
     assert [gang.kind for gang in processes.references] == [("cpu", 2), ("cpu", 4), ("cuda", 2)]
     assert [gang.threads for gang in processes.references] == [host.threads_per_rank(n) for n in (2, 4, 2)]
+
+
+@pytest.mark.parametrize(("spare", "threads"), [(False, 16), (True, 1)])
+def test_a_pool_on_spare_processors_leaves_them_to_others(
+    processes: Processes, arbiter: DeviceArbiter, monkeypatch: pytest.MonkeyPatch, spare: bool, threads: int
+) -> None:
+    monkeypatch.setattr(host, "processors", lambda: 32)
+    pool = GangPool(arbiter, None, 0, on_spare_processors=spare)  # type: ignore[arg-type]  # nothing is compiled
+    gangs = [pool.reference("cpu", 2, lane=lane) for lane in (0, 1, 0)]
+    assert gangs[0] is gangs[2] is not gangs[1], "runs side by side have a gang each"
+    assert [zygote.low_priority for zygote in processes.zygotes] == [spare, spare]
+    assert {gang.threads for gang in gangs} == {threads}  # type: ignore[attr-defined]
+    pool.stop()
+    pool.close()
 
 
 def test_a_reference_gang_that_failed_is_replaced(pool: GangPool, processes: Processes) -> None:
