@@ -5,7 +5,8 @@ from __future__ import annotations
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import is_built
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.stages.execution_environment import why_not_emulated
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.stages.execution_environment import no_detector, why_not_emulated
 
 from .diagnosis import Diagnosis
 
@@ -22,4 +23,12 @@ def examine_emulator() -> Diagnosis:
     except InfrastructureError as error:
         return Diagnosis(NAME, "limited", "none; CUDA kernels do not run on device emulated", str(error))
     how = "the emulator is compiled" if built else "the first evaluation compiles the emulator (about two minutes)"
-    return Diagnosis(NAME, "ok", f"device emulated runs and checks CUDA kernels, untimed; {how}")
+    return Diagnosis(NAME, "ok", f"device emulated runs and checks CUDA kernels, untimed; {how}{_beside_gpus()}")
+
+
+def _beside_gpus() -> str:
+    """Whether the race detector judges beside the GPUs of this machine; empty where there is none."""
+    if not gpus.names():
+        return ""
+    why = no_detector()
+    return f"; the race detector does not judge beside GPUs: {why}" if why else "; the race detector judges beside GPUs"

@@ -8,6 +8,7 @@ from pkb_gym.cli import doctor_emulator, main
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
 
 needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
 KERNEL = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n'
@@ -72,6 +73,18 @@ def test_doctor_says_whether_it_works(monkeypatch, built, words):
     monkeypatch.setattr(doctor_emulator, "is_built", lambda cache: built)
     found = doctor_emulator.examine_emulator()
     assert found.state == "ok" and words in found.detail and found.name == "emulated GPUs"
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [("", "; the race detector judges beside GPUs"), ("2 processors", "does not judge beside GPUs: 2 processors")],
+)
+def test_doctor_says_whether_races_are_judged_beside_gpus(monkeypatch, why, words):
+    monkeypatch.setattr(doctor_emulator, "why_not_emulated", lambda: None)
+    monkeypatch.setattr(doctor_emulator, "is_built", lambda cache: True)
+    monkeypatch.setattr(doctor_emulator, "no_detector", lambda: why)
+    monkeypatch.setattr(gpus, "names", lambda: ("NVIDIA H200",))
+    assert doctor_emulator.examine_emulator().detail.endswith(words)
 
 
 def test_doctor_says_why_it_does_not(monkeypatch):
