@@ -130,6 +130,7 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
     # Tests need many kinds of gangs, and of each one at a time: contexts of a larger stock would be made for nothing.
     with LocalEvaluator(key=b"tests", cache_dir=compiled_before, standby_gangs=2) as evaluator:
         evaluator.warm_up(2)
+        lasting.keep_process(lambda: [each._process.pid for each in evaluator._races._pool._zygotes.values()])
         for child in psutil.Process().children():
             if child.pid not in before:
                 lasting.keep_process(child.pid)

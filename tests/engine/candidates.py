@@ -76,6 +76,7 @@ class Candidate:
 
     @property
     def config(self) -> EvalConfig:
+        """On GPUs they are judged by the GPUs alone."""
         options = self.options
         memory_mib = options.get("memory_mib")
         return EvalConfig(
@@ -87,6 +88,7 @@ class Candidate:
             compile_timeout_s=float(options.get("compile_timeout_s", 60)),
             memory_bytes=None if memory_mib is None else int(memory_mib) << 20,
             timing_budget_s=0.1,
+            race_check="off" if self.on_gpus else "auto",
         )
 
     def assert_as_expected(self, feedback: Feedback) -> None:

@@ -68,5 +68,5 @@ def joined_source(candidates: Sequence[Candidate]) -> str:
 
 def joined_config(number: int, candidate: Candidate, **requested: object) -> EvalConfig:
     """Chooses the candidate of a number, from 1."""
-    chosen = {"device": "emulated", "until": "check", "size": {"M": number, "N": COLUMNS}}
+    chosen = {"device": "emulated", "until": "check", "size": {"M": number, "N": COLUMNS}, "race_check": "auto"}
     return EvalConfig.model_validate(candidate.config.model_dump() | chosen | requested)
