@@ -7,6 +7,7 @@ while nothing is judged, before the next source comes. At the end, no process, s
 left over. Kills are numbered, and the seed decides each.
 
 python -m tests.faults.drill [--device cpu|cuda] [--kills N] [--seed N] [--budget-s S] [--repeats N] [--only FAULT]
+                             [--compiled FOLDER]
 
 Exit status: 0 if there was no wrong verdict and nothing was left behind, else 1.
 """
@@ -18,6 +19,7 @@ import contextlib
 import ctypes
 import os
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -57,6 +59,9 @@ VICTIMS: dict[Victim, int] = {
 }
 """Relative frequency of each kind: those whose replacement takes seconds, for importing torch, have the lowest."""
 
+OF_SERVICE, OF_EVALUATOR, OF_STANDBY = ".", "compile-of-evaluator", "compile-of-standby"
+"""Folders of the targets' caches."""
+
 AT_ONCE = 3
 LOOK_S = 0.02
 LATEST_S = 1.5
@@ -64,6 +69,9 @@ LATEST_S = 1.5
 
 ATTEMPTS = 4
 """A source that was not judged is judged again at most so often."""
+
+ROUNDS = 20
+"""A process of a kind is looked for in at most so many rounds of evaluations, sooner each time."""
 
 GONE_S = 15.0
 """The longest time in which a process must end."""
@@ -76,21 +84,24 @@ class Drill:
         folder: Empty folder, for caches and temporary files.
         seed: Decides each kill.
         device: Device that sources run on.
+        compiled: Folder of caches whose content those of the targets begin with; None for empty ones.
 
     Attributes:
         seed, device: Seed and device of the drill.
         struck: Number of kills so far.
     """
 
-    def __init__(self, folder: Path, seed: int, device: Device = "cpu") -> None:
+    def __init__(self, folder: Path, seed: int, device: Device = "cpu", compiled: Path | None = None) -> None:
         self.seed, self.device, self.struck = seed, device, 0
         self._rows: dict[tuple[str, Through], Row] = {}
         self._others = frozenset(psutil.Process().children(recursive=True))  # of whoever runs this
         self._temporary, self._cache = folder / "queue" / "tmp", folder / "cache"
         self._temporary.mkdir(parents=True)
         self._folder, self._environment = folder, environment_of(self._temporary, self._cache)
+        for name in (OF_SERVICE, OF_EVALUATOR, OF_STANDBY) if compiled else ():
+            shutil.copytree(compiled, self._cache / name, dirs_exist_ok=True)
         self._targets: dict[Through, Target] = {
-            "evaluator": EvaluatorTarget(self._cache / "compile-of-evaluator", self._environment),
+            "evaluator": EvaluatorTarget(self._cache / OF_EVALUATOR, self._environment),
             "service": ServiceTarget(folder / "token", self._environment),
         }
         self._struck: set[Through] = set()
@@ -123,14 +134,18 @@ class Drill:
         self._rows[fault, through] = row.with_fault(len(first), right, retried, wrong)
 
     def strike(self) -> None:
-        """The next kill, with its evaluations."""
+        """The next kill, with its evaluations.
+
+        Raises:
+            TimeoutError: no process of that kind was there.
+        """
         draw = random.Random(f"{self.seed} {self.struck}")
         through: Through = draw.choice(("evaluator", "service"))
         (victim,) = draw.choices(list(VICTIMS), list(VICTIMS.values()))
         target = self._targets[through]
         self._struck.add(through)
         target.start()
-        for attempt in range(10):  # until a process of that kind was there
+        for attempt in range(ROUNDS):
             submissions = [
                 draw_submission(draw, self.device, fresh=victim == "compiler" and not number)
                 for number in range(AT_ONCE)
@@ -146,6 +161,8 @@ class Drill:
                 self.count(f"{victim} killed", through, first, target)
                 break
             self.count("none", through, first, target)
+        else:
+            raise TimeoutError(f"no {victim} ran while {ROUNDS * AT_ONCE} sources were judged")
         self.struck += 1
 
     def take_away(self, repeats: int, only: str | None = None) -> None:
@@ -173,7 +190,7 @@ class Drill:
         else:
             arguments = []
             yield FallenStandby(ServiceTarget(self._folder / "token-of-standby", self._environment), "service")
-        evaluator = EvaluatorTarget(self._cache / "compile-of-standby", self._environment, arguments)
+        evaluator = EvaluatorTarget(self._cache / OF_STANDBY, self._environment, arguments)
         yield FallenStandby(evaluator, "evaluator")
 
     def close(self) -> list[str]:
@@ -223,11 +240,11 @@ def _runs(process: psutil.Process) -> bool:
 
 
 @contextlib.contextmanager
-def running_drill(seed: int, device: Device) -> Iterator[Drill]:
+def running_drill(seed: int, device: Device, compiled: Path | None) -> Iterator[Drill]:
     """A drill in a folder of its own; orphans become this process's children, and are found."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="pkb-drill-") as folder:
-        yield Drill(Path(folder), seed, device)
+        yield Drill(Path(folder), seed, device, compiled)
 
 
 def main() -> int:
@@ -239,9 +256,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no further kill after so long")
     parser.add_argument("--repeats", type=int, default=20, help="of every other fault (default: 20)")
+    parser.add_argument("--compiled", type=Path, metavar="FOLDER", help="caches to begin with (default: empty ones)")
     args = parser.parse_args()
     began = time.monotonic()
-    with running_drill(args.seed, args.device) as drill:
+    with running_drill(args.seed, args.device, args.compiled) as drill:
         try:
             drill.take_away(args.repeats, args.only)
             while drill.struck < args.kills and time.monotonic() - began < args.budget_s:

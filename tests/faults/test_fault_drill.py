@@ -13,14 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig
+from tests.engine.joined_libraries import compile_together
 from tests.faults import drill as drills
 from tests.faults import standby
 from tests.faults.drill import Drill
 from tests.faults.rows import Row, is_sound
 from tests.faults.standby import FallenStandby
-from tests.faults.submissions import draw_submission
+from tests.faults.submissions import CANDIDATES, CPU_SOURCES, draw_submission
 from tests.faults.targets import ROOT, ServiceTarget, Submission, Verdict
 
 GOOD = Submission("good", "AllReduce", "a kernel", None, EvalConfig())
@@ -148,18 +150,27 @@ def rows_of(*options: str) -> dict[tuple[str, str], list[int]]:
     return {(fault, through): [int(count) for count in counts.split()] for fault, through, counts in found}
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of caches with the sources of the drill: they are compiled together here, and by themselves there."""
+    folder = tmp_path_factory.mktemp("compiled")
+    sources = [(CANDIDATES / name).read_text(encoding="utf-8") for name in CPU_SOURCES if name.endswith(".cpp")]
+    compile_together([source for source in sources if "compile_error" not in source], CompileCache.in_folder(folder))
+    return str(folder)
+
+
 @pytest.mark.slow
-def test_gangs_that_stand_by_may_fall() -> None:
+def test_gangs_that_stand_by_may_fall(compiled: str) -> None:
     """On the CPU by gangs that are prepared ahead as those of GPUs."""
-    found = rows_of("--only", "standby gang killed", "--repeats", "3", "--kills", "0")
+    found = rows_of("--only", "standby gang killed", "--repeats", "3", "--kills", "0", "--compiled", compiled)
     times, evaluations, right, repeated, wrong = found.pop(("standby gang killed", "evaluator"))
     assert (times, evaluations, right + repeated, wrong) == (3, 3, 3, 0) and not found
 
 
 @pytest.mark.slow
-def test_a_small_drill_finds_nothing_wrong() -> None:
+def test_a_small_drill_finds_nothing_wrong(compiled: str) -> None:
     """With this seed an evaluator is struck, and a service."""
-    found = rows_of("--kills", "2", "--repeats", "0", "--seed", "13")
+    found = rows_of("--kills", "2", "--repeats", "0", "--seed", "13", "--compiled", compiled)
     assert {key for key, (times, *_) in found.items() if times} - {("none", "evaluator"), ("none", "service")} == {
         ("candidate rank killed", "evaluator"),
         ("reference rank killed", "service"),
