@@ -5,6 +5,7 @@
 #               BEHIND a process whose end their tests wait for
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has most; needs nvcc (docs/emulator.md)
+# make limits   runs tests of gangs and candidates as on a machine without bubblewrap
 # make site     builds the documentation into site/, without the network
 # make mutants  judges every reference with one mistake, and every expert without each of its synchronisations; takes hours
 # make smoke    trains a tiny model on the CPU: export, SFT, GRPO, evaluation (docs/training.md)
@@ -24,7 +25,7 @@ RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|r
 EXTRAS ?=
 WORKERS ?= 2
 
-.PHONY: install demo doors cluster emulated mutants smoke test pytest lint format site clean
+.PHONY: install demo doors cluster emulated limits mutants smoke test pytest lint format site clean
 
 install: $(BIN)/python
 	$(PIP) --no-compile --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -46,6 +47,11 @@ cluster: $(VENV)/.installed-dev
 emulated: $(VENV)/.installed-dev
 	PKB_TEST_EMULATED=1 $(BIN)/python -m pytest tests/engine/emulated emulator/tests tests/kernels \
 	  tests/training/evaluation/test_compile_farm.py
+
+limits: $(VENV)/.installed-dev
+	PATH="$(CURDIR)/tests/without_bubblewrap:$$PATH" $(BIN)/python -m pytest tests/engine/gangs \
+	  tests/engine/debugging/test_debugger.py::$(strip \
+	  )test_the_address_sanitizer_names_the_line_that_writes_behind_an_output tests/engine/rankside/test_leader.py
 
 mutants: $(VENV)/.installed-dev
 	PKB_TEST_MUTANTS=1 $(BIN)/python -m pytest tests/engine/mutants tests/problems/test_estimators.py \

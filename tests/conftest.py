@@ -118,6 +118,7 @@ def commands_share_caches(compiled_before: Path) -> Iterator[None]:
     """Programs that tests start find what the tests have compiled, and leave the user's caches alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PKB_CACHE_DIR", str(compiled_before))
+        patch.setenv("PKB_TEST_TOKEN", "a secret")  # no candidate sees it
         yield
 
 

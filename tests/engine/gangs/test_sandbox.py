@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,6 @@ from pkb_gym.engine.gangs.sandbox import (
 from pkb_gym.engine.gangs.visible_folders import is_below, python_paths
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
-from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, candidates, read
@@ -113,25 +112,13 @@ def solution(tensor: torch.Tensor) -> torch.Tensor:
 """
 
 
-def test_tokens_of_the_environment_stay_outside(compiled_before: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "secret one")
-    monkeypatch.setenv("PKB_SOMETHING", "secret two")
-    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
-        feedback = evaluator.evaluate(find_problem("AllReduce"), REPORT, EvalConfig(device="cpu", world_size=1))
+def test_tokens_of_the_environment_stay_outside(local_evaluator: LocalEvaluator) -> None:
+    """All tests run with a secret in their environment."""
+    assert any("secret" in value for value in os.environ.values())
+    feedback = local_evaluator.evaluate(find_problem("AllReduce"), REPORT, EvalConfig(device="cpu", world_size=1))
     assert "secrets: []" in feedback.message
     if bubblewrap_works():
         assert "proc: False" in feedback.message, "a sandboxed root could change the machine's settings"
-
-
-@pytest.fixture
-def without_bubblewrap(compiled_before: Path) -> Iterator[LocalEvaluator]:
-    """An evaluator in mode "limits", as on a machine without bubblewrap."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("gangs.zygote", "compile.sandboxed_compiler", "stages.execution_environment"):
-            patch.setattr(f"pkb_gym.engine.{module}.bubblewrap_works", lambda: False)
-        execution_environment.describe.cache_clear()
-        yield LocalEvaluator(key=b"tests", cache_dir=compiled_before)
-    execution_environment.describe.cache_clear()
 
 
 BASIC = (
@@ -154,26 +141,28 @@ def solution(tensor):
 """
 
 
-def test_the_basic_candidates_without_bubblewrap(without_bubblewrap: LocalEvaluator) -> None:
-    """Resource limits and the system call filter hold everywhere. In one test, so that the processes end with it.
+@pytest.mark.skipif(bubblewrap_works(), reason="run it by `make limits`, without the sandbox")
+@pytest.mark.parametrize("name", BASIC)
+def test_basic_candidates_without_bubblewrap(name: str, local_evaluator: LocalEvaluator) -> None:
+    """Resource limits and the system call filter hold everywhere.
 
     Those that could harm the machine in this mode (see `needs: bubblewrap`) are not run.
     """
-    good = read(FOLDER / BASIC[0])
-    with without_bubblewrap as evaluator:
-        feedback = evaluator.evaluate(find_problem("AllReduce"), WHERE_FILES_GO, EvalConfig(device="cpu", world_size=1))
-        assert "all in one folder: True" in feedback.message
-        scratch = Path()
-        for name in BASIC:
-            candidate = read(FOLDER / name)
-            assert candidate.options.get("needs") is None, name
-            feedback = evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
-            candidate.assert_as_expected(feedback)
-            assert feedback.environment.sandbox == "limits"
-            assert_passes(evaluator.evaluate(find_problem("AllReduce"), good.source, good.config))
-            scratch = evaluator._pool.zygote(trusted=False).scratch
-            assert list(scratch.iterdir()) == [], f"{name} left files behind"
-    assert not scratch.exists()
+    good, candidate = read(FOLDER / BASIC[0]), read(FOLDER / name)
+    assert candidate.options.get("needs") is None
+    feedback = local_evaluator.evaluate(find_problem(candidate.problem), candidate.source, candidate.config)
+    candidate.assert_as_expected(feedback)
+    assert feedback.environment.sandbox == "limits"
+    assert_passes(local_evaluator.evaluate(find_problem("AllReduce"), good.source, good.config))
+    assert list(local_evaluator._pool.zygote(trusted=False).scratch.iterdir()) == []
+
+
+@pytest.mark.skipif(bubblewrap_works(), reason="run it by `make limits`, without the sandbox")
+def test_without_bubblewrap_temporary_files_lie_in_the_working_folder(local_evaluator: LocalEvaluator) -> None:
+    feedback = local_evaluator.evaluate(
+        find_problem("AllReduce"), WHERE_FILES_GO, EvalConfig(device="cpu", world_size=1)
+    )
+    assert "all in one folder: True" in feedback.message
 
 
 def assert_passes(feedback: Feedback) -> None:
