@@ -14,7 +14,7 @@ from .errors import EmulatorError
 from .findings import Access, Finding, Findings, LinkBytes
 from .interface import Outcome, RegionKind
 from .schedules import POLICIES, Policy, Schedule, schedules
-from .world import Ended, World
+from .world import Ended, World, is_device_address
 
 __all__ = [
     "POLICIES",
@@ -35,5 +35,6 @@ __all__ = [
     "batch",
     "build",
     "compile_cuda",
+    "is_device_address",
     "schedules",
 ]

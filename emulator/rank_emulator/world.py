@@ -26,6 +26,13 @@ from .schedules import POLICIES, Schedule
 
 Shape = tuple[int, int, int]
 
+_UPPER_HALF = 1 << 63
+
+
+def is_device_address(address: int) -> bool:
+    """Whether an address can be one of emulated GPUs: in the half of the address space that no process can map."""
+    return address >= _UPPER_HALF
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -71,7 +78,8 @@ class World:
     Attributes:
         world_size: Number of ranks.
         segment_bytes: Size of each rank's segment in bytes.
-        segments: Address of each rank's segment, the same for all ranks.
+        segments: Address of each rank's segment, the same for all ranks. As all addresses of emulated GPUs it is for
+            kernels and functions of CUDA: host code that touches it ends the run with `Outcome.ILLEGAL_ADDRESS`.
 
     Raises:
         EmulatorError: The emulator cannot be loaded, or refuses an argument.
@@ -141,7 +149,38 @@ class World:
 
     def memory(self, rank: int) -> memoryview:
         """The bytes of a rank's segment, writable, until `close`."""
-        return memoryview((ctypes.c_char * self.segment_bytes).from_address(self.segments[rank])).cast("B")
+        own = self.own_address(self.segments[rank], self.segment_bytes)
+        assert own is not None
+        return memoryview((ctypes.c_char * self.segment_bytes).from_address(own)).cast("B")
+
+    def own_address(self, address: int, nbytes: int) -> int | None:
+        """The address by which this process reaches memory that kernels may touch.
+
+        Args:
+            address: Address of the first byte, as kernels use it.
+            nbytes: Size in bytes, at least 1.
+
+        Returns:
+            The address; None where kernels may not touch all of the bytes.
+        """
+        own: int | None = self._library.pkb_emu_own(self._world, address, nbytes)
+        return own
+
+    def first_foreign(self, address: int, nbytes: int, before: int | None = None) -> int | None:
+        """Looks for bytes of a GPU that something else than the GPU has written.
+
+        Args:
+            address: Address of the first byte, as kernels use it.
+            nbytes: Size in bytes, at least 1.
+            before: Address of a copy of the bytes at the time of `set_initialised(..., is_initialised=False)`; None for
+                newly allocated memory.
+
+        Returns:
+            The place of the first byte that has changed, though no kernel, copy or fill has written it; None where
+            there is none, and for memory that host code may touch.
+        """
+        found = int(self._library.pkb_emu_foreign(self._world, address, nbytes, before))
+        return None if found < 0 else found
 
     def add_region(
         self,
@@ -178,8 +217,16 @@ class World:
         self._library.pkb_emu_region_remove(self._world, region)
 
     def set_initialised(self, address: int, nbytes: int, *, is_initialised: bool) -> None:
-        """Says whether memory has been written, to the detector if there is one."""
+        """Says whether memory has been written: to `first_foreign`, and to the detector if there is one."""
         self._library.pkb_emu_set_initialised(self._world, address, nbytes, is_initialised)
+
+    def trace_host_accesses(self, function: int) -> None:
+        """Has a function called, of this process from now on, where host code touches memory of a GPU.
+
+        Args:
+            function: Address of a C function with the parameters of a signal handler (`sigaction`, SA_SIGINFO).
+        """
+        self._library.pkb_emu_trace(function)
 
     # ---- runs -------------------------------------------------------------------------------------------------------
 

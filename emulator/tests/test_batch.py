@@ -22,8 +22,8 @@ __global__ void put(int* peer, int rank) { peer[2] = 10 + rank; }
 __global__ void spin(volatile int* own) { while (own[3] == 0) {} }
 PROGRAM(counts) {
   add<<<1, 1, 0, stream>>>(all[rank]);
-  all[rank][4] = ++host_counter;
-  return 0;
+  ++host_counter;
+  return cudaMemcpyAsync(all[rank] + 4, &host_counter, 4, cudaMemcpyHostToDevice, stream);
 }
 PROGRAM(races) {
   put<<<1, 1, 0, stream>>>(all[0], rank);

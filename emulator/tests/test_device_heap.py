@@ -80,18 +80,21 @@ HOST(smaller_heap, cudaDeviceSetLimit(cudaLimitMallocHeapSize, 64 << 10);
      take_all<<<1, 1, 0, stream>>>(out, 100000, 100))
 HOST(heaps_of_ranks, if (rank == 0) cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 10);
      take_all<<<1, 1, 0, stream>>>(out, 100000, 50))
-HOST(limits, size_t bytes; cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize); out[0] = int(bytes);
-     out[1] = cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 20);
+HOST(limits, size_t bytes; int found[5]; cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize); found[0] = int(bytes);
+     found[1] = cudaDeviceSetLimit(cudaLimitMallocHeapSize, 16 << 20);
      cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize);
-     out[2] = int(bytes); build<<<1, 32, 0, stream>>>(); out[3] = cudaDeviceSetLimit(cudaLimitMallocHeapSize, 2 << 20);
-     cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize); out[4] = int(bytes); cudaGetLastError())
+     found[2] = int(bytes); build<<<1, 32, 0, stream>>>();
+     found[3] = cudaDeviceSetLimit(cudaLimitMallocHeapSize, 2 << 20);
+     cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize); found[4] = int(bytes); cudaGetLastError();
+     cudaMemcpy(out, found, sizeof found, cudaMemcpyHostToDevice))
 
 __device__ int* kept;
 __global__ void keep() { kept = static_cast<int*>(malloc(64)); for (int i = 0; i < 16; ++i) kept[i] = i; }
-HOST(not_for_the_runtime, keep<<<1, 1, 0, stream>>>(); cudaStreamSynchronize(stream); int* p; int word;
-     cudaMemcpyFromSymbol(&p, kept, sizeof p); out[0] = cudaFree(p); out[2] = cudaMemset(p, 0, 64);
-     out[1] = cudaMemcpy(&word, p, 4, cudaMemcpyDeviceToHost);
-     out[3] = cudaMemcpyAsync(p, out, 4, cudaMemcpyDeviceToDevice, stream); cudaGetLastError())
+HOST(not_for_the_runtime, keep<<<1, 1, 0, stream>>>(); cudaStreamSynchronize(stream); int *p, word, found[4];
+     cudaMemcpyFromSymbol(&p, kept, sizeof p); found[0] = cudaFree(p); found[2] = cudaMemset(p, 0, 64);
+     found[1] = cudaMemcpy(&word, p, 4, cudaMemcpyDeviceToHost);
+     found[3] = cudaMemcpyAsync(p, out, 4, cudaMemcpyDeviceToDevice, stream); cudaGetLastError();
+     cudaMemcpy(out, found, sizeof found, cudaMemcpyHostToDevice))
 
 __global__ void free_twice() { void* const p = malloc(8); free(p);
   free(p);  // twice

@@ -114,8 +114,9 @@ __global__ void deep(int* out, int n) {
 HOST(too_deep, deep<<<1, 32, 0, stream>>>(out, 2000))
 HOST(as_deep_as_a_gpu, deep<<<1, 32, 0, stream>>>(out, 49))
 HOST(deep_enough, cudaDeviceSetLimit(cudaLimitStackSize, 128 << 10); deep<<<1, 32, 0, stream>>>(out, 2000))
-HOST(limits, size_t stack; cudaDeviceGetLimit(&stack, cudaLimitStackSize); out[0] = int(stack);
-     cudaDeviceSetLimit(cudaLimitStackSize, 4096); cudaDeviceGetLimit(&stack, cudaLimitStackSize); out[1] = int(stack))
+HOST(limits, size_t stack; int found[2]; cudaDeviceGetLimit(&stack, cudaLimitStackSize); found[0] = int(stack);
+     cudaDeviceSetLimit(cudaLimitStackSize, 4096); cudaDeviceGetLimit(&stack, cudaLimitStackSize);
+     found[1] = int(stack); cudaMemcpy(out, found, sizeof found, cudaMemcpyHostToDevice))
 
 HOST(null_pointer, by_argument<<<1, 32, 0, stream>>>(out, nullptr))
 HOST(data_as_function, by_argument<<<1, 32, 0, stream>>>(out, reinterpret_cast<Function>(out)))

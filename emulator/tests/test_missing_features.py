@@ -45,10 +45,9 @@ SOURCE = r"""
 extern "C" int entry_points(int* out, int*, int, cudaStream_t) {
   void* entry = out;
   cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSuccess;
-  out[1] = cudaGetDriverEntryPointByVersion("cuFrobnicate", &entry, 12000, cudaEnableDefault, &status);
-  out[0] = entry == nullptr;
-  out[2] = status == cudaDriverEntryPointSymbolNotFound;
-  return 0;
+  const int error = cudaGetDriverEntryPointByVersion("cuFrobnicate", &entry, 12000, cudaEnableDefault, &status);
+  const int found[] = {entry == nullptr, error, status == cudaDriverEntryPointSymbolNotFound};
+  return cudaMemcpy(out, found, sizeof found, cudaMemcpyHostToDevice);
 }
 """
 

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "host_faults.h"
 #include "printing.h"
 #include "runtime_world.h"
 
@@ -113,8 +114,20 @@ int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed, uint64_t m
 
 void* pkb_emu_segment(pkb_emu_world* world, int rank) {
   if (rank < 0 || size_t(rank) >= world->world->ranks.size()) return nullptr;
-  return world->world->ranks[size_t(rank)]->segment.data();
+  return reinterpret_cast<void*>(world->world->ranks[size_t(rank)]->segment.address());
 }
+
+void* pkb_emu_own(pkb_emu_world* world, const void* address, uint64_t bytes) {
+  const auto seen = reinterpret_cast<uint64_t>(address);
+  return world->world->engine.memory.find_seen(seen, bytes) ? reinterpret_cast<void*>(own_address(seen)) : nullptr;
+}
+
+int64_t pkb_emu_foreign(pkb_emu_world* world, const void* address, uint64_t bytes, const void* before) {
+  const uint64_t first = world->world->engine.memory.first_foreign(own_address(reinterpret_cast<uint64_t>(address)), bytes, static_cast<const char*>(before));
+  return first == bytes ? -1 : int64_t(first);
+}
+
+void pkb_emu_trace(pkb_emu_trace_function function) { trace_host_accesses(function); }
 
 int pkb_emu_observe(pkb_emu_world* world, void* observer) {
   world->world->engine.observer = static_cast<Observer*>(observer);
@@ -126,7 +139,7 @@ int64_t pkb_emu_region(pkb_emu_world* world, int rank, int kind, const char* nam
                        uint32_t element_bytes, int initialised) {
   return guarded(world, [&]() -> int64_t {
     const bool host = kind == PKB_EMU_HOST;
-    return int64_t(world->world->engine.memory.add(region_kind(kind), rank, name, reinterpret_cast<uint64_t>(address), bytes, Space::kGlobal, host,
+    return int64_t(world->world->engine.memory.add(region_kind(kind), rank, name, own_address(reinterpret_cast<uint64_t>(address)), bytes, Space::kGlobal, host,
                                                    element_bytes, initialised != 0));
   });
 }
@@ -136,7 +149,10 @@ int pkb_emu_region_remove(pkb_emu_world* world, int64_t region) {
 }
 
 int pkb_emu_set_initialised(pkb_emu_world* world, void* address, uint64_t bytes, int initialised) {
-  if (Observer* const observer = world->world->engine.observer) observer->set_initialised(reinterpret_cast<uint64_t>(address), bytes, initialised != 0);
+  Engine& engine = world->world->engine;
+  const uint64_t own = own_address(reinterpret_cast<uint64_t>(address));
+  engine.memory.set_written(own, bytes, initialised != 0);
+  if (engine.observer) engine.observer->set_initialised(own, bytes, initialised != 0);
   return 0;
 }
 
@@ -234,7 +250,7 @@ int pkb_emu_touched(pkb_emu_world* world, void* address, uint64_t bytes, int wri
   if (!all.host_operation) return refuse(world, "pkb_emu_touched may be called within a function of a stream alone");
   if (all.engine.observer) {
     all.engine.observer->range_access(RangeAccess{all.host_operation->id, all.host_operation->rank, write ? Operation::kWrite : Operation::kRead,
-                                                  Proxy::kHost, Space::kGlobal, reinterpret_cast<uint64_t>(address), bytes, all.host_operation->what, nullptr});
+                                                  Proxy::kHost, Space::kGlobal, own_address(reinterpret_cast<uint64_t>(address)), bytes, all.host_operation->what, nullptr});
   }
   return 0;
 }

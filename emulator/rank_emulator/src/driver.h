@@ -89,8 +89,20 @@ PKB_EMU_API const char* pkb_emu_error(pkb_emu_world* world);
 // Policy, seed and limit of wall-clock time of the runs from now on, instead of those in the options.
 PKB_EMU_API int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed, uint64_t max_seconds);
 
-// Where a rank's heap segment begins: an address of this process, the same for all ranks.
+// Where a rank's heap segment begins, the same for all ranks. As all addresses of GPUs it is for kernels and functions of
+// CUDA alone: host code that touches it ends the run with PKB_EMU_ILLEGAL_ADDRESS.
 PKB_EMU_API void* pkb_emu_segment(pkb_emu_world* world, int rank);
+
+// Where the caller of this interface reaches memory that programs see at an address; null: it is no such memory.
+PKB_EMU_API void* pkb_emu_own(pkb_emu_world* world, const void* address, uint64_t bytes);
+
+// The first of these bytes of a GPU that differs from `before`, though no kernel, copy or fill has written it since
+// pkb_emu_set_initialised(..., 0); -1: there is none. Without `before` it is compared with newly allocated memory.
+PKB_EMU_API int64_t pkb_emu_foreign(pkb_emu_world* world, const void* address, uint64_t bytes, const void* before);
+
+// Called with a signal, its siginfo_t and its context where host code touches memory of a GPU; null: nobody.
+typedef void (*pkb_emu_trace_function)(int number, void* info, void* context);
+PKB_EMU_API void pkb_emu_trace(pkb_emu_trace_function function);
 
 // An observer (pkb::emulator::Observer*, events.h) of all runs from now on; null: none.
 PKB_EMU_API int pkb_emu_observe(pkb_emu_world* world, void* observer);
@@ -100,6 +112,7 @@ PKB_EMU_API int pkb_emu_observe(pkb_emu_world* world, void* observer);
 PKB_EMU_API int64_t pkb_emu_region(pkb_emu_world* world, int rank, int kind, const char* name, void* address,
                                    uint64_t bytes, uint32_t element_bytes, int initialised);
 PKB_EMU_API int pkb_emu_region_remove(pkb_emu_world* world, int64_t region);
+// Says whether memory has been written.
 PKB_EMU_API int pkb_emu_set_initialised(pkb_emu_world* world, void* address, uint64_t bytes, int initialised);
 
 // Registers of a thread of a kernel (mangled name), as ptxas reports them, for occupancy. Without it: those of the sm_90a

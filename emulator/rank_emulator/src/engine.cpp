@@ -17,7 +17,10 @@ constexpr uint32_t kMostPicks = 2000;     // of one warp in a row, by priority
 Engine::Engine(const Device& device, int ranks)
     : device(device), multiprocessors_(size_t(ranks), std::vector<Multiprocessor>(size_t(device.multiprocessors))), executor_(std::make_unique<Executor>(*this)) {
   for (int rank = 0; rank < ranks; ++rank) heaps_.emplace_back(memory, rank);
-  store_buffers.exists = [this](uint64_t address, uint64_t bytes) { return memory.find(address, bytes) != nullptr; };
+  store_buffers.admit = [this](uint64_t address, uint64_t bytes) {
+    memory.set_written(address, bytes);
+    return memory.find(address, bytes) != nullptr;
+  };
 }
 
 Engine::~Engine() { clear(); }

@@ -32,9 +32,10 @@ class Executor {
   uint32_t mask(const Value& value) const;
   void set(const Value& value, int lane, uint64_t bits) const;
   void set_mask(const Value& value, uint32_t mask, uint32_t lanes) const;
-  // Addresses of lanes, as addresses of this process; checked, each with this many bytes, whose multiple they must be.
-  void resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]);
-  // As they stand in the operand, without the base of their space.
+  // Addresses of lanes, as the emulator's own; checked, each with this many bytes, whose multiple they must be. Returns
+  // where they lie; null: not all in one extent.
+  const Extent* resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]);
+  // As they stand in the operand, as a program sees them and without the base of their space.
   void raw_addresses(const Address& address, uint32_t lanes, uint64_t (&to)[kLanes]) const;
   uint64_t shared_address(const Op& op, uint64_t offset, uint32_t bytes, uint32_t alignment) const;
   Space space_of(const Detail& detail, uint64_t address) const;
@@ -68,6 +69,11 @@ class Executor {
   }
   // After a write that has changed memory at these addresses.
   void wrote_at(uint32_t lanes, const uint64_t (&addresses)[kLanes]);
+  // Notes that lanes have written these addresses, which `resolve` has found in an extent.
+  void note_written(const Extent* extent, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
+    if (extent) return extent->note_written(lanes, addresses, bytes);
+    each_lane(lanes, [&](int lane) { engine.memory.set_written(addresses[lane], bytes); });
+  }
   // What the warp can see of earlier stores, threads of the scope can see from now on.
   void publish(Scope scope) {
     if (!engine.store_buffers.empty()) engine.took_effect(engine.store_buffers.publish(id(), scope));

@@ -92,7 +92,7 @@ Step atomic(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const uint32_t bytes = detail.element_bytes, vector = uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
-  x.resolve(op, detail.addresses[0], lanes, bytes * vector, bytes * vector, addresses);
+  const Extent* const extent = x.resolve(op, detail.addresses[0], lanes, bytes * vector, bytes * vector, addresses);
   settle(x, detail, lanes, addresses, bytes * vector);
   const bool result = op.source->parts[0] == "atom", swaps = Update(detail.variant) == Update::kCompareAndSwap;
   const size_t operand = result ? vector : 0;
@@ -114,6 +114,7 @@ Step atomic(Executor& x, const Op& op, uint32_t lanes) {
       if (result) x.set(detail.values[e], lane, old);
     }
   });
+  x.note_written(extent, wrote, addresses, bytes * vector);
   if (x.engine.observer) x.report_access(op, lanes, Operation::kAtomic, bytes * vector, vector, addresses, wrote);
   if (changes) {
     x.wrote_at(lanes, addresses);
@@ -128,7 +129,7 @@ Step atomic(Executor& x, const Op& op, uint32_t lanes) {
 Step atomic_wide(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   alignas(64) uint64_t addresses[kLanes];
-  x.resolve(op, detail.addresses[0], lanes, 16, 16, addresses);
+  const Extent* const extent = x.resolve(op, detail.addresses[0], lanes, 16, 16, addresses);
   settle(x, detail, lanes, addresses, 16);
   const bool swaps = Update(detail.variant) == Update::kCompareAndSwap;
   uint32_t wrote = 0;
@@ -145,6 +146,7 @@ Step atomic_wide(Executor& x, const Op& op, uint32_t lanes) {
     }
     if (detail.values[0].present) std::memcpy(lane_of(0), old, 16);
   });
+  x.note_written(extent, wrote, addresses, 16);
   if (x.engine.observer) x.report_access(op, lanes, Operation::kAtomic, 16, 1, addresses, wrote);
   if (changes) {
     x.wrote_at(lanes, addresses);

@@ -133,8 +133,8 @@ Step leave_function(Executor& x, const Op&, uint32_t lanes) {
 Step failed_assertion(Executor& x, const Op& op, uint32_t lanes) {
   const int lane = __builtin_ctz(lanes);
   const uint64_t address = x.argument(*op.detail, 0, lane);
-  const bool known = x.engine.memory.find(address, 1);
-  x.fail(Outcome::kTrap, op, uint32_t(lane), std::string("assertion failed: ") + (known ? reinterpret_cast<const char*>(address) : "?"));
+  const bool known = x.engine.memory.find_seen(address, 1);
+  x.fail(Outcome::kTrap, op, uint32_t(lane), std::string("assertion failed: ") + (known ? reinterpret_cast<const char*>(own_address(address)) : "?"));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ Step allocate_call(Executor& x, const Op& op, uint32_t lanes) {
   each_lane(lanes, [&](int lane) {
     const uint64_t bytes = x.argument(detail, 0, lane), alignment = aligned ? x.argument(detail, 1, lane) : 1;
     if (alignment == 0 || (alignment & (alignment - 1))) x.fail(Outcome::kTrap, op, uint32_t(lane), "an alignment of " + std::to_string(alignment) + " is no power of two");
-    const uint64_t address = heap.allocate(bytes, alignment);
+    const uint64_t own = heap.allocate(bytes, alignment), address = own ? own | kGpuBits : 0;
     for (const Variable& result : detail.results) std::memcpy(x.local_memory(lane, x.split->local_offset + uint32_t(result.offset)), &address, 8);
   });
   x.wrote();
@@ -23,9 +23,9 @@ Step free_call(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   DeviceHeap& heap = x.engine.heap(x.grid->launch.rank);
   each_lane(lanes, [&](int lane) {
-    const uint64_t address = x.argument(detail, 0, lane);
-    if (address == 0) return;
-    const int64_t bytes = heap.size_of(address);
+    const uint64_t seen = x.argument(detail, 0, lane), address = own_address(seen);
+    if (seen == 0) return;
+    const int64_t bytes = is_of_gpu(seen) ? heap.size_of(address) : -1;
     if (bytes < 0) {
       x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "free of an address that malloc has not returned, or that is freed: " + x.engine.memory.describe(address));
     }

@@ -159,7 +159,7 @@ Step store(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
-  x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
+  const Extent* const extent = x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
   if (x.engine.store_buffers.is_on() && (detail.generic || detail.space == Space::kGlobal) && x.outside(lanes, addresses) == lanes) {
     return store_late(x, op, lanes, bytes, addresses);
   }
@@ -168,6 +168,7 @@ Step store(Executor& x, const Op& op, uint32_t lanes) {
   bool changes = false;
   for (int e = 0; e < detail.vector; ++e) changes |= store_element(x, detail.values[size_t(e)], detail, addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (detail.space == Space::kParameter) return Step::kNext;
+  x.note_written(extent, lanes, addresses, bytes);
   if (is_seen) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);
   if (changes) x.wrote_at(lanes, addresses);
   return detail.order != Order::kWeak && x.engine.signalled(*x.warp) ? Step::kYield : Step::kNext;
@@ -232,7 +233,7 @@ Step is_space(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   uint32_t mask = 0;
   each_lane(lanes, [&](int lane) {
-    const Extent* const extent = x.engine.memory.find(x.value(detail.values[1], lane), 1);
+    const Extent* const extent = x.engine.memory.find_seen(x.value(detail.values[1], lane), 1);
     const Space space = extent ? extent->space : Space::kGlobal;
     mask |= uint32_t(space == detail.space) << lane;
   });

@@ -16,8 +16,8 @@ constexpr int kMostWidth = 1024;
 // The text at an address, as far as it lies in memory that kernels may read.
 std::string text_at(Memory& memory, uint64_t address) {
   std::string text;
-  for (; text.size() < kMostText && memory.find(address, 1); ++address) {
-    const char c = *reinterpret_cast<const char*>(address);
+  for (; text.size() < kMostText && memory.find_seen(address, 1); ++address) {
+    const char c = *reinterpret_cast<const char*>(own_address(address));
     if (!c) break;
     text += c;
   }
@@ -33,7 +33,7 @@ struct Arguments {
   T take() {
     T value{};
     address = (address + sizeof(T) - 1) / sizeof(T) * sizeof(T);
-    if (memory.find(address, sizeof(T))) std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof(T));
+    if (memory.find_seen(address, sizeof(T))) std::memcpy(&value, reinterpret_cast<const void*>(own_address(address)), sizeof(T));
     address += sizeof(T);
     ++taken;
     return value;

@@ -4,6 +4,12 @@
 #include "executor.h"
 
 namespace pkb::emulator {
+namespace {
+
+constexpr Extent kOnChip{};  // shared, local and parameter memory
+
+}  // namespace
+
 uint64_t Executor::value(const Value& value, int lane) const {
   const char* const p = at(value);
   switch (value.bytes) {
@@ -109,7 +115,7 @@ uint64_t Executor::shared_address(const Op& op, uint64_t offset, uint32_t bytes,
   return reinterpret_cast<uint64_t>(of->shared) + offset;
 }
 
-void Executor::resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]) {
+const Extent* Executor::resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]) {
   raw_addresses(address, lanes, to);
   const Detail& detail = *op.detail;
   if (!detail.generic && detail.space == Space::kShared) {
@@ -120,12 +126,12 @@ void Executor::resolve(const Op& op, const Address& address, uint32_t lanes, uin
     });
     if (highest < 1u << 24 && highest + bytes <= block->shared_bytes && !(bits & (alignment - 1))) {  // the block's own
       each_lane(lanes, [&](int lane) { to[lane] += reinterpret_cast<uint64_t>(block->shared); });
-      return;
+      return &kOnChip;
     }
     each_lane(lanes, [&](int lane) { to[lane] = shared_address(op, to[lane], bytes, alignment); });
-    return;
+    return &kOnChip;
   }
-  if (address.mode == Address::kFrameLocal || address.mode == Address::kParameters) return;
+  if (address.mode == Address::kFrameLocal || address.mode == Address::kParameters) return &kOnChip;
   uint64_t low = ~0ull, high = 0, bits = 0;
   each_lane(lanes, [&](int lane) {
     low = std::min(low, to[lane]);
@@ -139,12 +145,21 @@ void Executor::resolve(const Op& op, const Address& address, uint32_t lanes, uin
       }
     });
   }
-  if (engine.memory.find(low, high - low + bytes)) return;
-  each_lane(lanes, [&](int lane) {
-    if (!engine.memory.find(to[lane], bytes)) {
-      fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + engine.memory.describe(to[lane]));
+  const Extent* const extent = engine.memory.find_seen(low, high - low + bytes);
+  if (!extent) {
+    each_lane(lanes, [&](int lane) {
+      if (!engine.memory.find_seen(to[lane], bytes)) {
+        fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + engine.memory.describe(to[lane]));
+      }
+      to[lane] = own_address(to[lane]);
+    });
+  } else if (extent->on_gpu) {
+    for (int first = 0; first < kLanes; first += 4) {
+      const FourLanes own = four_lanes(to, first) & ~kGpuBits;
+      std::memcpy(to + first, &own, sizeof own);
     }
-  });
+  }
+  return extent;
 }
 
 Space Executor::space_of(const Detail& detail, uint64_t address) const {

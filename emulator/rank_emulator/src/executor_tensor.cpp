@@ -69,9 +69,9 @@ std::string_view bits_of(std::string_view integer) {
 
 TensorMap read_map(Executor& x, const Op& op, uint64_t address, int lane) {
   TensorMap map;
-  if (!x.engine.memory.find(address, 128)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address of a tensor map: " + x.engine.memory.describe(address));
+  if (!x.engine.memory.find_seen(address, 128)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address of a tensor map: " + x.engine.memory.describe(address));
   if (address % 64) x.fail(Outcome::kMisaligned, op, uint32_t(lane), "a tensor map must lie at a multiple of 64 bytes");
-  std::memcpy(&map, reinterpret_cast<const void*>(address), sizeof map);
+  std::memcpy(&map, reinterpret_cast<const void*>(own_address(address)), sizeof map);
   if (map.magic != TensorMap::kMagic) x.fail(Outcome::kTrap, op, uint32_t(lane), "there is no tensor map at " + x.engine.memory.describe(address));
   return map;
 }
@@ -117,9 +117,10 @@ Step copy_tensor(Executor& x, const Op& op, uint32_t lanes) {
         transfer.targets.push_back(multicast ? Target{to.get(), barrier.offset} : barrier);
       }
     }
-    for (const Piece& piece : transfer.pieces) {
-      const uint64_t global = loads ? piece.from : piece.to;
-      if (global && !x.engine.memory.find(global, piece.bytes)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(global));
+    for (Piece& piece : transfer.pieces) {
+      uint64_t& global = loads ? piece.from : piece.to;
+      if (global && !x.engine.memory.find_seen(global, piece.bytes)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(global));
+      global = own_address(global);
     }
     queue(x, op, lane, std::move(transfer));
   });

@@ -132,6 +132,7 @@ Step move_fragment(Executor& x, const Op& op, uint32_t lanes) {
     }
   }
   if (!stores) write_fragment(x, detail, fragment, elements);
+  for (int line = 0; stores && line < lines; ++line) x.engine.memory.set_written(addresses[line], line_bytes);
   if (x.engine.observer) {
     const uint32_t some = lines == 32 ? ~0u : (1u << lines) - 1, piece = std::min(16u, line_bytes);
     for (uint32_t done = 0; done < line_bytes; done += piece) {

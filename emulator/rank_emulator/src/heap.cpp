@@ -22,7 +22,7 @@ bool DeviceHeap::set_limit(uint64_t bytes) {
 
 void DeviceHeap::open() {
   if (bytes_.data()) return;
-  bytes_ = Mapping(limit_);
+  bytes_ = Mapping(limit_, true);
   next_ = reinterpret_cast<uint64_t>(bytes_.data());
   free_[next_] = limit_;
 }
@@ -49,8 +49,9 @@ uint64_t DeviceHeap::allocate(uint64_t bytes, uint64_t alignment) {
     memory_.remove(name->second);
     name = freed_.erase(name);
   }
-  std::memset(reinterpret_cast<void*>(address), 0xff, bytes);
-  const uint64_t region = memory_.add(RegionKind::kAllocation, rank_, "by malloc", address, bytes, Space::kGlobal, true, 0, false);
+  std::memset(reinterpret_cast<void*>(address), kNewByte, bytes);
+  const uint64_t region = memory_.add_on_gpu(RegionKind::kAllocation, rank_, "by malloc", bytes_, address, bytes, Space::kGlobal, false);
+  memory_.set_written(address, bytes, false);
   allocations_[address] = {block, end - block, bytes, region};
   return address;
 }

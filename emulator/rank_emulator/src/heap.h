@@ -9,6 +9,7 @@
 
 namespace pkb::emulator {
 
+// Addresses are the emulator's own.
 class DeviceHeap {
  public:
   DeviceHeap(Memory& memory, int rank) : memory_(memory), rank_(rank) {}

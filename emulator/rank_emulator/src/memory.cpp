@@ -2,28 +2,36 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <utility>
 
 namespace pkb::emulator {
 
-Mapping::Mapping(uint64_t bytes) : bytes_(bytes) {
-  void* const found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+Mapping::Mapping(uint64_t bytes, bool on_gpu) : bytes_(bytes) {
+  const uint64_t bits_at = (bytes + 63) / 64 * 64;
+  mapped_ = on_gpu ? bits_at + bits_at / 8 : bytes;
+  void* const found = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) throw std::bad_alloc();
   data_ = static_cast<char*>(found);
+  if (on_gpu) written_ = reinterpret_cast<uint8_t*>(data_ + bits_at);
 }
 
 Mapping::~Mapping() {
-  if (data_) munmap(data_, bytes_);
+  if (data_) munmap(data_, mapped_);
 }
 
-Mapping::Mapping(Mapping&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+Mapping::Mapping(Mapping&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_), mapped_(other.mapped_), written_(std::exchange(other.written_, nullptr)) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(mapped_, other.mapped_);
+  std::swap(written_, other.written_);
   return *this;
 }
 
@@ -36,6 +44,21 @@ uint64_t Memory::add(RegionKind kind, int rank, const std::string& name, uint64_
   last_ = nullptr;
   if (observer_) observer_->region_added(region);
   return id;
+}
+
+uint64_t Memory::add_on_gpu(RegionKind kind, int rank, const std::string& name, const Mapping& mapping, uint64_t address, uint64_t bytes, Space space, bool initialised) {
+  const uint64_t id = add(kind, rank, name, address, bytes, space, true, 0, initialised);
+  if (bytes == 0) return id;
+  Extent& extent = extents_.at(address);
+  extent.on_gpu = true;
+  extent.written = mapping.written() + (address - reinterpret_cast<uint64_t>(mapping.data())) / 8;
+  return id;
+}
+
+void Memory::share_with_host(uint64_t id) {
+  Extent& extent = extents_.at(regions_.at(id).address);
+  extent.on_gpu = false;
+  extent.written = nullptr;
 }
 
 bool Memory::remove(uint64_t id) {
@@ -59,6 +82,43 @@ const Extent* Memory::find_slowly(uint64_t address, uint64_t bytes) {
   return last_ = &extent;
 }
 
+void Memory::set_written(uint64_t address, uint64_t bytes, bool written) {
+  const Extent* const extent = find(address, bytes);
+  if (!extent || !extent->written) return;
+  uint64_t at = address - extent->begin;
+  const uint64_t end = at + bytes;
+  const auto set = [&](uint64_t from, uint64_t to) {  // within one byte of bits
+    const auto mask = uint8_t(((1u << (to - from)) - 1) << from % 8);
+    uint8_t& bits = extent->written[from / 8];
+    bits = uint8_t(written ? bits | mask : bits & ~mask);
+  };
+  if (at % 8) {
+    const uint64_t until = std::min(end, (at + 7) / 8 * 8);
+    set(at, until);
+    at = until;
+  }
+  std::memset(extent->written + at / 8, written ? 0xff : 0, (end - at) / 8);
+  if (end % 8 && end / 8 * 8 >= at) set(end / 8 * 8, end);
+}
+
+uint64_t Memory::first_foreign(uint64_t address, uint64_t bytes, const char* before) {
+  const Extent* const extent = find(address, bytes);
+  if (!extent || !extent->written) return bytes;
+  const auto* const now = reinterpret_cast<const char*>(address);
+  const uint64_t begin = address - extent->begin;
+  for (uint64_t i = 0; i < bytes;) {
+    const uint64_t at = begin + i;
+    if (at % 8 == 0 && i + 8 <= bytes && (extent->written[at / 8] == 0xff || (before && std::memcmp(now + i, before + i, 8) == 0))) {
+      i += 8;
+      continue;
+    }
+    const bool is_as_before = before ? now[i] == before[i] : now[i] == 0 || now[i] == char(kNewByte);
+    if (!is_as_before && !(extent->written[at / 8] >> at % 8 & 1)) return i;
+    ++i;
+  }
+  return bytes;
+}
+
 const Region* Memory::region(uint64_t id) const {
   const auto found = regions_.find(id);
   return found == regions_.end() ? nullptr : &found->second;
@@ -71,6 +131,7 @@ void Memory::set_observer(Observer* observer) {
 }
 
 std::string Memory::describe(uint64_t address) const {
+  address = own_address(address);
   static constexpr const char* kKinds[] = {"segment", "argument", "output", "scratch", "signals", "allocation", "host memory",
                                            "variable", "constant", "parameters", "shared memory", "local memory"};
   const Region* best = nullptr;

@@ -12,34 +12,95 @@
 
 namespace pkb::emulator {
 
+// Memory of a GPU has two addresses. Programs see the one that has these bits, in the half of the address space that no
+// process can map: host code that touches it crashes, as it does where there is a GPU. The emulator's own address of the
+// same byte lacks them. All other memory has one address alone.
+#if defined(__x86_64__)
+constexpr uint64_t kGpuBits = ~0ull << 47;
+#else
+constexpr uint64_t kGpuBits = ~0ull << 48;
+#endif
+
+constexpr int kNewByte = 0xff;  // of allocations, where they are not too large; the rest is zero
+
+inline bool is_of_gpu(uint64_t address) { return address >= kGpuBits; }
+inline uint64_t own_address(uint64_t address) { return is_of_gpu(address) ? address & ~kGpuBits : address; }
+
 // A mapping of zeroed pages, given back at the end.
 class Mapping {
  public:
   Mapping() = default;
-  explicit Mapping(uint64_t bytes);
+  // `on_gpu`: has an address that programs alone see, and a bit for each byte that says whether a GPU has written it.
+  explicit Mapping(uint64_t bytes, bool on_gpu = false);
   ~Mapping();
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
   char* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
+  // As programs see it.
+  uint64_t address() const { return reinterpret_cast<uint64_t>(data_) | (written_ ? kGpuBits : 0); }
+  uint8_t* written() const { return written_; }  // null: not on a GPU
 
  private:
   char* data_ = nullptr;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0, mapped_ = 0;
+  uint8_t* written_ = nullptr;
 };
 
+// Addresses of four lanes: the compiler makes single instructions of their operations at any level.
+using FourLanes = uint64_t __attribute__((vector_size(32)));
+
+inline FourLanes four_lanes(const uint64_t (&addresses)[kLanes], int first) {
+  FourLanes four;
+  __builtin_memcpy(&four, addresses + first, sizeof four);
+  return four;
+}
+
+// Whether each lane's bytes follow those of the lane before it.
+inline bool are_consecutive(const uint64_t (&addresses)[kLanes], uint64_t bytes) {
+  FourLanes expected = FourLanes{0, 1, 2, 3} * bytes + addresses[0], wrong{};
+  for (int lane = 0; lane < kLanes; lane += 4) {
+    wrong |= four_lanes(addresses, lane) ^ expected;
+    expected += 4 * bytes;
+  }
+  return !(wrong[0] | wrong[1] | wrong[2] | wrong[3]);
+}
+
 struct Extent {
-  uint64_t begin, end;
+  uint64_t begin, end;        // own addresses; on a GPU multiples of 8
   Space space;
   int rank;
   uint64_t region;
+  bool on_gpu = false;        // programs see it with kGpuBits
+  uint8_t* written = nullptr;  // a bit for each byte: whether a kernel, a copy or a fill has written it; null: nobody asks
+
+  // Notes writes of lanes, each of so many bytes, a power of two whose multiple its address is.
+  void note_written(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) const {
+    if (!written) return;
+    if (lanes == ~0u && (addresses[0] - begin) % 8 == 0 && are_consecutive(addresses, bytes)) {
+      __builtin_memset(written + (addresses[0] - begin) / 8, 0xff, kLanes / 8 * bytes);
+    } else if (bytes < 8) {
+      each_lane(lanes, [&](int lane) {
+        const uint64_t at = addresses[lane] - begin;
+        written[at / 8] = uint8_t(written[at / 8] | ((1u << bytes) - 1) << at % 8);
+      });
+    } else {
+      each_lane(lanes, [&](int lane) { __builtin_memset(written + (addresses[lane] - begin) / 8, 0xff, bytes / 8); });
+    }
+  }
 };
 
+// Addresses are the emulator's own, unless something else is said.
 class Memory {
  public:
   // Registers memory; `checked`: accesses are checked against it (regions inside others are names alone).
   uint64_t add(RegionKind kind, int rank, const std::string& name, uint64_t address, uint64_t bytes, Space space,
                bool checked, uint32_t element_bytes = 0, bool initialised = true, uint64_t launch = 0, uint32_t block = 0);
+  // The same for memory of a GPU, at an address in a mapping.
+  uint64_t add_on_gpu(RegionKind kind, int rank, const std::string& name, const Mapping& mapping, uint64_t address, uint64_t bytes, Space space,
+                      bool initialised = true);
+  // Gives memory of a GPU the one address that host code may touch, too.
+  void share_with_host(uint64_t region);
   bool remove(uint64_t region);
   // How often memory has been removed that may not be read any more.
   uint64_t removals() const { return removals_; }
@@ -50,7 +111,19 @@ class Memory {
     return find_slowly(address, bytes);
   }
 
-  // "argument x of rank 1, byte 128" for messages.
+  // The extent that holds all of the bytes at an address that a program uses, or null.
+  const Extent* find_seen(uint64_t address, uint64_t bytes) {
+    const Extent* const found = find(own_address(address), bytes);
+    return found && found->on_gpu == is_of_gpu(address) ? found : nullptr;
+  }
+
+  // ---- which bytes of GPUs their kernels, copies and fills have written ----
+  void set_written(uint64_t address, uint64_t bytes, bool written = true);
+  // The place of the first of these bytes that nothing of a GPU has written, though it is no longer as `before`; null: as
+  // in new memory. `bytes`: there is none.
+  uint64_t first_foreign(uint64_t address, uint64_t bytes, const char* before);
+
+  // "argument x of rank 1, byte 128" for messages. The address may be one that programs see.
   std::string describe(uint64_t address) const;
   void set_observer(Observer* observer);
   const Region* region(uint64_t id) const;

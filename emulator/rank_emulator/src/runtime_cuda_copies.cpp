@@ -15,15 +15,18 @@ bool waits_for(MemoryKind to, MemoryKind from, bool is_async) {
   return !is_async && !(from == MemoryKind::kDevice && to == MemoryKind::kDevice);
 }
 
-// Memory from malloc on the GPU is for kernels alone: "cannot be used in any runtime or driver API calls".
-bool is_of_heap(const RankState& rank, const void* pointer) {
-  return rank.world->engine.heap(rank.rank).holds(reinterpret_cast<uint64_t>(pointer));
+// Whether a copy may use this memory. That from malloc on the GPU is for kernels alone: it "cannot be used in any runtime or
+// driver API calls".
+bool is_usable(const RankState& rank, const void* pointer, uint64_t bytes) {
+  const auto address = reinterpret_cast<uint64_t>(pointer);
+  if (rank.world->engine.heap(rank.rank).holds(own_address(address))) return false;
+  return !bytes || !is_of_gpu(address) || rank.world->engine.memory.find_seen(address, bytes);
 }
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, bool is_async, const char* name) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     if (bytes && (!to || !from)) return cudaErrorInvalidValue;
-    if (is_of_heap(rank, to) || is_of_heap(rank, from)) return cudaErrorInvalidValue;
+    if (!is_usable(rank, to, bytes) || !is_usable(rank, from, bytes)) return cudaErrorInvalidValue;
     World& world = *rank.world;
     const MemoryKind source = world.kind_of_memory(from), target = world.kind_of_memory(to);
     const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !rank.capturing;
@@ -45,7 +48,7 @@ cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_p
 cudaError_t fill(void* to, int byte, size_t bytes, cudaStream_t handle, bool is_async, const char* name) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     World& world = *rank.world;
-    if (is_of_heap(rank, to)) return cudaErrorInvalidValue;
+    if (!is_usable(rank, to, bytes)) return cudaErrorInvalidValue;
     world.enqueue(stream, fill_work(world, to, byte, bytes, name));
     return is_async || rank.capturing ? cudaSuccess : waited(world.synchronize(stream));
   });

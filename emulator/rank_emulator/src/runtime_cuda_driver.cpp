@@ -35,7 +35,7 @@ struct Comparison {
 
 cudaError_t access_word(CUstream handle, CUdeviceptr address, uint32_t bytes, uint64_t value, WordAccess access, std::function<bool()> is_met, const char* name) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    if (address % bytes || !rank.world->engine.memory.find(address, bytes)) return cudaErrorInvalidValue;
+    if (address % bytes || !rank.world->engine.memory.find_seen(address, bytes)) return cudaErrorInvalidValue;
     rank.world->enqueue(stream, word_work(rank, stream, access, reinterpret_cast<void*>(address), bytes, value, std::move(is_met), name));
     return cudaSuccess;
   });
@@ -49,7 +49,7 @@ CUresult write_value(CUstream stream, CUdeviceptr address, uint32_t bytes, uint6
 }
 
 CUresult wait_value(CUstream stream, CUdeviceptr address, uint32_t bytes, uint64_t value, unsigned flags, const char* name) {
-  const Comparison comparison{reinterpret_cast<const void*>(address), bytes, value, flags};
+  const Comparison comparison{reinterpret_cast<const void*>(own_address(address)), bytes, value, flags};
   return result_of(access_word(stream, address, bytes, value, WordAccess::kWait, comparison, name));
 }
 
@@ -109,9 +109,9 @@ PKB_CUDART CUresult cuStreamSynchronize(CUstream stream) { return result_of(cuda
 
 PKB_CUDART CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
   return result_of(with_rank([&](RankState& rank) {
-    const Extent* const extent = rank.world->engine.memory.find(address, 1);
+    const Extent* const extent = rank.world->engine.memory.find_seen(address, 1);
     if (!extent) return cudaErrorInvalidValue;
-    if (begin) *begin = extent->begin;
+    if (begin) *begin = extent->begin | (extent->on_gpu ? kGpuBits : 0);
     if (bytes) *bytes = extent->end - extent->begin;
     return cudaSuccess;
   }));

@@ -62,10 +62,7 @@ PKB_CUDART void __cudaRegisterVar(void** handle, char* host_variable, char*, con
 PKB_CUDART void __cudaRegisterManagedVar(void** handle, void** host_pointer, char*, const char* name, int, size_t size, int, int) {
   auto* const module = reinterpret_cast<LoadedModule*>(handle);
   if (!module) return;
-  World& world = *module->rank->world;
-  const uint64_t address = world.variable_address(*module, name);
-  *host_pointer = reinterpret_cast<void*>(address);
-  if (const Extent* const extent = world.engine.memory.find(address, 1)) world.managed.insert(extent->region);
+  *host_pointer = reinterpret_cast<void*>(module->rank->world->make_managed(*module, name));
   module->rank->variables[host_pointer] = {module, name, size};
 }
 

@@ -15,13 +15,19 @@ cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind k
   *pointer = nullptr;
   if (bytes == 0) return cudaSuccess;
   if (bytes > 64ull << 30) return cudaErrorMemoryAllocation;
-  Mapping memory(bytes);
-  std::memset(memory.data(), 0xff, std::min<uint64_t>(bytes, kPoisonedBytes));
-  const auto address = reinterpret_cast<uint64_t>(memory.data());
-  const uint64_t region = rank.world->engine.memory.add(kind == MemoryKind::kPinned ? RegionKind::kHost : RegionKind::kAllocation, rank.rank, "", address, bytes, Space::kGlobal, true, 0, false);
-  *pointer = memory.data();
+  Mapping mapping(bytes, kind == MemoryKind::kDevice);
+  std::memset(mapping.data(), kNewByte, std::min<uint64_t>(bytes, kPoisonedBytes));
+  Memory& memory = rank.world->engine.memory;
+  const auto own = reinterpret_cast<uint64_t>(mapping.data()), address = mapping.address();
+  uint64_t region;
+  if (kind == MemoryKind::kDevice) {
+    region = memory.add_on_gpu(RegionKind::kAllocation, rank.rank, "", mapping, own, bytes, Space::kGlobal, false);
+  } else {
+    region = memory.add(kind == MemoryKind::kPinned ? RegionKind::kHost : RegionKind::kAllocation, rank.rank, "", own, bytes, Space::kGlobal, true, 0, false);
+  }
+  *pointer = reinterpret_cast<void*>(address);
   if (kind == MemoryKind::kManaged) rank.world->managed.insert(region);
-  rank.allocations.emplace(address, Allocation{std::move(memory), region, pool});
+  rank.allocations.emplace(address, Allocation{std::move(mapping), region, pool});
   if (pool) pool->use(bytes);
   return cudaSuccess;
 }
@@ -73,6 +79,7 @@ PKB_CUDART cudaError_t cudaFreeAsync(void* pointer, cudaStream_t handle) {
 PKB_CUDART cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
   return with_rank([&](RankState& rank) {
     const auto address = reinterpret_cast<uint64_t>(pointer);
+    if (is_of_gpu(address)) return cudaErrorInvalidValue;
     if (rank.registered.contains(address)) return cudaErrorHostMemoryAlreadyRegistered;
     rank.registered[address] = rank.world->engine.memory.add(RegionKind::kHost, rank.rank, "", address, bytes, Space::kGlobal, true);
     return cudaSuccess;

@@ -19,10 +19,19 @@ std::vector<uint8_t> pack_parameters(const Function& function, void** arguments)
   return parameters;
 }
 
+// Memory at an address that host code uses, and that of a GPU as what the operation writes.
+char* reached(const void* pointer) { return reinterpret_cast<char*>(own_address(reinterpret_cast<uint64_t>(pointer))); }
+
+char* written(World& world, const void* pointer, uint64_t bytes) {
+  const auto address = reinterpret_cast<uint64_t>(pointer);
+  if (is_of_gpu(address)) world.engine.memory.set_written(own_address(address), bytes);
+  return reached(pointer);
+}
+
 void report_host_access(World& world, const StreamOperation& operation, Operation what, const void* address, uint64_t bytes) {
   if (!world.engine.observer || bytes == 0) return;
   world.engine.observer->range_access(RangeAccess{operation.id, operation.rank, what, Proxy::kHost, Space::kGlobal,
-                                                  reinterpret_cast<uint64_t>(address), bytes, operation.what, nullptr});
+                                                  reinterpret_cast<uint64_t>(reached(address)), bytes, operation.what, nullptr});
 }
 
 void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<KernelLaunch>& launch, bool cooperative, const std::vector<uint8_t>& parameters, std::function<void()> done) {
@@ -101,18 +110,18 @@ Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const c
   work.start = [&world, to, from, bytes](const StreamOperation& operation, const std::function<void()>& done) {
     report_host_access(world, operation, Operation::kRead, from, bytes);
     report_host_access(world, operation, Operation::kWrite, to, bytes);
-    std::memmove(to, from, bytes);
+    std::memmove(written(world, to, bytes), reached(from), bytes);
     done();
   };
   return work;
 }
 
 Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name) {
-  const auto* const begin = static_cast<const char*>(from);
+  const char* const begin = reached(from);
   Work work{StreamOperationKind::kCopy, name, {}, {}, nullptr, nullptr};
   work.start = [&world, to, staged = std::vector<char>(begin, begin + bytes)](const StreamOperation& operation, const std::function<void()>& done) {
     report_host_access(world, operation, Operation::kWrite, to, staged.size());
-    std::memcpy(to, staged.data(), staged.size());
+    std::memcpy(written(world, to, staged.size()), staged.data(), staged.size());
     done();
   };
   return work;
@@ -122,7 +131,7 @@ Work fill_work(World& world, void* to, int byte, uint64_t bytes, const char* nam
   Work work{StreamOperationKind::kFill, name, {}, {}, nullptr, nullptr};
   work.start = [&world, to, byte, bytes](const StreamOperation& operation, const std::function<void()>& done) {
     report_host_access(world, operation, Operation::kWrite, to, bytes);
-    std::memset(to, byte, bytes);
+    std::memset(written(world, to, bytes), byte, bytes);
     done();
   };
   return work;
@@ -151,7 +160,7 @@ Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address
       const bool waits = access == WordAccess::kWait;
       const Order order = waits ? Order::kAcquire : access == WordAccess::kRelease ? Order::kRelease : Order::kRelaxed;
       const Warp warp{launch.get(), launch->rank, 0, 0, 0, 0, 1, 1, name, &kNoLine};
-      uint64_t addresses[kLanes] = {reinterpret_cast<uint64_t>(address)};
+      uint64_t addresses[kLanes] = {reinterpret_cast<uint64_t>(reached(address))};
       observer->launch_begin(*launch);
       observer->block_begin(*launch, 0, 1);
       observer->access(Access{warp, waits ? Operation::kRead : Operation::kWrite, order, Scope::kSys, Space::kGlobal, Proxy::kGeneric, bytes, bytes, 1, addresses, true});
@@ -159,7 +168,7 @@ Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address
       observer->block_end(*launch, 0);
       observer->launch_end(*launch);
     }
-    if (access != WordAccess::kWait) std::memcpy(address, &value, bytes);
+    if (access != WordAccess::kWait) std::memcpy(written(world, address, bytes), &value, bytes);
     done();
   };
   return work;

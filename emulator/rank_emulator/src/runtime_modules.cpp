@@ -143,28 +143,37 @@ void World::load_variables(LoadedModule& module) {
   }
   for (const auto& [name, variable] : module.ptx->variables) {
     if (variable.place == Variable::kShared || variable.bytes == 0) continue;
-    Mapping& memory = module.memory.emplace_back(variable.bytes + 256);
+    Mapping& memory = module.memory.emplace_back(variable.bytes + 256, true);
     const bool constant = variable.place == Variable::kConstant;
     std::memcpy(memory.data(), variable.initial.data(), std::min<size_t>(variable.initial.size(), variable.bytes));
-    const auto address = reinterpret_cast<uint64_t>(memory.data());
-    module.variables[std::string(name)] = address;
-    engine.memory.add(constant ? RegionKind::kConstant : RegionKind::kGlobalVariable, module.rank->rank, std::string(name), address, variable.bytes,
-                      constant ? Space::kConstant : Space::kGlobal, true);
+    module.variables[std::string(name)] = memory.address();
+    engine.memory.add_on_gpu(constant ? RegionKind::kConstant : RegionKind::kGlobalVariable, module.rank->rank, std::string(name), memory,
+                             reinterpret_cast<uint64_t>(memory.data()), variable.bytes, constant ? Space::kConstant : Space::kGlobal);
   }
   for (const auto& [name, variable] : module.ptx->variables) {
     for (const auto& address : variable.addresses) {
       const uint64_t value = symbol_address(module, address.symbol) + uint64_t(address.offset);
-      std::memcpy(reinterpret_cast<char*>(module.variables.at(std::string(name))) + address.at, &value, 8);
+      std::memcpy(reinterpret_cast<char*>(own_address(module.variables.at(std::string(name)))) + address.at, &value, 8);
     }
   }
 }
 
-uint64_t World::variable_address(LoadedModule& module, std::string_view name) {
+uint64_t World::make_managed(LoadedModule& module, std::string_view name) {
+  const auto found = module.variables.find(name);
+  if (found == module.variables.end()) return 0;
+  found->second = own_address(found->second);
+  const Extent* const extent = engine.memory.find(found->second, 1);
+  engine.memory.share_with_host(extent->region);
+  managed.insert(extent->region);
+  return found->second;
+}
+
+uint64_t World::variable_address(const LoadedModule& module, std::string_view name) {
   const auto found = module.variables.find(name);
   return found == module.variables.end() ? 0 : found->second;
 }
 
-uint64_t World::symbol_address(LoadedModule& module, std::string_view name) {
+uint64_t World::symbol_address(const LoadedModule& module, std::string_view name) {
   if (const uint64_t address = variable_address(module, name)) return address;
   const auto found = module.functions.find(name);
   return found == module.functions.end() ? 0 : found->second;

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "host_faults.h"
+
 namespace pkb::emulator {
 namespace {
 
@@ -20,8 +22,8 @@ World::World(int count, uint64_t segment_bytes, const Device& device, const Poli
     state.world = this;
     state.rank = rank;
     if (segment_bytes) {
-      state.segment = Mapping(segment_bytes);
-      engine.memory.add(RegionKind::kSegment, rank, "", reinterpret_cast<uint64_t>(state.segment.data()), segment_bytes, Space::kGlobal, true);
+      state.segment = Mapping(segment_bytes, true);
+      engine.memory.add_on_gpu(RegionKind::kSegment, rank, "", state.segment, reinterpret_cast<uint64_t>(state.segment.data()), segment_bytes, Space::kGlobal);
     }
     for (const auto kind : {StreamKind::kCall, StreamKind::kLegacy, StreamKind::kPerThread}) {
       state.streams.push_back(std::make_unique<Stream>(Stream{engine.next_id++, &state, kind}));
@@ -132,6 +134,28 @@ bool World::block(RankState& rank, const char* why, std::function<bool()> ready)
   return !failed();
 }
 
+void World::lose_host(RankState& rank, uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  rank.touched = address;
+  rank.state = RankState::kLost;
+  turn_ = -1;
+  turn_changed_.notify_all();
+}
+
+// Throws the fault of a rank whose body has failed.
+void World::check_hosts() const {
+  for (const auto& rank : ranks) {
+    const std::string name = "rank " + std::to_string(rank->rank);
+    if (rank->state == RankState::kDone && rank->body_status) {
+      throw Fault{Outcome::kBodyFailed, rank->rank, name + " ended with status " + std::to_string(rank->body_status)};
+    }
+    if (rank->state == RankState::kLost) {
+      const std::string place = rank->touched ? " at " + engine.memory.describe(rank->touched) : "";
+      throw Fault{Outcome::kIllegalAddress, rank->rank, name + ": host code touched device memory" + place + "; use a kernel or cudaMemcpy"};
+    }
+  }
+}
+
 bool World::can_run(const RankState& rank) const {
   return rank.state == RankState::kRunnable || (rank.state == RankState::kBlocked && (failed() || rank.ready()));
 }
@@ -163,6 +187,7 @@ bool World::finished() const {
 
 std::optional<Fault> World::run(const std::function<int(int)>& body) {
   fault_.reset();
+  watch_host_accesses();
   for (auto& state : ranks) {
     RankState& rank = *state;
     if (rank.thread.joinable()) rank.thread.join();
@@ -197,11 +222,7 @@ void World::loop() {
   for (uint64_t round = 0; !finished(); ++round) {
     if (fault_) return;
     const bool hosts_ran = run_hosts();
-    for (const auto& rank : ranks) {
-      if (rank->state == RankState::kDone && rank->body_status) {
-        throw Fault{Outcome::kBodyFailed, rank->rank, "rank " + std::to_string(rank->rank) + " ended with status " + std::to_string(rank->body_status)};
-      }
-    }
+    check_hosts();
     advance_streams(false);
     bool ran = false;
     for (int i = 0; i < 64 && engine.run_some(); ++i) {
@@ -353,7 +374,7 @@ std::string World::waiting_streams() const {
 }
 
 MemoryKind World::kind_of_memory(const void* pointer) {
-  const Extent* const extent = engine.memory.find(reinterpret_cast<uint64_t>(pointer), 1);
+  const Extent* const extent = engine.memory.find_seen(reinterpret_cast<uint64_t>(pointer), 1);
   if (!extent) return MemoryKind::kPageable;
   if (managed.contains(extent->region)) return MemoryKind::kManaged;
   return engine.memory.region(extent->region)->kind == RegionKind::kHost ? MemoryKind::kPinned : MemoryKind::kDevice;

@@ -107,7 +107,7 @@ struct LoadedModule {
   RankState* rank;
   std::shared_ptr<const PtxModule> ptx;
   std::string problem;                    // why it cannot be used
-  std::map<std::string, uint64_t, std::less<>> variables;  // addresses
+  std::map<std::string, uint64_t, std::less<>> variables;  // addresses, as programs see them
   std::map<std::string_view, uint64_t> functions;          // addresses that stand for functions in pointers
   std::vector<Mapping> memory;
   std::map<std::string, int> registers;   // of a thread of each kernel, where there is machine code
@@ -135,17 +135,18 @@ struct RankState {
   int rank;
   Mapping segment;
   std::thread thread;
-  enum State { kNone, kRunnable, kBlocked, kDone } state = kNone;
+  enum State { kNone, kRunnable, kBlocked, kDone, kLost } state = kNone;  // kLost: its thread goes on no more
   std::function<bool()> ready;
   const char* waits_for = "";
   int body_status = 0;
+  uint64_t touched = 0;                   // kLost: address of a GPU that host code has touched; 0: unknown
 
   std::vector<std::unique_ptr<Stream>> streams;  // the call's, the legacy default stream, that of the thread, others
   std::vector<std::unique_ptr<Event>> events;
   std::vector<std::unique_ptr<LoadedModule>> modules;
   std::unordered_map<const void*, FunctionEntry> functions;
   std::unordered_map<const void*, VariableEntry> variables;
-  std::map<uint64_t, Allocation> allocations;                    // by address
+  std::map<uint64_t, Allocation> allocations;                    // by address, as programs see it
   std::vector<std::unique_ptr<MemoryPool>> pools;                // the default one first
   MemoryPool* pool = nullptr;                                    // of cudaMallocAsync; null: the default one
   std::map<uint64_t, uint64_t> registered;                       // host memory: region by address
@@ -188,6 +189,8 @@ class World {
   // ---- on a rank's thread ----
   // Lets others run until `ready`; false: the run has failed.
   bool block(RankState& rank, const char* why, std::function<bool()> ready);
+  // The rank's thread stays where it is: its host code has touched this address.
+  void lose_host(RankState& rank, uint64_t address);
   // Implicit synchronisation with the legacy default stream included.
   void enqueue(Stream& stream, Work work);
   bool synchronize(Stream& stream);
@@ -199,14 +202,18 @@ class World {
   LoadedModule* load_ptx(RankState& rank, const std::string& text);
   // The kernel behind a function of the host; null: unknown, and the run has failed if it cannot be prepared.
   Kernel* kernel(RankState& rank, const void* function);
-  uint64_t variable_address(LoadedModule& module, std::string_view name);
-  // Of a variable or of a function; 0: the module has none of this name.
-  uint64_t symbol_address(LoadedModule& module, std::string_view name);
+  // As programs see it; 0: the module has none of this name.
+  uint64_t variable_address(const LoadedModule& module, std::string_view name);
+  // Of a variable or of a function.
+  uint64_t symbol_address(const LoadedModule& module, std::string_view name);
+  // Lets the host touch a variable, too; returns its address.
+  uint64_t make_managed(LoadedModule& module, std::string_view name);
   // Stack of a thread, for kernels whose calls nest to a depth that is not known.
   void set_stack(RankState& rank, uint64_t bytes);
+  // Of an address that host code uses.
   MemoryKind kind_of_memory(const void* pointer);
 
-  static thread_local RankState* current;
+  [[gnu::tls_model("initial-exec")]] static thread_local RankState* current;  // handlers of signals look at it
   // The operation whose host function runs, for what it touches.
   const StreamOperation* host_operation = nullptr;
 
@@ -214,6 +221,7 @@ class World {
   bool can_run(const RankState& rank) const;
   bool host_can_run() const;
   bool run_hosts();
+  void check_hosts() const;
   bool resume(RankState& rank);
   bool advance_streams(bool held);
   bool advance(Stream& stream, bool held);

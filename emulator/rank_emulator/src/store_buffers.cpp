@@ -152,7 +152,7 @@ bool StoreBuffers::to_memory(uint32_t lanes, const uint64_t (&addresses)[kLanes]
   each_lane(lanes, [&](int lane) {
     const uint64_t address = addresses[lane];
     const char* const content = from.bytes + uint32_t(lane) * LaneBytes::kMaxBytes;
-    if (!exists(address, bytes)) return;
+    if (!admit(address, bytes)) return;
     changed |= std::memcmp(reinterpret_cast<const void*>(address), content, bytes) != 0;
     std::memcpy(reinterpret_cast<void*>(address), content, bytes);
   });

@@ -54,8 +54,8 @@ class StoreBuffers {
   bool run_one();
   void clear() { stores_.clear(); }
 
-  // Whether memory may still be written.
-  std::function<bool(uint64_t address, uint64_t bytes)> exists;
+  // Whether memory may still be written, which it then is.
+  std::function<bool(uint64_t address, uint64_t bytes)> admit;
 
  private:
   struct Store {

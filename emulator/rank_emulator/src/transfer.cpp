@@ -11,6 +11,7 @@ void report(Engine& engine, const Transfer& transfer, Operation operation, Space
 
 void run(Engine& engine, Transfer& transfer) {
   for (const Piece& piece : transfer.pieces) {
+    if (transfer.to_space == Space::kGlobal) engine.memory.set_written(piece.to, piece.bytes);
     char* const to = reinterpret_cast<char*>(piece.to);
     if (engine.observer) {
       if (piece.from) report(engine, transfer, Operation::kRead, transfer.from_space, piece.from, piece.bytes);

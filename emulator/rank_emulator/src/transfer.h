@@ -10,7 +10,7 @@ namespace pkb::emulator {
 
 // What a copy touches: pieces of contiguous bytes.
 struct Piece {
-  uint64_t to, from;  // from 0: `bytes` of zeros
+  uint64_t to, from;  // own addresses; from 0: `bytes` of zeros
   uint32_t bytes;
 };
 

@@ -20,6 +20,9 @@
 #include <cstring>
 #include <typeinfo>
 
+// Writes the line of a signal of this thread, given as to its handler.
+extern "C" void pkb_trace_signal(int number, void* info, void* context);
+
 namespace __cxxabiv1 {
 extern "C" void __cxa_throw(void*, std::type_info*, void (*)(void*)) __attribute__((noreturn));
 }
@@ -120,10 +123,8 @@ int put_stack(Line& line, int number, uintptr_t at) {
   return places;
 }
 
-void on_signal(int number, siginfo_t*, void* context) {
-  Line line;
-  put_stack(line, number, interrupted_at(context));
-  if (write(STDERR_FILENO, line.text, line.used) < 0) _exit(128 + number);
+void on_signal(int number, siginfo_t* info, void* context) {
+  pkb_trace_signal(number, info, context);
   signal(number, SIG_DFL);
   raise(number);
 }
@@ -180,6 +181,12 @@ int replace_unwinder(dl_phdr_info* info, size_t, void*) {
 }
 
 }  // namespace
+
+extern "C" void pkb_trace_signal(int number, void*, void* context) {
+  Line line;
+  put_stack(line, number, interrupted_at(context));
+  if (write(STDERR_FILENO, line.text, line.used) < 0) _exit(128 + number);
+}
 
 // Writes the line of the last exception that this thread threw, if there was one since the last call.
 extern "C" void pkb_trace_thrown() {

@@ -68,6 +68,7 @@ _NAMED = {
         Failure.LOAD_ERROR,
         Failure.OUT_OF_MEMORY,
         Failure.WRONG_SHAPE_OR_DTYPE,
+        Failure.INTEGRITY,
     )
 }
 """Kinds of faults that are reported as such; all others are runtime errors."""

@@ -29,6 +29,17 @@ def trace_native_code(tracer: str, library: str) -> Callable[[], object]:
     return trace_thrown
 
 
+def signal_tracer(tracer: str) -> int:
+    """The address of a C function that writes the line of a signal, with the parameters of the signal's handler.
+
+    Args:
+        tracer: Path of the compiled `debugging/stack_trace.cpp`.
+    """
+    address: int | None = ctypes.cast(ctypes.CDLL(tracer).pkb_trace_signal, ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
 def trace_python_code() -> None:
     """Makes signals that end this process print the interpreter's stack first."""
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # the FFI library's handler would print the interpreter's own calls

@@ -36,7 +36,7 @@ from pkb_gym.engine.wire.orders import Armed, Bound, Claims, Failed, Go, Load, L
 from rank_emulator import Access, EmulatorError, Ended, Finding, Outcome, RegionKind, Schedule, World
 
 from . import confine
-from .crash import trace_native_code
+from .crash import signal_tracer, trace_native_code
 from .devices import CpuDevice
 from .emulated_rank import EmulatedDevice, EmulatedHeap, EmulatedNative
 from .failures import CandidateError, kind_of, trace_of
@@ -65,8 +65,10 @@ def main(wire: Wire, rank: int, world_size: int) -> None:  # as of every rank pr
         wire.send(Failed(fault.kind, fault.text))
         return
     if tracer is not None:
+        path = f"/proc/self/fd/{tracer}"
         for loaded in range(order.world_size):
-            trace_native_code(f"/proc/self/fd/{tracer}", library_path(loaded))
+            trace_native_code(path, library_path(loaded))
+        ranks.trace_host_accesses(signal_tracer(path))
     wire.send(Loaded())
     while True:
         then, _ = wire.receive(BindRanks, RunRanks)
@@ -106,7 +108,7 @@ class EmulatedRanks:
 
     def __init__(self, order: OpenWorld, fds: list[int]) -> None:
         heap_fd, library_fd, *eventfds = fds
-        self._world_size, self._segment_bytes = order.world_size, order.segment_bytes
+        self._world_size, ranks = order.world_size, range(order.world_size)
         self._shared = Heap(heap_fd, order.segment_bytes, order.world_size, 0)
         self._requests, self._replies = eventfds[::2], eventfds[1::2]
         self._world = World(
@@ -119,6 +121,8 @@ class EmulatedRanks:
             label_output=True,
         )
         self._segments = self._world.segments
+        self._memory = [ctypes.addressof(ctypes.c_char.from_buffer(self._world.memory(rank))) for rank in ranks]
+        self._foreign: Fault | None = None
         self._ranks: list[EmulatedNative] = []
         self._calls: tuple[CallMemory, ...] = ()
         self._behind_scratch = (0, 0)
@@ -133,7 +137,6 @@ class EmulatedRanks:
         for rank in range(self._world_size):
             segment = self._segments[rank]
             for kind, name, offset, nbytes in (
-                (RegionKind.SIGNALS, "control page", 0, abi.CONTROL_BYTES),
                 (RegionKind.SIGNALS, "signals", abi.SIGNAL_OFFSET, abi.SIGNAL_BYTES),
                 (RegionKind.SCRATCH, "scratch", abi.SCRATCH_OFFSET, order.scratch_bytes),
             ):
@@ -158,12 +161,17 @@ class EmulatedRanks:
             self._world.load(path)
         except EmulatorError as error:
             raise CandidateError("load_error", str(error)[:MAX_TEXT]) from None
-        heap = EmulatedHeap(self._segments, self._segment_bytes, rank)
+        heap = EmulatedHeap(self._world, rank)
         device = EmulatedDevice(rank, self._world_size, self._world.stream())
         load = Load("native", self._world_size, order.scratch_bytes, 0, "value", order.signature, {})
         native = EmulatedNative(load, fd, heap, device, rank, self._world_size)
         native.world = self._world
+        native.check_written = functools.partial(self._check_written, rank)
         return native
+
+    def trace_host_accesses(self, function: int) -> None:
+        """Has a function called where host code touches memory of a GPU; see `World.trace_host_accesses`."""
+        self._world.trace_host_accesses(function)
 
     # ---- memory -----------------------------------------------------------------------------------------------------
 
@@ -204,7 +212,7 @@ class EmulatedRanks:
                 self._copy(rank, self._calls[index], to_gpu=to_gpu)
 
     def _copy_bytes(self, rank: int, offset: int, nbytes: int, *, to_gpu: bool) -> None:
-        shared, own = self._shared.segment(rank) + offset, self._segments[rank] + offset
+        shared, own = self._shared.segment(rank) + offset, self._memory[rank] + offset
         ctypes.memmove(own if to_gpu else shared, shared if to_gpu else own, nbytes)
 
     # ---- calls ------------------------------------------------------------------------------------------------------
@@ -217,7 +225,7 @@ class EmulatedRanks:
         self._world.set_schedule(Schedule(schedule.policy, schedule.seed), order.max_seconds)
         ended = self._run_together(block) if schedule.policy == "together" else self._run_scheduled(block)
         self._copy_block(order, to_gpu=False)
-        fault = None if ended.outcome == Outcome.OK else _fault(ended)
+        fault = self._foreign if ended.outcome == Outcome.OK else _fault(ended)
         claims = tuple(tuple(block.claims[rank]) for rank in range(self._world_size)) if fault is None else ()
         return self._with_findings(RanksDone(claims, fault, ended.steps))
 
@@ -277,6 +285,7 @@ class EmulatedRanks:
         before = self._calls[block.order.sets[crossing - 1]] if crossing else None
         after = self._calls[block.order.sets[crossing]] if crossing < len(block.order.sets) else None
         if before is not None:
+            self._check_outputs(rank, before)
             self._copy(rank, before, to_gpu=False)
         os.eventfd_write(self._requests[rank], 1)
         os.eventfd_read(self._replies[rank])
@@ -291,6 +300,20 @@ class EmulatedRanks:
         for tensor in call.tensors[rank]:
             address = self._segments[rank] + tensor.offset
             self._world.set_initialised(address, tensor.nbytes, is_initialised=not tensor.is_output)
+
+    def _check_outputs(self, rank: int, call: CallMemory) -> None:
+        """Looks for bytes of a call's outputs that host code has written, past the emulated GPU."""
+        for tensor in call.tensors[rank]:
+            if tensor.is_output:
+                handed_over = self._shared.segment(rank) + tensor.offset
+                address = self._segments[rank] + tensor.offset
+                self._check_written(rank, f"output {tensor.name}", address, tensor.nbytes, handed_over)
+
+    def _check_written(self, rank: int, name: str, address: int, nbytes: int, before: int | None = None) -> None:
+        place = self._world.first_foreign(address, nbytes, before)
+        if place is not None and self._foreign is None:
+            text = f"{name} of rank {rank}, byte {place}: no kernel, copy or fill of an emulated GPU has written it"
+            self._foreign = Fault("integrity", rank, text)
 
     # ---- reports ----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
 from tests.engine.emulated.compiled_together import compile_of_many
 from tests.engine.emulated.joined import groups, joined_config, joined_source
-from tests.engine.emulated.verdicts import DIFFERENT, table
+from tests.engine.emulated.verdicts import DIFFERENT, WORDS, table
 
 ALL = [
     candidate
@@ -105,6 +105,7 @@ def test_its_verdict_is_that_of_gpus_or_is_explained(
     expected, _ = DIFFERENT.get(short_name(candidate), (candidate.outcome, ""))
     verdict = "passed" if feedback.passed else str(feedback.failure)
     assert verdict in expected.split("|"), f"{verdict}: {feedback.message}\n{feedback.output}"
+    assert WORDS.get(short_name(candidate), "") in feedback.message
 
 
 def test_the_page_shows_which_verdicts_differ_and_why() -> None:
