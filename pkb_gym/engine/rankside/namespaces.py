@@ -30,14 +30,30 @@ RESERVED_PIDS = 301
 MACHINE_SETTINGS = (
     "/proc/sys",
     "/proc/sysrq-trigger",
-    "/proc/irq",
     "/proc/bus",
-    "/proc/fs",
     "/proc/acpi",
     "/proc/mtrr",
 )
 """To the kernel a sandboxed root is root, which may write these without any capability. The rest of /proc stays as it
 is: CUDA names its threads there, and does not start where it cannot."""
+
+COUNTERS = (
+    *("buddyinfo", "diskstats", "interrupts", "loadavg", "locks", "meminfo", "schedstat", "softirqs", "stat", "swaps"),
+    *("uptime", "vmstat", "zoneinfo", "pressure/cpu", "pressure/io", "pressure/irq", "pressure/memory", "cgroups"),
+    *("sys/fs/aio-nr", "sys/fs/dentry-state", "sys/fs/file-nr", "sys/fs/inode-nr", "sys/fs/inode-state"),
+    "sys/kernel/random/entropy_avail",
+)
+"""Files of /proc that count what the whole machine does, which a candidate could move and a later one read: a gang has
+copies of them that never change."""
+
+SECRETS = (
+    *("allocinfo", "kcore", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "keys", "key-users", "pagetypeinfo"),
+    *("sched_debug", "slabinfo", "timer_list", "vmallocinfo", "fs", "irq"),
+)
+"""Files and folders of /proc that show the machine's pages, kernel objects and devices: a gang has empty ones."""
+
+COPIES = "/tmp/pkb-counters"
+"""Folder of the copies, in the /tmp of the zygote, which no gang sees."""
 
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
@@ -68,14 +84,33 @@ def fork_into_new_pid_namespace() -> int:
     return pid
 
 
+@cache
+def copy_counters() -> tuple[str, ...]:
+    """Copies `COUNTERS`, once, before there is a gang; returns the names of those that this kernel has."""
+    os.makedirs(f"{COPIES}/empty.d")
+    with open(f"{COPIES}/empty", "wb"):
+        pass
+    found = []
+    for name in COUNTERS:
+        with contextlib.suppress(OSError), open(f"/proc/{name}", "rb") as file:
+            content = file.read()
+            with open(f"{COPIES}/{name.replace('/', '.')}", "wb") as copy:
+                copy.write(content)
+            found.append(name)
+    return tuple(found)
+
+
 def enter(temporary_bytes: int, max_threads: int) -> None:
     """Moves this process (process 1 of its pid namespace) into fresh mount, IPC, UTS and network namespaces.
 
-    /tmp and /dev/shm become empty memory file systems of `temporary_bytes` each; the network has a loopback alone.
+    /tmp and /dev/shm become empty memory file systems of `temporary_bytes` each; the network has a loopback alone. What
+    counts or shows the whole machine in /proc becomes a copy that never changes, or empty.
     Where the kernel can, the namespace has no room for more than about `max_threads` threads.
     """
     unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET)
     _mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    counters = {name: _open_copy(name.replace("/", ".")) for name in copy_counters()}
+    counters |= {name: _open_copy("empty.d" if os.path.isdir(f"/proc/{name}") else "empty") for name in SECRETS}
     # An installation that lies in /tmp stays where it is.
     kept = {path: os.open(path, os.O_PATH | os.O_DIRECTORY) for path in sorted(_import_folders("/tmp"))}
     for path in ("/tmp", "/dev/shm"):
@@ -92,6 +127,10 @@ def enter(temporary_bytes: int, max_threads: int) -> None:
     for path in MACHINE_SETTINGS:
         if os.path.exists(path):
             _make_read_only(path.encode())
+    for name, fd in counters.items():
+        if os.path.exists(f"/proc/{name}"):
+            _make_read_only(f"/proc/{name}".encode(), f"/proc/self/fd/{fd}".encode())
+        os.close(fd)
     _bring_up_loopback()
 
 
@@ -136,6 +175,10 @@ def _mount_memory(path: str, size_bytes: int) -> None:
     _mount(b"tmpfs", path.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, options)
 
 
+def _open_copy(name: str) -> int:
+    return os.open(f"{COPIES}/{name}", os.O_PATH)
+
+
 def _send_without_a_pace() -> None:
     """Has connections of this network namespace send as soon as they may, as the baseline's do; see `tcp_pace.cpp`.
 
@@ -162,8 +205,9 @@ def _import_folders(below: str) -> set[str]:
     return {folder for folder in folders if folder.startswith(f"{below}/") and os.path.isdir(folder)}
 
 
-def _make_read_only(path: bytes) -> None:
-    _mount(path, path, None, MS_BIND | MS_REC, None)
+def _make_read_only(path: bytes, source: bytes | None = None) -> None:
+    """Shows a file or folder, by default the one that is there, without the right to write."""
+    _mount(source or path, path, None, MS_BIND | MS_REC, None)
     _mount(None, path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
 
 

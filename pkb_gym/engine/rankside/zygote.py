@@ -140,6 +140,8 @@ def _fork(control: Wire, request: GangRequest, fds: list[int]) -> None:
         if request.entry == EMULATED:  # as `RANK_MODULES`, when it is first asked for: rank_emulator may be missing
             importlib.import_module(EMULATED, __package__)
         own_shared_memory = request.confined and not request.isolate and namespaces.may_have_own_shared_memory()
+        if request.isolate:
+            namespaces.copy_counters()
         pid = namespaces.fork_into_new_pid_namespace() if request.isolate else os.fork()
     except Exception as error:  # reported at the boundary: the evaluator decides what it means
         control.send(ForkFailed(f"{type(error).__name__}: {error}"))
