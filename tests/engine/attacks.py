@@ -100,6 +100,7 @@ FAMILIES = (
         (
             *("touches_other_processes", "changes_the_machine", "kills_everyone", "uses_the_network"),
             *("writes_outside_its_folders", "leaves_a_mark", "deletes_its_scratch", "takes_leases"),
+            "counts_the_machine",
         ),
         "namespaces, read-only mounts, filter, no capabilities",
         ("engine/gangs/test_sandbox.py", "engine/rankside/test_confine.py", "engine/rankside/test_landlock.py"),
@@ -160,6 +161,18 @@ FAMILIES = (
             *("engine/stages/test_time.py", "envs/test_episode.py", "envs/test_equal_sources.py"),
             "engine/evaluators/test_candidates.py",
         ),
+    ),
+    Family(
+        "be judged a second time",
+        ("kills_itself*",),
+        "a killed rank is a failure unless the kernel has counted a process that it ended for memory",
+        ("engine/gangs/test_failure_attribution.py", "engine/gangs/test_oom_kills.py"),
+    ),
+    Family(
+        "have the host do a GPU's work",
+        ("sums_*",),
+        "addresses that no process can map; outputs that no kernel or copy of an emulated GPU has written",
+        ("engine/emulated/test_candidate_files.py",),
     ),
     Family(
         "save the copy of results",

@@ -1,7 +1,8 @@
 """Kills processes of the evaluator at random moments, and takes disk, descriptors and cache away from it.
 
 Each kill strikes while three sources are judged side by side: right, wrong and crashing ones, whose verdicts are known.
-Each of them has to end with its verdict, or as `infrastructure`, and then with its verdict when it is judged again.
+Each of them has to end with its verdict, or as `infrastructure`, and then with its verdict when it is judged again. A
+killed rank of a candidate is the candidate's `runtime_error`, once a kill: the machine has no record of the drill's.
 Half of the kills strike an evaluator in a child process, half one behind `pkb serve`. Gangs that stand by are killed
 while nothing is judged, before the next source comes. At the end, no process, shared memory or temporary file may be
 left over. Kills are numbered, and the seed decides each.
@@ -115,7 +116,12 @@ class Drill:
         """Enters the verdicts on submissions that a fault met; judges again what was not judged."""
         right = retried = 0
         wrong = []
+        struck_ranks = int(fault == "candidate rank killed")
         for submission, verdict in first:
+            if struck_ranks and verdict.names_a_kill:
+                struck_ranks -= 1
+                right += 1
+                continue
             again = verdict
             for _ in range(ATTEMPTS):
                 if not again.is_infrastructure:

@@ -64,6 +64,11 @@ class Verdict:
         """Whether it is no verdict on the source."""
         return self.failure == Failure.INFRASTRUCTURE
 
+    @property
+    def names_a_kill(self) -> bool:
+        """Whether it is that of a rank that somebody killed."""
+        return self.failure == Failure.RUNTIME_ERROR and "was killed by SIGKILL" in self.message
+
 
 class Target(Protocol):
     """Judges submissions by processes that can be killed."""

@@ -71,6 +71,17 @@ def test_verdicts_are_counted(drill: Drill) -> None:
     assert not is_sound(drill.rows, []) and not is_sound([], ["process 7"]) and is_sound([Row("a", "service")], [])
 
 
+def test_a_killed_rank_is_the_failure_of_one_candidate_a_kill(drill: Drill) -> None:
+    killed = Verdict("runtime_error", "rank 1 was killed by SIGKILL: the machine has no record")
+    drill.count(
+        "candidate rank killed", "service", [(GOOD, killed), (GOOD, killed), (GOOD, Verdict(None))], FakeTarget()
+    )
+    drill.count("candidate leader killed", "service", [(GOOD, killed)], FakeTarget())
+    of_leader, of_rank = drill.rows
+    assert (of_rank.right, len(of_rank.wrong)) == (2, 1), "one of them had no rank killed"
+    assert (of_leader.right, len(of_leader.wrong)) == (0, 1)
+
+
 def test_a_service_that_does_not_start_is_named(tmp_path: Path) -> None:
     """A service without its packages does not start; the empty first line was taken for JSON."""
     target = ServiceTarget(tmp_path / "token", {"PYTHONHOME": str(tmp_path)})

@@ -61,7 +61,7 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
                 lasting = failed.failure not in (Failure.TIMEOUT, Failure.DEADLOCK)
                 log = f"{failed}\n{gang.output_of(0)}".strip()
                 artifact = Artifact(ok=False, log=log, duration_s=0.0 if lasting else timeout_s)
-                return Compiled(artifact, lasting, failed.killed)
+                return Compiled(artifact, lasting, failed.killed or failed.by_sigkill)
             return Compiled(_artifact(replies.messages[0], replies.raw[0], gang.output_of(0)), lasting=True)
 
     return cached_compile(compile_cache, key, import_now)

@@ -106,9 +106,10 @@ class LocalEvaluator:
     ) -> Feedback:
         """Judges one source; see `Evaluator.evaluate`. The inputs follow from `replay_key` where there is one.
 
-        A candidate whose rank was killed is judged once more: another program, or a machine short of memory, may have
-        done it. A rank that is killed again is the candidate's own failure. Each attempt has timed inputs of its own,
-        as a candidate can leave those of the one before, and their results, where the next finds them.
+        A candidate whose gang lost its leader, or a rank while the kernel ended processes for memory, is judged once
+        more; if that happens again, it is the candidate's own failure. So is a killed rank at once where the machine
+        has no such record, since a second judging is a second chance. Each attempt has timed inputs of its own, as a
+        candidate can leave those of the one before, and their results, where the next finds them.
         """
         stopwatch, report = Stopwatch(), progress or _ignore_progress
         key, nonce = (self.key, new_nonce()) if replay_key is None else split(replay_key)
@@ -126,7 +127,7 @@ class LocalEvaluator:
         report: Progress,
         stopwatch: Stopwatch,
     ) -> tuple[Feedback, bool]:
-        """The feedback, and whether a rank of the candidate was killed."""
+        """The feedback, and whether it is to be judged once more."""
         key, nonce = key_and_nonce
         if self._closed:
             raise InfrastructureError("this evaluator has been closed")

@@ -19,6 +19,7 @@ _HINTS = {
     "SIGILL": "an instruction that this processor lacks, or a failed check of a debug build",
     "SIGABRT": "abort() was called, or an exception left a noexcept function",
     "SIGXFSZ": "a file grew beyond the limit",
+    "SIGKILL": "the machine has no record of a reason, so that it counts as the doing of the rank",
 }
 
 EVERYONE_WAITS = "every unfinished rank waits for another"
@@ -38,14 +39,19 @@ class GangFailed(Exception):
     Attributes:
         failure: Kind of failure that is reported.
         rank: Number of the rank that failed first; None where it is unknown.
-        killed: Whether a process of the gang was killed, which need not be the doing of the candidate.
+        killed: Whether a process of the gang was killed, and the machine's records show that it need not be the doing
+            of the candidate: the leader, which no rank can reach, or a rank while memory was short.
+        by_sigkill: Whether a rank ended by SIGKILL, for whatever reason.
     """
 
-    def __init__(self, failure: Failure, rank: int | None, message: str, *, killed: bool = False) -> None:
+    def __init__(
+        self, failure: Failure, rank: int | None, message: str, *, killed: bool = False, by_sigkill: bool = False
+    ) -> None:
         super().__init__(message)
         self.failure = failure
         self.rank = rank
         self.killed = killed
+        self.by_sigkill = by_sigkill
 
 
 def cause_is_known(ended: Mapping[int, int], errors: Mapping[int, Failed]) -> bool:
@@ -54,17 +60,20 @@ def cause_is_known(ended: Mapping[int, int], errors: Mapping[int, Failed]) -> bo
     return own_fault or any(rank not in errors for rank in ended)
 
 
-def first_failure(ended: Mapping[int, int], errors: Mapping[int, Failed], otherwise: str) -> GangFailed:
+def first_failure(
+    ended: Mapping[int, int], errors: Mapping[int, Failed], otherwise: str, *, memory_was_short: bool = False
+) -> GangFailed:
     """Attributes a failure to the rank that fell first.
 
     Args:
         ended: Rank -> exit status, or minus the signal that ended it; of ranks that have ended, in that order.
         errors: Rank -> the error that it reported, in the order of arrival.
         otherwise: The detail of the failure where neither shows the cause.
+        memory_was_short: Whether the kernel has ended a process for memory since the gang began.
     """
     crashed = [rank for rank, status in ended.items() if status != 0 and rank not in errors]
     if crashed:
-        return _crash(crashed[0], ended[crashed[0]])
+        return _crash(crashed[0], ended[crashed[0]], memory_was_short)
     silent = [rank for rank in ended if rank not in errors]
     own_fault = [rank for rank, error in errors.items() if not _is_aftermath(error)]
     if silent and not own_fault:
@@ -103,15 +112,16 @@ def deadlocked(places: Mapping[int, str]) -> GangFailed:
     return GangFailed(Failure.DEADLOCK, min(places), what)
 
 
-def _crash(rank: int, status: int) -> GangFailed:
+def _crash(rank: int, status: int, memory_was_short: bool) -> GangFailed:
     if status > 0:
         return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} ended its process with exit status {status}")
     name = signal.Signals(-status).name
-    if -status == signal.SIGKILL:
-        cause = f"rank {rank} was killed by the kernel ({name}), most likely for its memory"
-        return GangFailed(Failure.OUT_OF_MEMORY, rank, cause, killed=True)
+    if -status == signal.SIGKILL and memory_was_short:
+        cause = f"rank {rank} was killed by the kernel ({name}), which was short of memory"
+        return GangFailed(Failure.OUT_OF_MEMORY, rank, cause, killed=True, by_sigkill=True)
     hint = f": {_HINTS[name]}" if name in _HINTS else ""
-    return GangFailed(Failure.RUNTIME_ERROR, rank, f"rank {rank} was killed by {name}{hint}")
+    what = f"rank {rank} was killed by {name}{hint}"
+    return GangFailed(Failure.RUNTIME_ERROR, rank, what, by_sigkill=-status == signal.SIGKILL)
 
 
 def _is_aftermath(error: Failed) -> bool:

@@ -23,6 +23,7 @@ from pkb_gym.engine.gangs.failure_attribution import (
     missed_deadline,
 )
 from pkb_gym.engine.gangs.heaps import SymmetricHeap
+from pkb_gym.engine.gangs.oom_kills import count_oom_kills
 from pkb_gym.engine.gangs.output import RankOutput
 from pkb_gym.engine.gangs.rank_processes import Processors, RankProcesses
 from pkb_gym.engine.gangs.rank_threads import WATCH_S, ThreadWatch, max_threads
@@ -89,6 +90,7 @@ class Gang:
         self._ended: dict[int, int] = {}
         self._errors: dict[int, Failed] = {}
         self._block_s = 0.0
+        self._oom_kills = count_oom_kills()
         self._max_threads = sys.maxsize if confinement is None else max_threads()
         with contextlib.ExitStack() as resources:
             scratch, remove_scratch = zygote.new_scratch()
@@ -349,7 +351,8 @@ class Gang:
                     self._note_error(rank, wire)
             except (WireError, GangFailed):
                 break
-        return first_failure(self._ended, self._errors, otherwise)
+        memory_was_short = count_oom_kills() != self._oom_kills
+        return first_failure(self._ended, self._errors, otherwise, memory_was_short=memory_was_short)
 
     def _patience_s(self) -> float:
         """Seconds to listen after a first failure, by the reports so far."""

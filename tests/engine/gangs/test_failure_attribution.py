@@ -18,7 +18,7 @@ OWN = Failed("runtime_error", "ValueError: own fault")
     ("ended", "errors", "failure", "rank", "words"),
     [
         ({1: -signal.SIGSEGV}, {0: GONE}, Failure.RUNTIME_ERROR, 1, "SIGSEGV: an address outside"),
-        ({2: -signal.SIGKILL}, {}, Failure.OUT_OF_MEMORY, 2, "most likely for its memory"),
+        ({2: -signal.SIGKILL}, {}, Failure.RUNTIME_ERROR, 2, "was killed by SIGKILL: the machine has no record"),
         ({1: 3}, {}, Failure.RUNTIME_ERROR, 1, "exit status 3"),
         ({1: 0}, {0: GONE}, Failure.RUNTIME_ERROR, 1, "exit status 0"),
         ({1: 0}, {0: GONE, 1: OWN}, Failure.RUNTIME_ERROR, 1, "own fault"),
@@ -33,13 +33,14 @@ def test_the_rank_that_fell_first(ended, errors, failure, rank, words):
     failed = first_failure(ended, errors, "nothing came")
     assert (failed.failure, failed.rank) == (failure, rank)
     assert words in str(failed)
+    assert failed.by_sigkill == (-signal.SIGKILL in ended.values())
 
 
 @pytest.mark.parametrize(
     ("ended", "errors", "killed"),
     [
-        ({0: -signal.SIGKILL}, {}, True),
-        ({0: -signal.SIGKILL}, {1: OWN}, True),
+        ({0: -signal.SIGKILL}, {}, False),
+        ({0: -signal.SIGKILL}, {1: OWN}, False),
         ({}, {}, True),  # as when the gang's leader is killed
         ({0: -signal.SIGSEGV}, {}, False),
         ({0: 0}, {}, False),
@@ -48,6 +49,20 @@ def test_the_rank_that_fell_first(ended, errors, failure, rank, words):
 )
 def test_what_need_not_be_the_doing_of_the_candidate(ended, errors, killed):
     assert first_failure(ended, errors, "nothing came").killed == killed
+
+
+@pytest.mark.parametrize(
+    ("ended", "errors", "failure"),
+    [
+        ({0: -signal.SIGKILL}, {}, Failure.OUT_OF_MEMORY),
+        ({0: -signal.SIGSEGV}, {}, Failure.RUNTIME_ERROR),
+        ({0: 0}, {}, Failure.RUNTIME_ERROR),
+        ({}, {0: OWN}, Failure.RUNTIME_ERROR),
+    ],
+)
+def test_the_kernels_record_of_short_memory_excuses_a_killed_rank_alone(ended, errors, failure):
+    failed = first_failure(ended, errors, "nothing came", memory_was_short=True)
+    assert (failed.failure, failed.killed) == (failure, failure is Failure.OUT_OF_MEMORY)
 
 
 def test_complaints_about_others_are_no_cause():

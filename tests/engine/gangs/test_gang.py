@@ -138,7 +138,7 @@ def test_the_leaders_report_on_a_rank_that_has_ended_is_waited_for(gang: Gang, m
     resume.start()
     failed = fall(gang, "echo of a peer", "nothing")
     resume.join()
-    assert failed.rank == 1 and "killed by the kernel" in str(failed)
+    assert failed.rank == 1 and "killed by SIGKILL" in str(failed)
 
 
 def test_a_gang_is_whole_until_a_rank_ends(gang: Gang) -> None:
