@@ -58,7 +58,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 def test_who_has_written_a_returned_tensor(
     local_evaluator: LocalEvaluator, dtype: str, verdict: str | None, message: str
 ) -> None:
-    config = EvalConfig(device="emulated", world_size=1, size="tiny", dtype=dtype, detect_races=False, timeout_s=60.0)
+    config = EvalConfig(device="emulated", world_size=1, size="tiny", dtype=dtype, race_check="off", timeout_s=60.0)
     feedback = local_evaluator.evaluate(PROBLEM, SOURCE, config)
     assert feedback.failure == verdict, feedback.message
     assert message in feedback.message
