@@ -101,8 +101,10 @@ class EmulatedNative(Native):
             # The library reports a GPU as its device, which torch does not find here.
             shape, dtype = tuple(map(int, part.shape)), str(part.dtype)
             address = self._own_address(f"returned tensor {number}", part.data_ptr(), prod(shape) * part.dtype.itemsize)
-            here = torch.utils.dlpack.from_dlpack(HeapTensor(address, shape, dtype))
+            described = HeapTensor(address, shape, dtype)
+            here = torch.utils.dlpack.from_dlpack(described)
             claims.append(Destination(self._heap, slot).take(here)[1])
+            del here  # before its description
             delivered = self._heap.segment(self._rank) + slot.offset
             self.world.set_initialised(delivered, slot.capacity * part.dtype.itemsize, is_initialised=True)
         return tuple(claims)
