@@ -199,7 +199,10 @@ class LocalEvaluator:
             if not feedback.failed:
                 report(CHECKING_RACES)
                 with feedback.stopwatch.phase(CHECKING_RACES):
-                    feedback.add_race_check(pending.result())
+                    judged = pending.result()
+                if self._closed:
+                    raise InfrastructureError("this evaluator was closed meanwhile")
+                feedback.add_race_check(judged)
         finally:
             pending.cancel()
 

@@ -33,7 +33,9 @@ KERNELS = tuple(
     )
     for name, counts in (("read", COUNTS), ("not read", None))
 )  # fmt: skip
-CUDA = Artifact(ok=True, log="", duration_s=4.0, binary=b"\x7fELF", kernels=KERNELS, transfers=COUNTS)
+CUDA = Artifact(
+    ok=True, log="", duration_s=4.0, binary=b"\x7fELF", object_file=b"\n", kernels=KERNELS, transfers=COUNTS
+)
 BROKEN = Artifact(ok=False, log="error: no", duration_s=0.1)
 
 

@@ -466,6 +466,16 @@ def test_the_detector_is_not_asked_where_its_verdict_is_not_wanted(
     assert feedback.failure is None and feedback.race_check is None and "begin on, cuda" not in log
 
 
+def test_a_verdict_that_closing_has_cut_short_is_none(on_gpus: LocalEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def result(self: Detector) -> JudgedRaces:
+        on_gpus.close()
+        return RACE
+
+    monkeypatch.setattr(Detector, "result", result)
+    feedback, _ = on_two_gpus(on_gpus)
+    assert feedback.failure is Failure.INFRASTRUCTURE and feedback.race_check is None
+
+
 def test_modules_are_not_for_the_detector(on_gpus: LocalEvaluator) -> None:
     feedback, log = on_two_gpus(on_gpus, reference_source(PROBLEM))
     assert feedback.config.race_check == "off" and not any(entry.startswith("begin") for entry in log)
