@@ -91,6 +91,7 @@ def main() -> None:
     added_s = [row["compile_for_both_s"] - row["compile_alone_s"] + row["verdict_s"] for row in rows]
     summary = {
         "added_s": round(statistics.mean(added_s), 2),
+        "median_added_s": round(statistics.median(added_s), 2),
         "evaluations_a_minute": EVALUATIONS_A_MINUTE,
         "processors_kept_busy": round(statistics.mean(added_s) * EVALUATIONS_A_MINUTE / 60, 2),
     }
