@@ -2,7 +2,8 @@
 
     static -> compile -> run + check -> time -> profile, then the roofline
 
-Texts are compiled side by side; from loading on, one candidate at a time has the machine.
+Texts are compiled side by side; from loading on, one candidate at a time has the machine. On GPUs the race detector
+judges native sources beside these stages.
 """
 
 from __future__ import annotations
