@@ -168,6 +168,8 @@ class LocalEvaluator:
         runs = config.until != "compile" and execution_environment.can_run(config.device)
         if runs:
             self._pool.start_zygotes()  # they load torch while the compiler runs
+            if _has_races_judged(config):
+                self._races.start_processes()
         # Compilers take processors from what ranks of the CPU compute with.
         beside = work_beside_others(report) if config.host_device == "cpu" else contextlib.nullcontext()
         with (
@@ -191,7 +193,7 @@ class LocalEvaluator:
         self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress
     ) -> Iterator[None]:
         """Has the race detector judge meanwhile, beside GPUs; its verdict counts where nothing else has failed."""
-        if feedback.config.race_check == "off" or feedback.config.device == "emulated":
+        if not _has_races_judged(feedback.config):
             yield
             return
         pending = self._races.begin(feedback.problem, feedback.source, artifact, feedback.config, key)
@@ -286,6 +288,11 @@ class LocalEvaluator:
             self._pool.close()
         finally:
             self._arbiter.release()
+
+
+def _has_races_judged(config: ResolvedConfig) -> bool:
+    """Whether the race detector judges beside GPUs; on emulated ones it is part of the check."""
+    return config.device == "cuda" and config.race_check != "off"
 
 
 class _Turns(Protocol):

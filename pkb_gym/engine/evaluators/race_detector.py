@@ -61,6 +61,14 @@ class RaceDetector:
         self._pending: set[PendingVerdict] = set()
         self._closed = False
 
+    def start_processes(self) -> None:
+        """Starts what runs share, and waits for nothing: each process takes seconds to import torch.
+
+        Raises:
+            InfrastructureError: It has been closed.
+        """
+        self._pool.start_zygotes()
+
     def begin(
         self, problem: Problem, source: Source, compiled: Artifact, config: ResolvedConfig, key: bytes
     ) -> PendingVerdict:
