@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, close, with_link
+from pkb_gym.engine.problem import Axes, Cost, InputMaker, LeastWork, Output, Problem, Tensor, Trials, with_link
+from pkb_gym.engine.problem.rules import all_of, close, norm_close
 
 if TYPE_CHECKING:
     import torch
@@ -62,8 +63,8 @@ PROBLEM = Problem(
         Tensor("A_local", ("M", "Kl"), about="columns r*Kl .. (r+1)*Kl-1 of A"),
         Tensor("B", ("K", "N"), about="this rank's right matrix"),
     ),
-    # One bfloat16 unit, plus the order of a float32 accumulation.
-    outputs=(Output("out", ("M", "N"), check=close(rtol=2**-7, atol_rms=2**-8)),),
+    # One bfloat16 unit, and sums over some parts of K that are rounded to it, as a library may split its product.
+    outputs=(Output("out", ("M", "N"), check=all_of((close(rtol=2**-7, atol_rms=2**-6), norm_close(5e-3)))),),
     derive=derive,
     robust=Trials(robust_inputs),
     published=Trials(published_inputs),
