@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Literal
 
+from pkb_gym.authoring.freedoms import freedom_of
 from pkb_gym.engine.errors import DeclarationError, InfrastructureError, SizeError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.problem import Cost, Problem
@@ -196,7 +197,7 @@ def _bits(value: object) -> object:
 
 def check_candidates(problem: Problem, evaluator: Evaluator) -> Iterator[CheckResult]:
     """The reference on several ranks, in each dtype and protocol, other right candidates, then wrong ones."""
-    from pkb_gym.authoring.mutants import finer_source, mutants, oracle_source
+    from pkb_gym.authoring.mutants import finer_source, mutants, oracle_source, other_source
 
     judge = TinyEvaluator(problem, evaluator)
     reference = reference_source(problem)
@@ -227,6 +228,9 @@ def check_candidates(problem: Problem, evaluator: Evaluator) -> Iterator[CheckRe
     else:
         remedy = "widen the check: it refuses a more exact answer, rounded once"
         yield judge.right(finer, finer_source(problem, reference), remedy)
+    orders = replace(freedom_of(problem), fast_functions=False)
+    remedy = "widen the check: it refuses sums in another order, or equal elements in another"
+    yield judge.right("tolerance: any order passes", other_source(problem, reference, 0, orders), remedy)
     if (expert := expert_source(problem)) is not None:
         yield judge.right("expert.cpp", expert, "correct expert.cpp", language="cpp")
     if several < 2:

@@ -1,4 +1,4 @@
-"""Sources of candidates that are made of a reference: wrong ones, a finer one, and the oracle's.
+"""Sources of candidates that are made of a reference: wrong ones, right ones of another arithmetic, and the oracle's.
 
 Each is a module of the python dialect that holds the text of the reference and of what changes it, so that the
 evaluator judges it as it judges any candidate.
@@ -12,10 +12,18 @@ from pathlib import Path
 
 import torch
 
+from pkb_gym.authoring.finer_arithmetic import Results
+from pkb_gym.authoring.freedoms import Freedom, has_float32_answer
 from pkb_gym.authoring.wrong_inputs import CHANGES, Change, changed_tensor, zeros
 from pkb_gym.engine.problem import InPlace, Problem
 from pkb_gym.engine.problem.rules import unequal
 from pkb_gym.engine.problem.values import Value
+
+MODULES = ("other_arithmetic", "other_sums_over_ranks", "wrong_collectives", "wrong_inputs")
+"""Modules beside this one whose text a candidate holds where it uses them."""
+
+RANKS = 1024
+"""Seeds between two calls, more than ranks."""
 
 HERE = Path(__file__).resolve().parent
 NOT_APPLICABLE = "pkb check-problem: does not apply"
@@ -64,9 +72,34 @@ def finer_source(problem: Problem, reference: str) -> str:
     return _source(problem, reference, FINER)
 
 
+def other_source(problem: Problem, reference: str, seed: int, freedom: Freedom) -> str:
+    """The reference with other orders of sums, roundings and ties in each call: right, as far as the freedom goes.
+
+    Args:
+        problem: Problem to solve.
+        reference: Text of its `reference.py`.
+        seed: Seed of the first call; each call has the next.
+        freedom: Freedoms that the problem leaves.
+    """
+    wide = freedom.wide and has_float32_answer(problem)
+    facts = f"SEED, RANKS, WIDE, MODES = {seed}, {RANKS}, {wide}, {freedom.modes()}"
+    return _source(problem, reference, facts + OTHER)
+
+
 def oracle_source(problem: Problem, oracle: str) -> str:
     """A candidate that gathers the arguments of all ranks and returns the oracle's results for its own."""
     return _source(problem, oracle, ORACLE)
+
+
+def results_of(problem: Problem) -> Results:
+    """The results of a problem's `solution`, in the order of its arguments and of what it returns."""
+    in_place = {out.name for out in problem.outputs if isinstance(out, InPlace)}
+    return Results(
+        written=tuple(place for place, arg in enumerate(problem.args) if arg.name in in_place),
+        floating=tuple(getattr(out, "dtype", None) is None for out in problem.returned),
+        returns=problem.returns,
+        keys=tuple(out.key for out in problem.returned),
+    )
 
 
 def data_places(problem: Problem) -> dict[int, bool]:
@@ -88,21 +121,16 @@ def changes_any(values: Iterable[object], change: Change) -> bool:
 
 
 def _source(problem: Problem, original: str, solution: str) -> str:
-    texts = {
-        "wrong_collectives": (HERE / "wrong_collectives.py").read_text(encoding="utf-8"),
-        "wrong_inputs": (HERE / "wrong_inputs.py").read_text(encoding="utf-8"),
-        "original": original,
-    }
-    written = [
-        arg.name for arg in problem.args if arg.name in {o.name for o in problem.outputs if isinstance(o, InPlace)}
-    ]
+    used = ("finer_arithmetic", *(name for name in MODULES if f"{name}." in solution))
+    texts = {name: (HERE / f"{name}.py").read_text(encoding="utf-8") for name in used} | {"original": original}
+    results = results_of(problem)
     facts = {
         "TEXTS": texts,
         "DATA": data_places(problem),
-        "WRITTEN": [place for place, arg in enumerate(problem.args) if arg.name in written],
-        "FLOATING": [getattr(out, "dtype", None) is None for out in problem.returned],
-        "RETURNS": problem.returns,
-        "KEYS": [out.key for out in problem.returned],
+        "WRITTEN": results.written,
+        "FLOATING": results.floating,
+        "RETURNS": results.returns,
+        "KEYS": results.keys,
         "NOT_APPLICABLE": NOT_APPLICABLE,
     }
     return "\n".join([HEAD, *(f"{name} = {value!r}" for name, value in facts.items()), COMMON, solution])
@@ -124,23 +152,10 @@ def _module(name):
     return module
 
 
-wrong_collectives, wrong_inputs, original = map(_module, TEXTS)
+globals().update({name: _module(name) for name in TEXTS})
 
-
-def each(value, change):
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: each(part, change) for key, part in value.items()}
-    return type(value)(each(part, change) for part in value) if isinstance(value, (list, tuple)) else value
-
-
-def write(to, values):
-    if isinstance(to, torch.Tensor):
-        to.copy_(values)
-    elif isinstance(to, (list, tuple)):
-        for one, other in zip(to, values):
-            write(one, other)
+each, write = finer_arithmetic.each, finer_arithmetic.write
+RESULTS = finer_arithmetic.Results(WRITTEN, FLOATING, RETURNS, KEYS)
 
 """
 
@@ -198,40 +213,30 @@ def solution(*args):
 """
 
 FINER = """
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-def widened(value):
-    if isinstance(value, torch.nn.Module):
-        raise RuntimeError(NOT_APPLICABLE + ": it takes a module")
-    if isinstance(value, torch.Tensor) and value.is_sparse:
-        raise RuntimeError(NOT_APPLICABLE + ": it takes a sparse tensor")
-    return each(value, lambda tensor: tensor.double() if tensor.dtype in DTYPES else tensor.clone())
-
-
-def floating_dtypes(value, found):
-    each(value, lambda tensor: found.append(tensor.dtype))
-    return found
+finer = finer_arithmetic.evaluated_in(torch.float64, original.solution, RESULTS)
 
 
 def solution(*args):
-    given = [dtype for dtype in floating_dtypes(list(args), []) if dtype in DTYPES]
-    wide = [widened(arg) for arg in args]
     try:
-        result = original.solution(*wide)
+        return finer(*args)
     except Exception as error:
         raise RuntimeError(NOT_APPLICABLE + f": the reference does not take float64 ({error})") from None
-    for place in WRITTEN:
-        write(args[place], wide[place])
+"""
 
-    def narrow(value, floating):
-        return each(value, lambda t: t.to(given[0]) if t.dtype == torch.float64 else t) if floating and given else value
+OTHER = """
+calls = 0
 
-    if RETURNS == "value":
-        return narrow(result, FLOATING[0]) if FLOATING else result
-    if RETURNS == "dict":
-        return {key: narrow(value, dict(zip(KEYS, FLOATING)).get(key)) for key, value in result.items()}
-    return tuple(narrow(value, floating) for value, floating in zip(result, FLOATING))
+
+def solution(*args):
+    global calls
+    seed = SEED + calls
+    calls += 1
+    inner = original.solution
+    if WIDE and seed % 3 == 2:
+        inner = finer_arithmetic.evaluated_in(torch.float32, inner, RESULTS)
+    original.dist = other_sums_over_ranks.OtherSums(seed)
+    with other_arithmetic.OtherArithmetic(RANKS * seed + dist.get_rank(), **MODES):
+        return inner(*args)
 """
 
 ORACLE = """

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from pkb_gym.authoring.freedoms import has_float32_answer
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.counterfeit_runs import marked
-from tests.problems.finer_runs import evaluated_in_float32, has_float32_answer
+from tests.problems.finer_runs import evaluated_in_float32
 from tests.problems.support import Job, run_jobs
 
 TRIALS = range(4)
-ROUNDED_ON_THE_WAY = {
-    "FP8ReduceScatterGrads": "the reference rounds through 8-bit floats and takes bfloat16 alone",
-    "FP8AllGatherParams": "the reference rounds through 8-bit floats and takes bfloat16 alone",
-}
-COMPARABLE = [
-    pytest.param(p, id=p.name) for p in catalogue() if has_float32_answer(p) and p.name not in ROUNDED_ON_THE_WAY
-]
+COMPARABLE = [pytest.param(p, id=p.name) for p in catalogue() if has_float32_answer(p)]
 
 
 @pytest.mark.parametrize("problem", COMPARABLE)
@@ -27,7 +22,3 @@ def test_the_robust_check_accepts_float32_arithmetic(problem):
     for trial, (truth, got) in enumerate(zip(runs[: len(TRIALS)], runs[len(TRIALS) :], strict=True)):
         wrong = sum(count for count, _ in marked(truth, got))
         assert wrong == 0, f"trial {trial}: {wrong} elements of a finer answer are refused"
-
-
-def test_problems_left_out_exist():
-    assert set(ROUNDED_ON_THE_WAY) <= {problem.name for problem in catalogue()}
