@@ -74,7 +74,8 @@ FAMILIES = (
     Family(
         "give an earlier answer",
         ("memoises*", "skips_equal_inputs", "replays_its_first_graph", "keeps_an_ipc_pointer"),
-        "fresh inputs for every call and source, at other places, and every output is compared",
+        "fresh inputs for every call and source, at other places; checked calls that return to addresses, values "
+        "and both; every output is compared",
         ("engine/evaluators/test_local.py", "engine/compare/test_layout.py"),
     ),
     Family(

@@ -27,7 +27,7 @@ STEPS = 5
 CAUGHT = (
     "forges_done.py",
     "floods_the_connection.py",
-    "memoises_by_pointer.py",
+    "half_of_it_once_timed.py",
     "sends_junk.py",
     "memoises_once_timed.cpp",
 )

@@ -10,7 +10,7 @@ import hmac
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pkb_gym.engine.problem import (
@@ -22,6 +22,7 @@ from pkb_gym.engine.problem import (
 )
 from pkb_gym.engine.problem.axes import Axes, AxisValue
 from pkb_gym.engine.problem.inputs import Draw, TrialKey
+from pkb_gym.engine.problem.recurrence import NEW, Recurrence
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.wire.abi import SCRATCH_OFFSET
 from pkb_gym.engine.wire.arguments import TensorSlot
@@ -63,6 +64,7 @@ class SetPlan:
         offset, nbytes: Byte range of the set in each segment.
         outputs_offset: Offset in bytes where arguments end and outputs begin.
         leaves: Placed leaves by name, for each rank.
+        recurrence: Return of an earlier call in this one.
     """
 
     trial: int
@@ -71,6 +73,7 @@ class SetPlan:
     nbytes: int
     outputs_offset: int
     leaves: tuple[Mapping[str, PlacedLeaf], ...]
+    recurrence: Recurrence = NEW
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,14 @@ class BlockPlan:
         scratch_bytes: Size of the symmetric scratch in front of the sets, in bytes.
         end: Offset of the first free byte of a segment behind the sets.
         partitions: Partitions of the ranks, as from `partitions_of`.
+        is_placed: Whether the offsets of the sets were given, instead of drawn.
     """
 
     sets: tuple[SetPlan, ...]
     scratch_bytes: int
     end: int
     partitions: tuple[tuple[tuple[int, ...], ...], ...]
+    is_placed: bool = False
 
     @property
     def scratch_end(self) -> int:
@@ -164,11 +169,11 @@ class Workload:
     nonce: str = ""
     _axes: dict[object, tuple[Axes, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def trial_key(self, trial: int, timed: bool) -> TrialKey:
+    def trial_key(self, trial: int, timed: bool, recurrence: Recurrence = NEW) -> TrialKey:
         """Names one trial."""
         attempt = self.source_sha256 + self.nonce if timed else ""
         key = hmac.digest(self.key, attempt.encode(), "sha256") if attempt else self.key
-        return TrialKey(key, self.seed, self.problem.name, self.turn, trial, timed)
+        return TrialKey(key, self.seed, self.problem.name, self.turn, trial, timed, recurrence)
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
         """Every rank's axes of one trial; trials whose axes are equal share one object.
@@ -188,7 +193,15 @@ class Workload:
                 self._axes[key] = tuple(self.problem.derived_axes(varied, rank) for rank in ranks)
         return self._axes[key]
 
-    def plan(self, trials: Sequence[int], timed: bool, scratch_bytes: int, segment_bytes: int = 0) -> BlockPlan:
+    def plan(
+        self,
+        trials: Sequence[int],
+        timed: bool,
+        scratch_bytes: int,
+        segment_bytes: int = 0,
+        offsets: Sequence[int] = (),
+        recurrences: Sequence[Recurrence] = (),
+    ) -> BlockPlan:
         """Lays out one block, a set per trial, in an unpredictable order and with unpredictable gaps.
 
         Args:
@@ -196,6 +209,8 @@ class Workload:
             timed: Whether the trials serve timing.
             scratch_bytes: Size of the symmetric scratch, which comes first, in bytes.
             segment_bytes: Size of the segment in bytes, which bounds the gaps; without room for any, there are none.
+            offsets: Offset of each set in bytes, instead of that order and those gaps; empty for those.
+            recurrences: Return of an earlier call in each call; empty for none.
         """
         begin = align(SCRATCH_OFFSET + scratch_bytes + RED_ZONE_BYTES, PAGE_BYTES)
         sets: list[SetPlan] = []
@@ -203,13 +218,18 @@ class Workload:
             axes = self.axes(trial, timed)
             alike = sets and sets[-1].axes is axes
             sets.append(_moved(sets[-1], trial, 0) if alike else plan_set(self.problem, trial, axes, 0))
-        total = sum(planned.nbytes for planned in sets)
-        gaps = max(0, segment_bytes - begin - total) // PAGE_BYTES
-        rng = random.Random(self.trial_key(trials[0], timed).derive_seed("places"))
-        places = _places([planned.nbytes for planned in sets], min(gaps, MAX_GAP_PAGES * len(sets)), rng)
-        placed = [_moved(planned, planned.trial, begin + place) for planned, place in zip(sets, places, strict=True)]
-        end = max(planned.offset + planned.nbytes for planned in placed)
-        return BlockPlan(tuple(placed), scratch_bytes, max(end, begin), partitions_of(self.problem, sets))
+        places = offsets
+        if not places:
+            total = sum(planned.nbytes for planned in sets)
+            gaps = max(0, segment_bytes - begin - total) // PAGE_BYTES
+            rng = random.Random(self.trial_key(trials[0], timed).derive_seed("places"))
+            drawn = _places([planned.nbytes for planned in sets], min(gaps, MAX_GAP_PAGES * len(sets)), rng)
+            places = [begin + place for place in drawn]
+        placed = [_moved(planned, planned.trial, place) for planned, place in zip(sets, places, strict=True)]
+        if recurrences:
+            placed = [replace(planned, recurrence=one) for planned, one in zip(placed, recurrences, strict=True)]
+        end = max(begin, *(planned.offset + planned.nbytes for planned in placed))
+        return BlockPlan(tuple(placed), scratch_bytes, end, partitions_of(self.problem, sets), bool(offsets))
 
 
 def _places(sizes: Sequence[int], gap_pages: int, rng: random.Random) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from pkb_gym.engine.compare.check import RankCheck
-from pkb_gym.engine.compare.layout import Workload, align
+from pkb_gym.engine.compare.layout import BlockPlan, Workload, align
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.gang import Gang
@@ -161,9 +161,12 @@ class ReferenceGang:
         order = TakeWorkload(WorkloadSpec.of(workload), source, scratch_bytes, segment_bytes)
         self._exchange(order, Ready, own_fds=rank_fds)
 
-    def make(self, trials: Sequence[int], *, timed: bool) -> None:
+    def make(self, plan: BlockPlan, *, timed: bool) -> None:
         """Draws the inputs of a block."""
-        self._exchange(MakeInputs(tuple(trials), timed), Ready)
+        trials = tuple(planned.trial for planned in plan.sets)
+        given = plan.sets if plan.is_placed else ()
+        offsets, recurrences = tuple(one.offset for one in given), tuple(one.recurrence for one in given)
+        self._exchange(MakeInputs(trials, timed, offsets, recurrences), Ready)
 
     def stage(self, orders: Sequence[StageOrder]) -> Processors | None:
         """Puts the inputs into the candidate's heap and poisons its outputs; `end_block` must follow.

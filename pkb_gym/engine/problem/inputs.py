@@ -10,7 +10,7 @@ import hmac
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from math import prod
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeAlias
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeAlias
 from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem.arguments import Linear, Sparse, Tensor, TensorList
 from pkb_gym.engine.problem.axes import Axes, resolve_dtype, resolve_shape
+from pkb_gym.engine.problem.recurrence import NEW, Recurrence
 from pkb_gym.engine.problem.values import torch_dtype
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 DRAWN_TOGETHER = 1 << 28
 """Numbers of a tensor that are drawn before they are rounded: the widest copy of a tensor never exists as a whole."""
+
+RENEWED_PART = 8
+"""Inverse of the share of a tensor that is drawn anew where the rest returns."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class TrialKey:
         turn: Index of the turn in the episode.
         trial: Index of the input set in one evaluation, checks and timing together.
         timed: Whether the trial serves timing; modes then stay as the size names them.
+        recurrence: Return of an earlier trial's values in this one.
     """
 
     key: bytes
@@ -47,11 +52,34 @@ class TrialKey:
     turn: int
     trial: int
     timed: bool = False
+    recurrence: Recurrence = NEW
 
     def derive_seed(self, *stream: str | int) -> int:
         """A seed in [0, 2**63) for one stream of numbers of this trial."""
         message = json.dumps([self.seed, self.problem, self.turn, self.trial, *stream]).encode()
         return int.from_bytes(hmac.digest(self.key, message, "sha256")[:8], "big") >> 1
+
+    def stream_keys(self, stream: tuple[str | int, ...], rank: int) -> tuple[TrialKey, TrialKey | None]:
+        """The keys of a stream, and of the part of its numbers that is new; None where all or none are.
+
+        Args:
+            stream: Name of the stream.
+            rank: Number of the rank that draws.
+        """
+        earlier = self.recurrence.values_of
+        if earlier is None:
+            return self, None
+        is_whole = stream == SHARED or (stream == own_stream(rank) and rank == self.recurrence.whole_rank)
+        return replace(self, trial=earlier), None if is_whole else self
+
+
+SHARED = ("shared",)
+"""The name of the stream that is equal on all ranks."""
+
+
+def own_stream(rank: int) -> tuple[str | int, ...]:
+    """The name of a rank's own stream."""
+    return "rank", rank
 
 
 CALLS_OF_ROOT = 4
@@ -119,41 +147,65 @@ class Stream:
         import torch
 
         self._maker = maker
+        key, self._part_key = maker.trial_key.stream_keys(stream, maker.rank)
+        self._stream = stream
+        self._draws = 0
         self.generator: torch.Generator = torch.Generator(device=maker.device)
-        self.generator.manual_seed(maker.trial_key.derive_seed(*stream))
+        self.generator.manual_seed(key.derive_seed(*stream))
 
     def normal(self, name: str, std: float = 1.0, mean: float = 0.0) -> torch.Tensor:
         """Normal values, drawn in float32 (float64 for float64) and rounded to the argument's dtype."""
-        return self._rounded(name, lambda wide: wide.normal_(mean, std, generator=self.generator))
+        return self._rounded(name, lambda wide, generator: wide.normal_(mean, std, generator=generator))
 
     def uniform(self, name: str, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
         """Uniform values in [low, high)."""
-        return self._rounded(name, lambda wide: wide.uniform_(low, high, generator=self.generator))
+        return self._rounded(name, lambda wide, generator: wide.uniform_(low, high, generator=generator))
 
     @_names_its_device
-    def _rounded(self, name: str, fill: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    def _rounded(self, name: str, fill: Callable[[torch.Tensor, torch.Generator], torch.Tensor]) -> torch.Tensor:
         """The values that `fill` writes at 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
         import torch
 
         shape, dtype = self._maker.spec(name)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        if dtype == wide or prod(shape) <= DRAWN_TOGETHER:
-            return fill(torch.empty(shape, dtype=wide, device=self._maker.device)).to(dtype)
-        values = torch.empty(shape, dtype=dtype, device=self._maker.device)
-        flat = values.view(-1)
-        for first in range(0, flat.numel(), DRAWN_TOGETHER):
-            part = flat[first : first + DRAWN_TOGETHER]
-            part.copy_(fill(torch.empty(part.shape, dtype=wide, device=self._maker.device)))
+
+        def draw(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+            if dtype == wide or prod(shape) <= DRAWN_TOGETHER:
+                return fill(torch.empty(shape, dtype=wide, device=self._maker.device), generator).to(dtype)
+            values = torch.empty(shape, dtype=dtype, device=self._maker.device)
+            flat = values.view(-1)
+            for first in range(0, flat.numel(), DRAWN_TOGETHER):
+                part = flat[first : first + DRAWN_TOGETHER]
+                part.copy_(fill(torch.empty(part.shape, dtype=wide, device=self._maker.device), generator))
+            return values
+
+        return self._drawn(shape, draw)
+
+    def _drawn(
+        self, shape: tuple[int, ...], draw: Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
+    ) -> torch.Tensor:
+        """Independent numbers of equal distribution, some in a row of which are drawn anew where the stream returns.
+
+        The first and the last number return, as kernels that recognise values look there.
+        """
+        import torch
+
+        values = draw(shape, self.generator)
+        self._draws += 1
+        if self._part_key is not None and values.numel() > 2:
+            seed = self._part_key.derive_seed(*self._stream, "part", self._draws)
+            generator = torch.Generator(device=self._maker.device)
+            generator.manual_seed(seed)
+            count = -(-values.numel() // RENEWED_PART)
+            begin = random.Random(seed).randint(1, values.numel() - 1 - count)
+            values.view(-1)[begin : begin + count] = draw((count,), generator)
         return values
 
     @_names_its_device
     def integers(self, name: str, low: int, high: int) -> torch.Tensor:
         """Whole numbers in [low, high), in the argument's dtype."""
-        import torch
-
         shape, dtype = self._maker.spec(name)
-        values = torch.randint(low, high, shape, generator=self.generator, device=self._maker.device)
-        return values.to(dtype)
+        return self._randint(low, high, shape).to(dtype)
 
     @_names_its_device
     def bits(self, name: str) -> torch.Tensor:
@@ -166,31 +218,41 @@ class Stream:
         shape, dtype = self._maker.spec(name)
         width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         info = torch.iinfo(width)
-        drawn = torch.randint(
-            info.min, info.max, shape, dtype=width, generator=self.generator, device=self._maker.device
-        )
-        return drawn.view(dtype)
+        return self._randint(info.min, info.max, shape, width).view(dtype)
 
     @_names_its_device
     def randn(self, *shape: int) -> torch.Tensor:
         """float32 standard normal values of a free shape, for inputs that are computed."""
         import torch
 
-        return torch.randn(shape, generator=self.generator, device=self._maker.device)
+        return self._drawn(
+            shape, lambda shape, generator: torch.randn(shape, generator=generator, device=self._maker.device)
+        )
 
     @_names_its_device
     def rand(self, *shape: int) -> torch.Tensor:
         """float32 uniform values in [0, 1) of a free shape."""
         import torch
 
-        return torch.rand(shape, generator=self.generator, device=self._maker.device)
+        return self._drawn(
+            shape, lambda shape, generator: torch.rand(shape, generator=generator, device=self._maker.device)
+        )
 
     @_names_its_device
     def randint(self, low: int, high: int, *shape: int) -> torch.Tensor:
         """int64 values in [low, high) of a free shape."""
+        return self._randint(low, high, shape)
+
+    def _randint(self, low: int, high: int, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
         import torch
 
-        return torch.randint(low, high, shape, generator=self.generator, device=self._maker.device)
+        device = self._maker.device
+        return self._drawn(
+            shape,
+            lambda shape, generator: torch.randint(
+                low, high, shape, dtype=dtype or torch.int64, generator=generator, device=device
+            ),
+        )
 
     @_names_its_device
     def permutation(self, n: int) -> torch.Tensor:
@@ -232,12 +294,12 @@ class InputMaker(Stream):
         self.trial = trial_key.trial
         self.device = device
         self._args: dict[str, Tensor | TensorList | Linear | Sparse] = {arg.name: arg for arg in problem.data_args}
-        super().__init__(self, "rank", self.rank)
+        super().__init__(self, *own_stream(self.rank))
 
     @cached_property
     def shared(self) -> Stream:
         """A stream that is equal on all ranks."""
-        return Stream(self, "shared")
+        return Stream(self, *SHARED)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -252,6 +314,7 @@ class InputMaker(Stream):
         """A stream with a fixed seed, as the published benchmark has them; only for protocol "published"."""
         stream = Stream(self, "published")
         stream.generator.manual_seed(seed)
+        stream._part_key = None
         return stream
 
     def spec(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pkb_gym.engine.problem.recurrence import Recurrence
 from pkb_gym.engine.reference.dumped_tensor import Dumped
 from pkb_gym.engine.reference.workload_spec import WorkloadSpec
 from pkb_gym.engine.wire.messages import WireMessage
@@ -80,12 +81,15 @@ class MakeInputs(WireMessage):
     """Draw the inputs of a block into the reference heap.
 
     Attributes:
-        trials: One for each call.
+        trials: Trial index of each call.
         timed: Whether the block serves timing.
+        offsets, recurrences: Place of each call and what returns in it, as `Workload.plan` takes them.
     """
 
     trials: tuple[int, ...]
     timed: bool
+    offsets: tuple[int, ...] = ()
+    recurrences: tuple[Recurrence, ...] = ()
 
 
 @dataclass(frozen=True)

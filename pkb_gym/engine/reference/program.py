@@ -216,11 +216,13 @@ class ReferenceRank:
         """Draws this rank's inputs of a block and binds the baseline's arguments to them."""
         assert self._workload is not None and self._solution is not None
         problem = self._workload.problem
-        plan = self._workload.plan(order.trials, order.timed, self._scratch_bytes, self._segment_bytes)
+        plan = self._workload.plan(
+            order.trials, order.timed, self._scratch_bytes, self._segment_bytes, order.offsets, order.recurrences
+        )
         self._bound, self._expected = None, []
         for planned in plan.sets:
             ax = planned.axes[self._rank]
-            key = self._workload.trial_key(planned.trial, order.timed)
+            key = self._workload.trial_key(planned.trial, order.timed, planned.recurrence)
             with tensors_made_on(self._device):
                 drawn = make_inputs(problem, ax, key, self._workload.protocol, self._device.torch_device)
             for arg, value in zip(problem.data_args, drawn, strict=True):

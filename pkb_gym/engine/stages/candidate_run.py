@@ -33,6 +33,7 @@ from pkb_gym.engine.stages.crash_places import crash_places, note_on, uncaught_e
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.stages.observer import NoObserver, RunObserver
+from pkb_gym.engine.stages.recurring_calls import recurring
 from pkb_gym.engine.wire.abi import MAX_GROUPS
 from pkb_gym.engine.wire.orders import Claims, Dialect, ProfileDone
 
@@ -94,7 +95,7 @@ class CandidateRun:
         observer: Observer of this run; does nothing by default.
         workload: Workload of the evaluation.
         layout: Layout of the heaps.
-        right_trials: Trials of the last checked block, if all of its outputs were right.
+        right_trials: Trials of the last checked block with values of their own, if all of its outputs were right.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class CandidateRun:
         )
         self.layout = lay_out(self.workload.problem, config)
         self.right_trials: Sequence[int] = ()
-        self._next_trial = 0
+        self._next_trial = self._checked_end = 0
         with contextlib.ExitStack() as stack:
             _, self._heap = stack.enter_context(reference.heaps(self.layout.segment_bytes))
             self._gang = stack.enter_context(new_gang())
@@ -165,30 +166,35 @@ class CandidateRun:
         """The candidate's gang, for what is measured on it alone; emulated ranks are not measured."""
         return cast("CandidateGang", self._gang)
 
-    def prepare(self, calls: int, *, timed: bool) -> BlockPlan:
+    def prepare(self, calls: int, *, timed: bool, earlier: BlockPlan | None = None) -> BlockPlan:
         """Draws fresh inputs for a block; fewer calls than asked for if these do not fit into the heap together.
 
         A trial whose tensors do not fit by themselves is passed over.
+
+        Args:
+            calls: Number of calls that are asked for.
+            timed: Whether the block serves timing.
+            earlier: Checked block to whose places and values this one returns, see `recurring`; None for none.
 
         Raises:
             InfrastructureError: `MAX_SKIPPED` trials in a row do not fit, or the reference gang failed.
         """
         for _ in range(MAX_SKIPPED):
-            plan = self._plan_as_many(calls, timed)
+            plan = self._plan_as_many(calls, timed, earlier)
             if plan is not None:
-                trials = [planned.trial for planned in plan.sets]
-                self._next_trial += len(trials)
-                self.reference.make(trials, timed=timed)
+                self._next_trial += len(plan.sets)
+                self._checked_end = max(self._checked_end, 0 if timed else plan.end)
+                self.reference.make(plan, timed=timed)
                 return plan
             self._next_trial += 1
         needed, room = self._plan(range(self._next_trial, self._next_trial + 1), timed).end, self.layout.segment_bytes
         raise InfrastructureError(f"one call needs {needed} bytes a rank, the heap has {room}")
 
-    def _plan_as_many(self, calls: int, timed: bool) -> BlockPlan | None:
+    def _plan_as_many(self, calls: int, timed: bool, earlier: BlockPlan | None) -> BlockPlan | None:
         """A block of the next trials, at most so many; None if not even the first fits."""
         room = self.layout.segment_bytes
         while calls:
-            plan = self._plan(range(self._next_trial, self._next_trial + calls), timed)
+            plan = self._plan(range(self._next_trial, self._next_trial + calls), timed, earlier)
             if len(plan.partitions) > MAX_GROUPS:
                 calls -= 1
             elif plan.end > room:
@@ -199,16 +205,39 @@ class CandidateRun:
 
     def prepare_again(self, plan: BlockPlan, *, timed: bool) -> None:
         """The inputs of an earlier block at the same places, to see what comes of them under other conditions."""
-        self.reference.make([planned.trial for planned in plan.sets], timed=timed)
+        self.reference.make(plan, timed=timed)
 
     def prepare_elsewhere(self, trials: Sequence[int], *, timed: bool) -> BlockPlan:
         """The inputs of earlier trials once more; at other places than before if another trial comes first."""
         plan = self._plan(trials, timed)
-        self.reference.make(trials, timed=timed)
+        self.reference.make(plan, timed=timed)
         return plan
 
-    def _plan(self, trials: Sequence[int], timed: bool) -> BlockPlan:
-        return self.workload.plan(trials, timed, self.layout.scratch_bytes, self.layout.segment_bytes)
+    def prepare_alone(self, trial: int, offset: int | None = None) -> BlockPlan | None:
+        """The inputs of an earlier checked call once more, as a block of one call.
+
+        Args:
+            trial: Trial index of the call; all of its values are those of its own.
+            offset: Place in bytes; None for one that no checked call had.
+
+        Returns:
+            The plan of the block; None if there is no room for it.
+        """
+        place = self._checked_end if offset is None else offset
+        plan = self.workload.plan([trial], False, self.layout.scratch_bytes, offsets=[place])
+        if plan.end > self.layout.segment_bytes:
+            return None
+        self._checked_end = max(self._checked_end, plan.end)
+        self.reference.make(plan, timed=False)
+        return plan
+
+    def _plan(self, trials: Sequence[int], timed: bool, earlier: BlockPlan | None = None) -> BlockPlan:
+        scratch_bytes, segment_bytes = self.layout.scratch_bytes, self.layout.segment_bytes
+        plan = self.workload.plan(trials, timed, scratch_bytes, segment_bytes)
+        if earlier is None:
+            return plan
+        offsets, recurrences = recurring(plan.sets, earlier, self.config.world_size)
+        return self.workload.plan(trials, timed, scratch_bytes, segment_bytes, offsets, recurrences)
 
     def load(self) -> None:
         """Loads the candidate on every rank.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pkb_gym.engine.compare.check import joined
-from pkb_gym.engine.records.check_report import CheckReport
+from pkb_gym.engine.compare.layout import BlockPlan
+from pkb_gym.engine.problem.inputs import CALLS_OF_ROOT
 from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.reference.orders import ServeHandovers
 from pkb_gym.engine.stages.block_staging import (
@@ -21,13 +22,19 @@ from pkb_gym.engine.stages.block_staging import (
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.mismatch import failed_check
 
+RETURNING = CALLS_OF_ROOT
+"""Calls at the end of a check that return to places and values of those before: they need a block of their own, as the
+tensors of a block all lie in the heap together."""
+
 MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES = 16, 64, 256 << 20
 """Number of congested calls at least and at most, and the bytes of a rank's tensors that they have together if that is
 no fewer. Short calls are wrong more rarely, and cost little."""
 
 
 def check(run: CandidateRun) -> float:
-    """Loads the candidate and compares its outputs on fresh inputs, in as many blocks as the heap needs for them.
+    """Loads the candidate and compares its outputs on fresh inputs, in two blocks or more, as many as the heap needs.
+
+    Each block but the first returns to places and values of the one before it.
 
     Returns:
         Microseconds a call of the candidate, at most.
@@ -37,11 +44,13 @@ def check(run: CandidateRun) -> float:
         InfrastructureError: this machine failed.
     """
     conditions = check_conditions(run.config.world_size, run.config.trials, run.dialect)
-    report: CheckReport | None = None
+    earlier: BlockPlan | None = None
+    first = max(1, len(conditions) - RETURNING)
     calls_us: list[float] = []
     while len(calls_us) < len(conditions):
-        finished, of_block = _check_block(run, conditions[len(calls_us) :], report)
-        report = of_block
+        wanted = conditions[:first] if earlier is None else conditions[len(calls_us) :]
+        finished = _check_block(run, wanted, earlier)
+        earlier = finished.plan
         calls_us += [max(of_ranks) for of_ranks in zip(*(ended.calls_us for ended in finished.ended), strict=True)]
     if has_congestion(run.config):
         _check_congested(run)
@@ -68,11 +77,15 @@ def _check_congested(run: CandidateRun) -> None:
         raise failed_check(run, finished, report, conditions, pace)
 
 
-def _check_block(
-    run: CandidateRun, wanted: Sequence[CallConditions], earlier: CheckReport | None
-) -> tuple[FinishedBlock, CheckReport]:
-    """Checks the remaining calls that fit into the heap; returns the block and the report on all calls so far."""
-    plan = run.prepare(len(wanted), timed=False)
+def _check_block(run: CandidateRun, wanted: Sequence[CallConditions], earlier: BlockPlan | None) -> FinishedBlock:
+    """Checks the remaining calls that fit into the heap, and adds them to the report.
+
+    Args:
+        run: Run of the candidate.
+        wanted: Conditions of the remaining calls.
+        earlier: Block before this one; None for the first.
+    """
+    plan = run.prepare(len(wanted), timed=False, earlier=earlier)
     calls = len(plan.sets)
     conditions = wanted[:calls]
     baseline_ns = run.reference.run(calls, run.dialect)
@@ -84,9 +97,9 @@ def _check_block(
         run.load()
     finished = run.run(plan, range(calls), staging)
     run.feedback.complete(Stage.RUN)
-    report = run.compare(finished.done)
-    run.feedback.check = report if earlier is None else joined(earlier, report)
+    report, of_earlier = run.compare(finished.done), run.feedback.check
+    run.feedback.check = report if of_earlier is None else joined(of_earlier, report)
     if not report.passed or finished.late:
         raise failed_check(run, finished, report, conditions, pace)
-    run.right_trials = [planned.trial for planned in plan.sets]
-    return finished, run.feedback.check
+    run.right_trials = [planned.trial for planned in plan.sets if planned.recurrence.values_of is None]
+    return finished

@@ -25,6 +25,7 @@ from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.mismatch import FAILURES
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.race import late_output
+from pkb_gym.engine.stages.recurring_calls import describe, first_return
 from pkb_gym.engine.wire.emulated_orders import DetectorFinding, PeerBytes, Schedule
 
 CALLS_TOGETHER = 2
@@ -79,6 +80,7 @@ class _EmulatedCheck:
     def __init__(self, run: CandidateRun, gang: EmulatedGang) -> None:
         self._run, self._gang = run, gang
         self._earlier: CheckReport | None = None
+        self._plan: BlockPlan | None = None
         self._schedules: list[str] = []
         self._calls = 0
 
@@ -91,7 +93,8 @@ class _EmulatedCheck:
     def _check_block(self, schedule: Schedule, wanted: int) -> int:
         """Checks as many of the calls as fit into the heap together; returns their number."""
         run = self._run
-        plan = run.prepare(wanted, timed=False)
+        plan = run.prepare(wanted, timed=False, earlier=self._plan)
+        self._plan = plan
         if self._earlier is None:
             run.load()
         report, finished = self._call(plan, schedule)
@@ -158,7 +161,9 @@ class _EmulatedCheck:
         if race is None:
             worst = report.mismatches[0]
             if worst.reason != "values" or schedule == TOGETHER or not self._is_right_together(plan):
-                return run.feedback.stop(FAILURES[worst.reason], str(worst), worst.rank)
+                again = first_return(plan, report) if worst.reason == "values" else None
+                message = str(worst) if again is None else f"{worst}\n{describe(again)}"
+                return run.feedback.stop(FAILURES[worst.reason], message, worst.rank)
             first = min(report.mismatches, key=lambda mismatch: mismatch.trial)
             evidence = f"{first}; under schedule {self._schedules[-1]}"
             weak = [finding for finding in self._findings() if finding.finding_class == "weak_order"]

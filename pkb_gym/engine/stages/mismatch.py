@@ -12,6 +12,7 @@ from pkb_gym.engine.stages.block_staging import CallConditions, Pace, conducted,
 from pkb_gym.engine.stages.candidate_run import CandidateRun, FinishedBlock
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.race import find_race, late_output
+from pkb_gym.engine.stages.recurring_calls import describe, first_return
 
 LATE_S = 0.2
 """Time in seconds that a gang with wrong outputs may go on, to see whether it was merely late."""
@@ -63,8 +64,9 @@ def failed_check(
         unhurried, again = _with_time(run, finished.plan, timed=False, pace=pace)
         race = late_output(again)
         if race is None:
-            if not unhurried.passed:
-                return _wrong(run, report, unhurried)
+            memory = _seems_remembered(run, finished.plan, report, unhurried, pace)
+            if memory or not unhurried.passed:
+                return _wrong(run, report, unhurried, memory)
             call = first.trial - first_trial
             while call and conditions[call] == CallConditions():  # it began in the last call that had conditions
                 call -= 1
@@ -72,16 +74,48 @@ def failed_check(
     return _raced(run, race)
 
 
-def _wrong(run: CandidateRun, report: CheckReport, unhurried: CheckReport | None = None) -> Stopped:
+def _seems_remembered(
+    run: CandidateRun, plan: BlockPlan, report: CheckReport, unhurried: CheckReport, pace: Pace
+) -> str:
+    """A line on the first call with wrong outputs, if an earlier one has returned in it; empty for none.
+
+    A call whose values are all new must be right at addresses that no call had, and wrong at those of the call just
+    before it if it was right this time.
+
+    Args:
+        run: Run of the candidate.
+        plan: Plan of the block.
+        report: Report on the wrong outputs.
+        unhurried: Report on the same calls, all ranks together.
+        pace: Pace of the machine.
+    """
+    again = first_return(plan, report)
+    if again is None:
+        return ""
+    if again.recurrence.values_of is not None:
+        return "" if unhurried.passed else describe(again)
+    if not unhurried.passed:
+        apart = run.prepare_alone(again.trial)
+        return describe(again) if apart is None or _unhurried(run, apart, pace)[0].passed else ""
+    found = ""
+    for trial in (again.recurrence.place_of, again.trial):
+        same_place = None if trial is None else run.prepare_alone(trial, again.offset)
+        is_wrong = same_place is not None and not _unhurried(run, same_place, pace)[0].passed
+        found = describe(again) if is_wrong else ""
+    return found
+
+
+def _wrong(run: CandidateRun, report: CheckReport, unhurried: CheckReport | None = None, memory: str = "") -> Stopped:
     """The failure of wrong outputs.
 
     Args:
         run: Run of the candidate.
         report: Report on the wrong outputs.
         unhurried: Report on calls that all ranks began and ended together; None where there were none.
+        memory: Line on results that seem to be remembered; empty for none.
     """
     worst = report.mismatches[0]
-    message = str(worst)
+    message = "\n".join(filter(None, [str(worst), memory]))
     for mismatch in unhurried.mismatches if unhurried is not None else ():
         if mismatch.unwritten_elements:
             message += f"\n{_unwritten(mismatch)}"

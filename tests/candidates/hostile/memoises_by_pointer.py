@@ -1,5 +1,4 @@
-# expect: integrity wrong_while_timed
-# until: time
+# expect: output_mismatch seem to be remembered
 # Results are remembered by the address of the argument; each address returns with other contents.
 import torch
 import torch.distributed as dist
@@ -8,8 +7,9 @@ results: dict[int, torch.Tensor] = {}
 
 
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.data_ptr() not in results:
+    key = tensor.data_ptr()
+    if key not in results:
         out = tensor.clone()
         dist.all_reduce(out)
-        results[tensor.data_ptr()] = out
-    return results[tensor.data_ptr()]
+        results[key] = out
+    return results[key]

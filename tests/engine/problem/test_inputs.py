@@ -13,7 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from pkb_gym.engine.problem import inputs
 from pkb_gym.engine.problem.axes import Axes
-from pkb_gym.engine.problem.inputs import InputMaker, Stream, TrialKey
+from pkb_gym.engine.problem.inputs import RENEWED_PART, InputMaker, Stream, TrialKey
+from pkb_gym.engine.problem.recurrence import Recurrence
 from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
 from pkb_gym.problems.catalogue import find_problem
 
@@ -73,7 +74,7 @@ def test_values_are_drawn_wide_and_rounded_once(axes: Axes, monkeypatch: pytest.
     monkeypatch.setattr(inputs, "DRAWN_TOGETHER", wide.numel() // 3)
     filled: list[int] = []
 
-    def fill(part: torch.Tensor) -> torch.Tensor:
+    def fill(part: torch.Tensor, _: torch.Generator) -> torch.Tensor:
         filled.append(part.numel())
         return part.fill_(len(filled))
 
@@ -107,3 +108,35 @@ def test_a_declaration_is_resolved_once_for_the_same_axes(axes: Axes) -> None:
     assert output_leaves(out, larger)[0].capacity == 2 * of_out[0].capacity
     for copied in (axes.replace(), pickle.loads(pickle.dumps(axes))):
         assert copied == axes and not copied.kept_leaves
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Elements of equal bits."""
+    bits = [values.contiguous().view(torch.uint8).view(values.numel(), -1) for values in (one, other)]
+    return (bits[0] == bits[1]).all(dim=1)
+
+
+@pytest.mark.parametrize("draw", [draw for name, draw in DRAWS.items() if name != "permutation"])
+def test_values_return_but_for_a_part_and_on_one_rank_whole(draw: Callable[[Stream], torch.Tensor], axes: Axes) -> None:
+    again = replace(KEY, trial=7, recurrence=Recurrence(values_of=0, whole_rank=0))
+    returned = _is_equal(draw(InputMaker(PROBLEM, axes, KEY)), draw(InputMaker(PROBLEM, axes, again)))
+    assert returned[0] and returned[-1], "where kernels look that recognise values"
+    new = int((~returned).sum())
+    assert new <= -(-len(returned) // RENEWED_PART)
+    if len(returned) > 3:
+        assert new > 0
+    whole = replace(again, recurrence=Recurrence(values_of=0, whole_rank=1))
+    assert _is_equal(draw(InputMaker(PROBLEM, axes, KEY)), draw(InputMaker(PROBLEM, axes, whole))).all()
+
+
+def test_what_ranks_share_returns_whole(axes: Axes) -> None:
+    again = replace(KEY, trial=7, recurrence=Recurrence(values_of=0, whole_rank=0))
+    shared = [InputMaker(PROBLEM, axes, key).shared.randn(100) for key in (KEY, again)]
+    keyed = [InputMaker(PROBLEM, axes, key).stream("group").randn(100) for key in (KEY, again)]
+    assert torch.equal(*shared) and not torch.equal(*keyed)
+
+
+def test_a_returning_trial_keeps_its_number(axes: Axes) -> None:
+    """Problems choose modes by it."""
+    again = replace(KEY, trial=7, recurrence=Recurrence(values_of=0))
+    assert InputMaker(PROBLEM, axes, again).trial == 7

@@ -83,7 +83,7 @@ class FakeReferenceGang:
     copy_us: float = 0.0
     host_ns: int = 0
     has_staged: bool = False
-    trials: list[tuple[int, ...]] = field(default_factory=list)
+    plans: list[BlockPlan] = field(default_factory=list)
     staged_bytes: list[int] = field(default_factory=list)
     source: str = ""
 
@@ -121,9 +121,14 @@ class FakeReferenceGang:
     def release(self) -> None:
         self._note("release")
 
-    def make(self, trials: Sequence[int], *, timed: bool) -> None:
-        self.trials.append(tuple(trials))
-        self._note("make", f"{len(trials)} {'timed' if timed else 'checked'}")
+    def make(self, plan: BlockPlan, *, timed: bool) -> None:
+        self.plans.append(plan)
+        self._note("make", f"{len(plan.sets)} {'timed' if timed else 'checked'}")
+
+    @property
+    def trials(self) -> list[tuple[int, ...]]:
+        """Trials of the blocks that inputs were made for."""
+        return [tuple(planned.trial for planned in plan.sets) for plan in self.plans]
 
     def stage(self, orders: Sequence[StageOrder]) -> None:
         self.staged.append(tuple(orders))

@@ -10,16 +10,18 @@ from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.stages.block_staging import ANSWERS_OF_DELAY, Pace, check_conditions, longest_delays_s
-from pkb_gym.engine.stages.check import MAX_CONGESTED, MIN_CONGESTED, check
+from pkb_gym.engine.stages.check import MAX_CONGESTED, MIN_CONGESTED, RETURNING, check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from tests.engine.records.mismatches import mismatch
 from tests.engine.stages.fake_gangs import KERNEL, PYTHON, Bench
 
 
-def deadline_s(bench: Bench, calls: int, requested_s: float) -> str:
-    config = bench.feedback.config
+def deadlines_s(bench: Bench, calls: int, requested_s: float) -> list[str]:
+    """Of the two blocks of so many calls."""
+    config, pace = bench.feedback.config, Pace(bench.reference.call_us)
     conditions = check_conditions(config.world_size, calls, "native")
-    return f"{requested_s + longest_delays_s(config, conditions, Pace(bench.reference.call_us)):g} s"
+    blocks = conditions[:-RETURNING], conditions[-RETURNING:]
+    return [f"{requested_s + longest_delays_s(config, block, pace):g} s" for block in blocks]
 
 
 def test_delays_are_longer_where_a_gpu_is_slow_to_answer() -> None:
@@ -40,17 +42,25 @@ def test_a_right_candidate_is_checked_on_every_trial() -> None:
     bench = Bench()
     with bench.run() as run:
         assert check(run) == bench.reference.conducted_us
-    limit_s = deadline_s(bench, 9, 10)
+    first_s, then_s = deadlines_s(bench, 9, 10)
     assert bench.log[3:-3] == [
-        "make 9 checked",
-        "baseline 9 native",
-        f"load in {limit_s}",
+        "make 5 checked",
+        "baseline 5 native",
+        f"load in {first_s}",
         "thaw",
-        "bind 9",
+        "bind 5",
         "stage ConductCalls",
-        f"candidate 9 in {limit_s}",
+        f"candidate 5 in {first_s}",
         "end block",
-        "compare 9",
+        "compare 5",
+        "make 4 checked",
+        "baseline 4 native",
+        "thaw",
+        "bind 4",
+        "stage ConductCalls",
+        f"candidate 4 in {then_s}",
+        "end block",
+        "compare 4",
     ]
     report = bench.feedback.check
     assert report is not None and report.passed and report.trials == 9
@@ -73,8 +83,11 @@ def test_calls_that_do_not_fit_into_the_heap_together_are_checked_in_several_blo
 def test_a_call_takes_what_its_slowest_rank_takes_in_the_fastest_call() -> None:
     """The others were delayed."""
     bench = Bench()
-    of_ranks = [(100.0, 4000.0, 90.0, 95.0, *[900.0] * 5), (70.0, 4000.0, 130.0, 40.0, *[900.0] * 5)]
-    bench.reference.ended = [[BlockEnded(True, (), calls_us) for calls_us in of_ranks]]
+    of_ranks = [(100.0, 4000.0, 90.0, 95.0, 900.0), (70.0, 4000.0, 130.0, 40.0, 900.0)]
+    bench.reference.ended = [
+        [BlockEnded(True, (), calls_us) for calls_us in of_ranks],
+        [BlockEnded(True, (), (900.0,) * 4)] * 2,
+    ]
     with bench.run() as run:
         assert check(run) == 95.0
 
@@ -83,14 +96,16 @@ def test_each_rank_is_late_twice_and_held_twice() -> None:
     bench = Bench()
     with bench.run() as run:
         check(run)
-    (orders,) = bench.reference.staged
-    calls = [order.calls for order in orders if isinstance(order, ConductCalls)]
+    calls = [
+        [call for order in orders if isinstance(order, ConductCalls) for call in order.calls]
+        for orders in zip(*bench.reference.staged, strict=True)
+    ]
     assert len(calls) == 2
     assert [[at for at in range(9) if of_rank[at].is_held] for of_rank in calls] == [[4, 8], [3, 7]]
     assert [call.together for call in calls[0]] == [True] + [False] * 8
     assert [call.late_rank for call in calls[0]] == [None, 0, 1, None, None, 0, 1, None, None]
-    (setting,) = bench.candidate.settings
-    held = [[bool(hold_ns) for hold_ns in of_rank] for of_rank in setting.holds_ns]
+    settings = [setting.holds_ns for setting in bench.candidate.settings]
+    held = [[bool(hold_ns) for of_block in of_rank for hold_ns in of_block] for of_rank in zip(*settings, strict=True)]
     assert [[call for call in range(9) if of_rank[call]] for of_rank in held] == [[4, 8], [3, 7]]
 
 
@@ -99,10 +114,11 @@ def test_each_rank_of_gpus_is_congested_while_others_are_not(source: str) -> Non
     bench = Bench(source=source, gpus=2)
     with bench.run() as run:
         check(run)
-    conducted, served = bench.candidate.settings
-    assert (conducted.handovers, served.handovers) == ("waiting", "enqueued")
-    calls = [[call for call, ns in enumerate(of_rank) if ns] for of_rank in conducted.congestions_ns]
-    assert calls == [[4, 8], [3, 7]]
+    *conducted, served = bench.candidate.settings
+    assert [setting.handovers for setting in bench.candidate.settings] == ["waiting", "waiting", "enqueued"]
+    for first, setting in zip((0, RETURNING), conducted, strict=True):
+        calls = [[first + call for call, ns in enumerate(of_rank) if ns] for of_rank in setting.congestions_ns]
+        assert calls == ([[4], [3]] if first == 0 else [[7], [6]])
     calls = [[call for call, ns in enumerate(of_rank) if ns] for of_rank in served.congestions_ns]
     assert len(served.congestions_ns[0]) == MAX_CONGESTED
     assert calls == [[call for call in range(MAX_CONGESTED) if call // 4 % 2 == rank] for rank in (0, 1)]
@@ -113,21 +129,20 @@ def test_fewer_calls_are_congested_where_they_are_large(monkeypatch: pytest.Monk
     bench = Bench(gpus=2)
     with bench.run() as run:
         check(run)
-    assert len(bench.candidate.settings[1].congestions_ns[0]) == MIN_CONGESTED
+    assert len(bench.candidate.settings[-1].congestions_ns[0]) == MIN_CONGESTED
 
 
 def test_ranks_without_a_peer_or_a_gpu_of_their_own_are_not_congested() -> None:
     for bench in (Bench(), Bench(gpus=1, world_size=1), Bench(gpus=1, ranks_per_gpu=2)):
         with bench.run() as run:
             check(run)
-        (setting,) = bench.candidate.settings
-        assert not any(map(any, setting.congestions_ns))
+        assert not any(any(map(any, setting.congestions_ns)) for setting in bench.candidate.settings)
 
 
 def test_an_output_that_is_wrong_in_a_congested_call_is_a_race() -> None:
     bench = Bench(gpus=2)
     wrong = mismatch(rank=1, trial=12)
-    bench.reference.mismatches = [[], [wrong], []]
+    bench.reference.mismatches = [[], [], [wrong], []]
     with pytest.raises(Stopped), bench.run() as run:
         check(run)
     found = bench.feedback.build()
@@ -148,8 +163,10 @@ def test_the_deadline_follows_the_baseline() -> None:
     bench.reference.call_us = 1e6
     with bench.run() as run:
         check(run)
-    limit_s = deadline_s(bench, 9, 270)
-    assert bench.logged("load", "candidate") == [f"load in {limit_s}", f"candidate 9 in {limit_s}"]
+    first_s, _ = deadlines_s(bench, 9, 150)
+    _, then_s = deadlines_s(bench, 9, 120)
+    expected = [f"load in {first_s}", f"candidate 5 in {first_s}", f"candidate 4 in {then_s}"]
+    assert bench.logged("load", "candidate") == expected
 
 
 def test_a_wrong_output_ends_it() -> None:
@@ -165,7 +182,7 @@ def test_a_wrong_output_ends_it() -> None:
 
 def test_an_output_that_comes_after_its_call_ends_it_though_it_is_right_in_the_end() -> None:
     bench = Bench()
-    calls_us = (50.0,) * 9
+    calls_us = (50.0,) * 5
     bench.reference.ended = [[BlockEnded(True, (), calls_us), BlockEnded(True, (LateOutput(2, "out"),), calls_us)]]
     with pytest.raises(Stopped), bench.run() as run:
         check(run)

@@ -156,7 +156,7 @@ def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) 
     wrong = mismatch(rank=0, trial=checked_calls(WORLD_SIZE))
     bench = Bench()
     elsewhere = [[wrong], []] * OTHER_PLACES if still_right else [[wrong], [mismatch(trial=1)]]
-    bench.reference.mismatches = [[], [wrong], [wrong], *elsewhere]
+    bench.reference.mismatches = [[], [], [wrong], [wrong], *elsewhere]
     with bench.run() as run:
         check(run)
         run.feedback.complete(Stage.CHECK)
@@ -166,8 +166,9 @@ def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) 
         with pytest.raises(Stopped):
             raise failed_while_timed(run, finished, report, 100.0)
     found = bench.feedback.build()
-    backwards = tuple(reversed(range(checked_calls(WORLD_SIZE))))
-    assert bench.reference.trials[4] == backwards, "as they were, but elsewhere"
+    assert bench.reference.trials[5] == (8, 5), (
+        "as they were, but elsewhere: of the last block, those all of whose values were new"
+    )
     assert found.failure is (Failure.OUTPUT_MISMATCH if still_right else Failure.INTEGRITY)
     assert [finding.code for finding in found.integrity] == ([] if still_right else ["wrong_while_timed"])
     assert found.stage is Stage.CHECK and found.check is not None and found.check.passed, "as it was"
@@ -191,3 +192,50 @@ def test_an_output_that_comes_after_its_timed_call_is_a_race() -> None:
     assert found.failure is Failure.RACE and found.race is not None
     assert (found.race.kind, found.race.owner, found.race.tensor) == ("late_output", 0, "out")
     assert "call 1" in found.race.evidence
+
+
+def returned(bench: Bench, *comparisons: Sequence[Mismatch]) -> Feedback:
+    """What becomes of a candidate that is right in the first block of the check, and whose second is compared thus."""
+    bench.reference.mismatches = [[], *(list(found) for found in comparisons)]
+    with bench.run() as run, pytest.raises(Stopped):
+        check(run)
+    return bench.feedback.build()
+
+
+PLACES, BOTH, VALUES = 5, 6, 7
+"""Trials of the second block: its calls have addresses of earlier ones, most values too, or values of others."""
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"), [(PLACES, "other values"), (BOTH, "most values of trial"), (VALUES, "most values of trial")]
+)
+def test_a_result_of_an_earlier_call_is_a_mismatch_that_says_so(trial: int, words: str) -> None:
+    wrong = mismatch(rank=1, trial=trial)
+    found = returned(Bench(), [wrong], [wrong])
+    assert (found.failure, found.race, found.integrity) == (Failure.OUTPUT_MISMATCH, None, ())
+    first, memory = found.message.splitlines()
+    assert first == str(wrong) and memory.startswith(f"trial {trial} has {words}") and "seem to be remembered" in memory
+    assert found.check is not None and found.check.trials == checked_calls(WORLD_SIZE) and not found.check.passed
+
+
+def test_new_values_that_are_wrong_at_new_addresses_too_are_not_remembered() -> None:
+    bench, wrong = Bench(), mismatch(rank=1, trial=PLACES)
+    found = returned(bench, [wrong], [wrong], [wrong])
+    assert (found.failure, found.message) == (Failure.OUTPUT_MISMATCH, str(wrong))
+    alone = bench.reference.plans[-1]
+    assert [planned.trial for planned in alone.sets] == [PLACES]
+    assert all(alone.sets[0].offset >= plan.end for plan in bench.reference.plans[:-1])
+
+
+def test_a_result_of_the_call_just_before_is_remembered_though_it_is_right_the_next_time() -> None:
+    bench, wrong = Bench(), mismatch(rank=1, trial=PLACES)
+    found = returned(bench, [wrong], [], [], [wrong])
+    assert found.failure is Failure.OUTPUT_MISMATCH and "seem to be remembered" in found.message
+    before, after = bench.reference.plans[-2:]
+    assert before.sets[0].offset == after.sets[0].offset and after.sets[0].trial == PLACES
+
+
+@pytest.mark.parametrize("trial", [PLACES, BOTH])
+def test_a_call_that_returns_and_is_right_unhurried_may_have_a_race(trial: int) -> None:
+    found = returned(Bench(), [mismatch(rank=1, trial=trial)])
+    assert found.failure is Failure.RACE and "remembered" not in found.message

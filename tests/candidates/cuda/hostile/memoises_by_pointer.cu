@@ -1,5 +1,4 @@
-// expect: integrity wrong_while_timed
-// until: time
+// expect: output_mismatch seem to be remembered
 // Results are remembered by the address of the argument; each address returns with other contents.
 #include <cuda_bf16.h>
 
