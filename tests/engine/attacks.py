@@ -146,7 +146,7 @@ FAMILIES = (
             *("racy/waits_in_its_first_calls", "racy/leaves_while_peers_pull", "racy/pulls_after_a_start_kernel"),
             "racy/copies_into_scratch_that_peers_gather",
         ),
-        "the call contract: poison before arrival, receipts at departure, delayed, held and congested ranks",
+        "the call contract: poison before arrival, receipts at departure, and ranks that are delayed, held or slow",
     ),
     Family(
         "pass the baseline's collectives off as a kernel",

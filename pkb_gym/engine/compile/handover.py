@@ -1,7 +1,7 @@
 """The compiled handovers: the server of the trusted side, on GPUs also the rank's side and the sampler of outputs.
 
-Sources: `reference/handover_server.cpp`, `reference/output_sampler.cpp`, and in one library for ranks
-`rankside/handover.cu` and `rankside/congestion.cu`.
+Sources: `reference/handover_server.cpp` and `reference/interruptions.cpp` in one library,
+`reference/output_sampler.cpp`, and in one library for ranks `rankside/handover.cu` and `rankside/congestion.cu`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def build_handovers(device: Device, cache: CompileCache) -> HandoverLibraries:
     Raises:
         InfrastructureError: there is no compiler, or it does not take them.
     """
-    server = build_for_host(("reference/handover_server.cpp", "wire/mailbox.h"), cache)
+    server = build_for_host(("reference/handover_server.cpp", "reference/interruptions.cpp", "wire/mailbox.h"), cache)
     if device == "cpu":
         return HandoverLibraries(server)
     toolkit, architecture = find_toolkit(), default_architecture()

@@ -67,8 +67,8 @@ class Race(Record):
     kind: Literal[
         "early_read", "early_write", "late_read", "late_output", "missing_wait", "reuse", "unordered", "unknown"
     ]
-    """An argument was read ("early_read") or an output written ("early_write") before its rank's call had begun; an
-    argument was read ("late_read") or an output written ("late_output") after its rank's call had finished; a rank did
+    """An argument was read ("early_read") or an output written ("early_write") before its rank's call had begun; a
+    tensor was read ("late_read") or an output written ("late_output") after its rank's call had finished; a rank did
     not wait for data of this call ("missing_wait"); scratch or a signal was used again while a peer needed it
     ("reuse"); two accesses to the same bytes, one of them a write, are ordered by nothing, by the detector of emulated
     ranks ("unordered"); one of these, but which is not known ("unknown")."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import select
@@ -64,6 +65,16 @@ class CallProgress:
     def arrive(self, crossing: int) -> None:
         """Notes that its arguments are in place there."""
         self._mine.progress(self._rank).arrived = crossing + 1
+
+    def words_of_others(self) -> list[int]:
+        """Addresses of the words in which `reach` notes the progress of each other rank."""
+        offset = abi.Progress.reached.offset
+        others = (self._mine.progress(rank) for rank in self._ranks if rank != self._rank)
+        return [ctypes.addressof(progress) + offset for progress in others]
+
+    def place_word(self) -> int:
+        """Address of the word in which the candidate's rank reports the number of its call."""
+        return ctypes.addressof(self._theirs.place(self._rank)) + abi.Place.call.offset
 
     def wait_for_request(self, wire: Wire, request_fd: int, crossing: int) -> bool:
         """Waits until the candidate's rank has reached a crossing, and ends its holds on the way there.

@@ -14,6 +14,7 @@ from pkb_gym.engine.reference.bound_block import BoundBlock
 from pkb_gym.engine.reference.gpu_pulses import GpuPulses
 from pkb_gym.engine.reference.handover_script import LINE_BYTES, Script, lines_of, put_lines
 from pkb_gym.engine.reference.handover_server import HandoverLibrary, HandoverServer
+from pkb_gym.engine.reference.interruptions import Interruptions
 from pkb_gym.engine.reference.orders import BlockEnded, LateOutput
 from pkb_gym.engine.reference.output_sampler import (
     CopyEngine,
@@ -113,6 +114,11 @@ class CandidateHandovers:
         """Takes the eventfds of the next candidate's rank, and its pidfd where it has a process of its own."""
         self.close()
         self.fds, self._pidfds = tuple(fds[:2]), tuple(fds[2:])
+
+    @property
+    def interruptions(self) -> Interruptions | None:
+        """Interruptions of the candidate's rank; None where it has no process of its own."""
+        return Interruptions(self._library.interrupt, self._pidfds[0]) if self._pidfds else None
 
     def serve(self, script: Script, heap: AnyHeap, processor: int) -> HandoverServer:
         """Begins to serve a block.

@@ -2,11 +2,12 @@
 
 Between two calls the candidate's rank of the same number stands still until it is released. Before a call its
 arguments hold poison, and are put in place when the rank has reached the call. After it its arguments are poisoned
-again, and its outputs are copied. One rank at a time is delayed, so that ranks that do not wait for it go ahead.
+again, and its outputs are taken. One rank at a time is delayed, so that ranks that do not wait for it go ahead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pkb_gym.engine.compare.stacked import byte_slot, word_slot
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.reference.bound_block import BoundBlock
 from pkb_gym.engine.reference.call_progress import CallProgress
+from pkb_gym.engine.reference.interruptions import Interruptions
 from pkb_gym.engine.reference.orders import BlockEnded, CheckedCall, LateOutput
 from pkb_gym.engine.reference.red_zones import RedZones
 from pkb_gym.engine.wire.arguments import TensorSlot
@@ -57,6 +59,7 @@ class Conductor:
         heap: Heap of the candidate.
         device: Device of this rank.
         fds: The eventfds that the candidate's rank writes to, and reads.
+        interruptions: Interruptions of the candidate's rank; None where it has no process of its own.
     """
 
     def __init__(
@@ -67,11 +70,13 @@ class Conductor:
         heap: AnyHeap,
         device: Device,
         fds: tuple[int, ...],
+        interruptions: Interruptions | None = None,
     ) -> None:
         self._problem, self._plan, self._rank = block.problem, block.plan.sets, block.rank
         self._calls = calls
         self._mine, self._theirs, self._device = block.heap, heap, device
         self._request_fd, self._reply_fd = fds
+        self._interruptions = interruptions
         self._progress = CallProgress(calls, self._rank, world_size, self._mine, self._theirs)
         self._departed: list[_Departed] = []
         self._calls_us: list[float] = []
@@ -110,8 +115,16 @@ class Conductor:
                 if call.together and not progress.wait_until_all(wire, crossing, arrived=True):
                     return
             begun = time.perf_counter()
-            if not progress.reply(wire, self._reply_fd):
-                return
+            interruptions = self._interruptions_of(crossing)
+            with contextlib.nullcontext() if interruptions is None else interruptions.stopped():
+                if not progress.reply(wire, self._reply_fd):
+                    return
+                if interruptions is not None:
+                    run_s = self._calls[crossing].run_s
+                    interruptions.interrupt(run_s, progress, crossing, (self._request_fd, wire.fileno()))
+
+    def _interruptions_of(self, call: int) -> Interruptions | None:
+        return self._interruptions if call < len(self._calls) and self._calls[call].run_s else None
 
     def end(self) -> BlockEnded:
         """Leaves the candidate's heap as the calls did; the gang must be frozen.
@@ -134,9 +147,9 @@ class Conductor:
         late = []
         for leaf in self._result_leaves(planned):
             now, kept = self._theirs.tensor(_raw(leaf)), departed.outputs[leaf.leaf.name]
-            if bool((now != kept).any()):
+            if bool((now != self._taken(call, leaf, kept)).any()):
                 late.append(leaf.leaf.name)
-                now.copy_(kept)
+            now.copy_(kept)
         for leaf in self._immutable_leaves(planned):
             self._theirs.tensor(_raw(leaf)).copy_(departed.arguments[leaf.leaf.name])
         return late
@@ -159,9 +172,27 @@ class Conductor:
             if _is_among(leaf, self._calls[call].withdrawn):
                 self._poison_argument(call, leaf)
         for leaf in self._result_leaves(planned):
-            departed.outputs[leaf.leaf.name] = self._theirs.tensor(_raw(leaf)).clone()
+            now = self._theirs.tensor(_raw(leaf))
+            departed.outputs[leaf.leaf.name] = kept = now.clone()
+            now.copy_(self._taken(call, leaf, kept))
         self._device.synchronize()
         self._departed.append(departed)
+
+    def _taken(self, call: int, leaf: PlacedLeaf, kept: torch.Tensor) -> torch.Tensor:
+        """What an output holds, as raw words, once its rank has departed: others work on it.
+
+        Args:
+            call: Number of the call.
+            leaf: Place of the output.
+            kept: What the call has left there, as raw words.
+        """
+        if not _is_among(leaf, self._calls[call].withdrawn):
+            return kept
+        if leaf.leaf.dtype in INTEGERS:  # they may be indices, as those of arguments
+            return kept.roll(1)
+        import torch
+
+        return torch.full_like(kept.view(torch.uint8), POISONS[call % 2]).view(kept.dtype)
 
     def _put_in_place(self, leaf: PlacedLeaf) -> None:
         self._theirs.tensor(_raw(leaf)).copy_(self._mine.tensor(_raw(leaf)))

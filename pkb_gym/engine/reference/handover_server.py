@@ -1,4 +1,4 @@
-"""Serves the handovers of a block from a thread of a reference rank; see `reference/handover_server.cpp`."""
+"""The compiled server of handovers, which runs in a thread of a reference rank; see `reference/handover_server.cpp`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,18 @@ class HandoverLibrary:
         self._library.pkb_serve_on_gpu.restype = ctypes.c_void_p
         self._library.pkb_serve_on_gpu.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int]
         self._library.pkb_finish_serving.argtypes = [ctypes.c_void_p]
+        self._library.pkb_interrupt.argtypes = [ctypes.c_void_p]
+
+    def interrupt(self, raw: object) -> int:
+        """Interrupts a call; see `interruptions.Interruptions`.
+
+        Args:
+            raw: Address of an `interruptions.InterruptedCall`.
+
+        Returns:
+            Number of stops, at least 0.
+        """
+        return int(self._library.pkb_interrupt(raw))
 
     def serve_on_cpu(
         self, script: Script, segment: int, request_fd: int, reply_fd: int, rank: int | None = None

@@ -101,14 +101,17 @@ class CheckedCall:
         late_rank: Number of the rank whose arguments arrive late; None for no rank.
         delay_s: Delay in seconds, at most.
         is_held: Whether this rank stands still after each wait and barrier of `pkb/symm.h`.
+        run_s: Longest time in seconds that this rank runs until it is stopped for a while; 0 for no stops.
         withheld: Arguments that hold poison before the call; None for all of them.
-        withdrawn: Arguments that hold poison after it, of those that it may not modify; None for all of them.
+        withdrawn: Arguments that hold poison after it, of those that it may not modify, and outputs; None for all of
+            them.
     """
 
     together: bool
     late_rank: int | None = None
     delay_s: float = 0.0
     is_held: bool = False
+    run_s: float = 0.0
     withheld: tuple[str, ...] | None = None
     withdrawn: tuple[str, ...] | None = None
 

@@ -276,8 +276,15 @@ class ReferenceRank:
 
     def _conduct_calls(self, order: ConductCalls) -> BlockEnded:
         block = self._block_in_hand()
+        handovers = self._candidate_handovers
         conductor = Conductor(
-            block, order.calls, self._world_size, self._heaps.candidate, self._device, self._candidate_handovers.fds
+            block,
+            order.calls,
+            self._world_size,
+            self._heaps.candidate,
+            self._device,
+            handovers.fds,
+            handovers.interruptions,
         )
         idle_us = self._conditioner.answer_us()
         conductor.stage()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pkb_gym.engine.gangs.candidate_gang import BlockSetting
 from pkb_gym.engine.problem.inputs import CALLS_OF_ROOT
 from pkb_gym.engine.records.config import Device, ResolvedConfig
+from pkb_gym.engine.reference.interruptions import MAX_INTERRUPTED_S
 from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
 from pkb_gym.engine.wire.orders import Dialect
 
@@ -31,6 +32,10 @@ longer than another rank takes to reach its next call."""
 
 MIN_CONGESTION_S = 2e-3
 """Time for which a congested rank's kernels run slowly at most, unless its calls take long."""
+
+MIN_RUN_S, RUN_SHARE = 20e-6, 0.125
+"""Longest time that an interrupted rank runs at a time, in seconds and as a share of a call of the baseline: the stops
+of a call are spread over all of it."""
 
 MAX_DELAY_S = 0.05
 CALLS_OF_DELAY = 2.0
@@ -81,6 +86,7 @@ class CallConditions:
         held_ranks: Ranks that stand still after each wait and barrier of `pkb/symm.h`.
         holds: Length of a hold, as a multiple of the usual length.
         congested_rank: Rank whose memory is slow to answer, on GPUs of its own; None for no rank.
+        interrupted_rank: Rank that runs for microseconds at a time, and is stopped in between; None for no rank.
     """
 
     together: bool = False
@@ -88,6 +94,7 @@ class CallConditions:
     held_ranks: tuple[int, ...] = ()
     holds: int = 1
     congested_rank: int | None = None
+    interrupted_rank: int | None = None
 
 
 LONG_HOLD = 4
@@ -167,7 +174,9 @@ def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions
     """
     delay_s, hold_s = _delays_s(config, pace)
     holds = sum(min(one.holds * len(one.held_ranks), LONG_HOLD) for one in conditions)
-    return delay_s * sum(one.late_rank is not None for one in conditions) + WAITS_ALLOWED * hold_s * holds
+    late = sum(one.late_rank is not None for one in conditions)
+    interrupted = sum(one.interrupted_rank is not None for one in conditions)
+    return delay_s * late + WAITS_ALLOWED * hold_s * holds + MAX_INTERRUPTED_S * interrupted
 
 
 def _delays_s(config: ResolvedConfig, pace: Pace) -> tuple[float, float]:
@@ -197,9 +206,19 @@ def conducted(
     """
     world_size = config.world_size
     delay_s, hold_s = _delays_s(config, pace)
+    run_s = max(MIN_RUN_S, RUN_SHARE * pace.baseline_us * 1e-6)
     orders = []
     for rank in range(world_size):
-        of_rank = [CheckedCall(one.together, one.late_rank, delay_s, rank in one.held_ranks) for one in conditions]
+        of_rank = [
+            CheckedCall(
+                one.together,
+                one.late_rank,
+                delay_s,
+                rank in one.held_ranks,
+                run_s if rank == one.interrupted_rank else 0.0,
+            )
+            for one in conditions
+        ]
         if withheld:
             of_rank = [_withheld_alone(call, alone, rank) for call, alone in zip(of_rank, withheld, strict=True)]
         orders.append(ConductCalls(tuple(of_rank)))
@@ -209,6 +228,11 @@ def conducted(
     )
     staging = BlockStaging(tuple(orders), BlockSetting("waiting", holds_ns=holds_ns))
     return with_congestion(staging, config, conditions, pace)
+
+
+def interrupted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]:
+    """The conditions of so many calls, in each of which one rank is interrupted: the ranks take turns."""
+    return tuple(CallConditions(interrupted_rank=call % world_size) for call in range(calls))
 
 
 def has_congestion(config: ResolvedConfig) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from pkb_gym.engine.compare.check import joined
 from pkb_gym.engine.compare.layout import BlockPlan
@@ -10,11 +11,14 @@ from pkb_gym.engine.problem.inputs import CALLS_OF_ROOT
 from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.reference.orders import ServeHandovers
 from pkb_gym.engine.stages.block_staging import (
+    BlockStaging,
     CallConditions,
+    Pace,
     check_conditions,
     conducted,
     congested_calls,
     has_congestion,
+    interrupted_calls,
     longest_delays_s,
     served,
     with_congestion,
@@ -29,6 +33,10 @@ tensors of a block all lie in the heap together."""
 MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES = 16, 64, 256 << 20
 """Number of congested calls at least and at most, and the bytes of a rank's tensors that they have together if that is
 no fewer. Short calls are wrong more rarely, and cost little."""
+
+MIN_INTERRUPTED, MAX_INTERRUPTED, INTERRUPTED_BYTES = 4, 24, 64 << 20
+"""Number of calls in which each rank is interrupted at least, number of all of them at most if that is no fewer, and
+their bytes, as those of congested calls."""
 
 
 def check(run: CandidateRun) -> float:
@@ -52,26 +60,52 @@ def check(run: CandidateRun) -> float:
         finished = _check_block(run, wanted, earlier)
         earlier = finished.plan
         calls_us += [max(of_ranks) for of_ranks in zip(*(ended.calls_us for ended in finished.ended), strict=True)]
-    if has_congestion(run.config):
-        _check_congested(run)
+    _check_slow_ranks(run)
     return min(calls_us)
 
 
-def _check_congested(run: CandidateRun) -> None:
-    """Checks calls that follow each other closely, while one rank is slow inside of its kernels.
+def _check_slow_ranks(run: CandidateRun) -> None:
+    """Checks more calls, in which one rank is slow inside of its call.
 
     Raises:
         Stopped: it fell, or an output is wrong.
     """
+    config, world_size = run.config, run.config.world_size
+    if world_size > 1:
+        wanted = _calls_of_bytes(run, MIN_INTERRUPTED * world_size, MAX_INTERRUPTED, INTERRUPTED_BYTES)
+        _check_slow(run, wanted, interrupted_calls, partial(conducted, config))
+    if has_congestion(config):
+        closely = served(config.device, [ServeHandovers()] * world_size, 0, None)
+        wanted = _calls_of_bytes(run, MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES)
+        _check_slow(run, wanted, congested_calls, partial(with_congestion, closely, config))
+
+
+def _calls_of_bytes(run: CandidateRun, least: int, most: int, nbytes: int) -> int:
+    """The number of calls whose tensors have so many bytes on a rank, within limits."""
     one_nbytes = run.workload.plan(range(1), False, run.layout.scratch_bytes).nbytes
-    wanted = max(MIN_CONGESTED, min(MAX_CONGESTED, CONGESTED_BYTES // max(1, one_nbytes)))
+    return max(least, min(most, nbytes // max(1, one_nbytes)))
+
+
+def _check_slow(
+    run: CandidateRun,
+    wanted: int,
+    conditions_of: Callable[[int, int], tuple[CallConditions, ...]],
+    staging_of: Callable[[Sequence[CallConditions], Pace], BlockStaging],
+) -> None:
+    """Checks one block.
+
+    Args:
+        run: Run of the candidate.
+        wanted: Number of calls, at least 1; fewer are made where the heap has no room for them.
+        conditions_of: Conditions of the calls, from the world size and their number.
+        staging_of: Staging of the block, from these conditions and the pace of the machine.
+    """
     plan = run.prepare(min(wanted, run.layout.most_calls), timed=False)
-    conditions = congested_calls(run.config.world_size, len(plan.sets))
+    conditions = conditions_of(run.config.world_size, len(plan.sets))
     baseline_ns = run.reference.run(len(conditions), run.dialect)
     pace = run.pace(baseline_ns / len(conditions) / 1e3)
     run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, pace))
-    staging = served(run.config.device, [ServeHandovers()] * run.config.world_size, 0, None)
-    finished = run.run(plan, range(len(conditions)), with_congestion(staging, run.config, conditions, pace))
+    finished = run.run(plan, range(len(conditions)), staging_of(conditions, pace))
     report = run.compare(finished.done)
     if not report.passed or finished.late:
         raise failed_check(run, finished, report, conditions, pace)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pkb_gym.engine.problem.tensors import argument_leaves
+from pkb_gym.engine.problem.tensors import argument_leaves, output_leaves
 from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.stages.block_staging import (
     LONG_HOLD,
@@ -27,6 +27,9 @@ MAX_TENSORS = 32
 
 SEARCHES = 3
 """Number of repetitions, for a tensor that was read late."""
+
+INTERRUPTED_SEARCHES = 3
+"""Number of calls with each tensor in a repetition where readers are interrupted."""
 
 
 def late_output(finished: FinishedBlock) -> Race | None:
@@ -52,7 +55,8 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
         InfrastructureError: this machine failed.
     """
     late, held = conditions.late_rank, conditions.held_ranks
-    slow = [*held, *(rank for rank in (late, conditions.congested_rank) if rank is not None)]
+    others = (late, conditions.congested_rank, conditions.interrupted_rank)
+    slow = [*held, *(rank for rank in others if rank is not None)]
     if not slow:
         return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))
     if late is not None:
@@ -66,22 +70,26 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
             return Race(kind="missing_wait", rank=wrong.rank, owner=late, evidence=str(wrong))
     # A rank that reads late shows it also where the machine, rather than a hold, let it fall behind.
     for reader in dict.fromkeys((held, (mismatch.rank,))):
-        race = _late_read(run, reader, pace) if reader else None
+        race = _late_read(run, reader, conditions, pace) if reader else None
         if race is not None:
             return race
     rank = mismatch.rank if mismatch.rank in slow else slow[0]
     return Race(kind="reuse", rank=rank, evidence=str(mismatch))
 
 
-def _late_read(run: CandidateRun, readers: tuple[int, ...], pace: Pace) -> Race | None:
+def _late_read(run: CandidateRun, readers: tuple[int, ...], conditions: CallConditions, pace: Pace) -> Race | None:
     """The tensor of another rank that these ranks read late; None if there is none.
 
-    They are held for long, and again: on a busy machine the others may not depart meanwhile.
+    They are interrupted where the outputs were wrong by that, which is a matter of the moment. Otherwise they are held
+    for long, and again: on a busy machine the others may not depart meanwhile.
     """
     others = [rank for rank in range(run.config.world_size) if rank not in readers]
+    withdrawn = _tensors(run, others, withdrawn=True)
+    slow = CallConditions(held_ranks=readers, holds=LONG_HOLD, congested_rank=readers[0])
+    if conditions.interrupted_rank is not None:
+        slow, withdrawn = CallConditions(interrupted_rank=readers[0]), withdrawn * INTERRUPTED_SEARCHES
     for _ in range(SEARCHES):
-        conditions = CallConditions(held_ranks=readers, holds=LONG_HOLD, congested_rank=readers[0])
-        found = _first_wrong(run, conditions, _tensors(run, others, withdrawn=True), pace)
+        found = _first_wrong(run, slow, withdrawn, pace)
         if found is not None:
             alone, wrong = found
             return _read(wrong, "late_read", alone) if alone.names else None
@@ -94,14 +102,15 @@ def _read(wrong: Mismatch, kind: Literal["early_read", "late_read"], alone: With
 
 
 def _tensors(run: CandidateRun, owners: Sequence[int], *, withdrawn: bool) -> list[Withheld]:
-    """No argument at all, then each argument of each of these ranks."""
+    """No tensor at all, then each argument of each of these ranks, and each output if it is after the call."""
     alone = [Withheld(owners[0], (), withdrawn)]
     for owner in owners:
         ax = run.workload.axes(0, timed=False)[owner]
-        for arg in run.workload.problem.data_args:
-            names = tuple(leaf.name for leaf in argument_leaves(arg, ax))
-            if names:
-                alone.append(Withheld(owner, names, withdrawn))
+        problem = run.workload.problem
+        of_tensors = [argument_leaves(arg, ax) for arg in problem.data_args]
+        if withdrawn:
+            of_tensors += [output_leaves(out, ax) for out in problem.returned]
+        alone += [Withheld(owner, tuple(leaf.name for leaf in leaves), withdrawn) for leaves in of_tensors if leaves]
     return alone[:MAX_TENSORS]
 
 

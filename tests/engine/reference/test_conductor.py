@@ -271,6 +271,66 @@ def test_an_output_that_changes_after_its_call_is_reported_and_put_back(gang: Ga
     assert len(ended.calls_us) == 2 and min(ended.calls_us) > 0
 
 
+@conducts(APART, CheckedCall(together=False, withdrawn=("tensor",)))
+def test_outputs_are_taken_when_their_rank_has_departed(gang: Gang) -> None:
+    """Peers that still read them then, as in the second shot of an all-reduce, read what others make of them."""
+    rank = gang.ranks[0]
+    for call in (0, 1):
+        rank.cross()
+        gang.output(0, call).fill_(5)
+    rank.cross()
+    assert is_poison(gang.output(0, 0), *POISONS)
+    assert (gang.output(0, 1) == 5).all(), "only what is named is withdrawn"
+    assert rank.end().late == ()
+    assert (gang.output(0, 0) == 5).all()
+
+
+def test_whole_numbers_of_outputs_change_places_when_they_are_taken() -> None:
+    """They may be indices, as those of arguments."""
+    gang = Gang([APART], "DistributedKNN")
+    try:
+        rank = gang.ranks[0]
+        leaf = gang.plan.sets[0].leaves[0]["labels"]
+        output = rank.heap.tensor(leaf.slot)
+        rank.cross()
+        output.copy_(torch.arange(output.numel()).view(output.shape))
+        rank.cross()
+        assert sorted(output.view(-1).tolist()) == [*range(output.numel())]
+        assert output.view(-1)[0] != 0
+        assert rank.end().late == () and output.view(-1)[0] == 0
+    finally:
+        gang.close()
+
+
+class RecordedInterruptions:
+    """Notes which calls are interrupted, and whether their rank had been stopped."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, float, bool]] = []
+        self.is_stopped = False
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.is_stopped = True
+        yield
+        self.is_stopped = False
+
+    def interrupt(self, run_s: float, progress: object, call: int, fds: tuple[int, int]) -> int:
+        self.calls.append((call, run_s, self.is_stopped))
+        return 0
+
+
+@conducts(APART, CheckedCall(together=False, run_s=1e-3), APART)
+def test_a_rank_is_stopped_before_its_interrupted_call_begins(gang: Gang) -> None:
+    """A short call would be over before the first stop otherwise."""
+    rank, recorded = gang.ranks[0], RecordedInterruptions()
+    rank.conductor._interruptions = recorded  # type: ignore[assignment]
+    for _ in range(4):
+        rank.cross()
+    assert rank.end().complete
+    assert recorded.calls == [(1, 1e-3, True)] and not recorded.is_stopped
+
+
 @conducts(APART)
 def test_arguments_are_left_as_the_call_left_them(gang: Gang) -> None:
     """They are compared afterwards: a call may not modify them."""

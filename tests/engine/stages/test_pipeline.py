@@ -13,7 +13,7 @@ from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.stages import roofline as roofline_stage
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
-from pkb_gym.engine.stages.check import MAX_CONGESTED
+from pkb_gym.engine.stages.check import MAX_CONGESTED, MAX_INTERRUPTED
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.pipeline import judge
 from pkb_gym.engine.stages.progress import WAITING
@@ -110,7 +110,8 @@ def test_the_devices_are_held_while_anything_is_timed(judged: Judge) -> None:
     assert [entry for entry in profiling if entry.startswith("profile")] and "capture 4 native" in capturing
     between = bench.log[bench.log.index("devices free") : bench.log.index("stage: time")]
     candidate = [entry.split(" in ")[0] for entry in between if entry.startswith("candidate")]
-    assert candidate == ["candidate 5", "candidate 4", f"candidate {MAX_CONGESTED}"], "the blocks of the check alone"
+    of_check = ["candidate 5", "candidate 4", f"candidate {MAX_INTERRUPTED}", f"candidate {MAX_CONGESTED}"]
+    assert candidate == of_check, "the blocks of the check alone"
 
 
 def test_nothing_is_captured_on_the_cpu(judged: Judge) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.reference.orders import ConductCalls
 from pkb_gym.engine.stages.block_staging import LONG_HOLD, CallConditions, Pace
-from pkb_gym.engine.stages.race import SEARCHES, find_race
+from pkb_gym.engine.stages.race import INTERRUPTED_SEARCHES, SEARCHES, find_race
 from tests.engine.records.mismatches import mismatch
 from tests.engine.stages.fake_gangs import Bench
 
@@ -17,7 +17,7 @@ SEEN = mismatch(rank=1, trial=7)
 """What began the search."""
 
 LATE, HELD = CallConditions(late_rank=0), CallConditions(held_ranks=(1,))
-NOTHING_WITHHELD, X_WITHHELD = 0, 2
+NOTHING_WITHHELD, X_WITHHELD, OUT_WITHHELD = 0, 2, 4
 """Calls of a search: every other call has everything in place, so that what went wrong in it began before."""
 
 
@@ -67,9 +67,28 @@ def test_an_argument_that_a_rank_read_late_though_it_was_not_held() -> None:
 def test_a_late_read_that_shows_in_the_last_search() -> None:
     """On a busy machine no other rank departed while the reader was held: it was named as one that used data again."""
     bench = Bench()
-    assert found(HELD, [], [], [mismatch(rank=1, trial=8 + X_WITHHELD)], bench=bench).kind == "late_read"
+    assert found(HELD, [], [], [mismatch(rank=1, trial=12 + X_WITHHELD)], bench=bench).kind == "late_read"
     held_ns = [setting.holds_ns for setting in bench.candidate.settings]
-    assert held_ns == [((0,) * 4, (LONG_HOLD * 1_000_000, 0) * 2)] * SEARCHES
+    assert held_ns == [((0,) * 6, (LONG_HOLD * 1_000_000, 0) * 3)] * SEARCHES
+
+
+def test_an_output_that_was_read_after_its_rank_had_finished() -> None:
+    wrong = mismatch(rank=1, trial=OUT_WITHHELD)
+    assert found(HELD, [wrong]) == Race(kind="late_read", rank=1, owner=0, tensor="out", evidence=str(wrong))
+
+
+def test_readers_are_interrupted_again_and_again_where_that_showed_the_race() -> None:
+    """Whether a stop meets the read is a matter of the moment."""
+    bench = Bench()
+    wrong = mismatch(rank=1, trial=6 + X_WITHHELD)
+    race = found(CallConditions(interrupted_rank=1), [wrong], bench=bench)
+    assert race == Race(kind="late_read", rank=1, owner=0, tensor="tensor", evidence=str(wrong))
+    orders = [order for order in bench.reference.staged[0] if isinstance(order, ConductCalls)]
+    runs = [[bool(call.run_s) for call in order.calls] for order in orders]
+    assert runs == [[False] * 6 * INTERRUPTED_SEARCHES, [True, False] * 3 * INTERRUPTED_SEARCHES]
+    assert not any(call.is_held for order in orders for call in order.calls)
+    withdrawn = [call.withdrawn for call in orders[0].calls[::2]]
+    assert withdrawn == [(), ("tensor",), ("out",)] * INTERRUPTED_SEARCHES
 
 
 def test_a_late_rank_is_tried_before_a_held_one() -> None:
@@ -78,7 +97,7 @@ def test_a_late_rank_is_tried_before_a_held_one() -> None:
     assert found(both, [], [mismatch(rank=1, trial=4 + X_WITHHELD)], bench=bench).kind == "late_read"
     searches = [staged[0] for staged in bench.reference.staged]
     late = [[call.late_rank for call in order.calls] for order in searches if isinstance(order, ConductCalls)]
-    assert late == [[0, None, 0, None], [None] * 4]
+    assert late == [[0, None, 0, None], [None] * 6]
     first = bench.reference.staged[0]
     withheld = [[call.withheld for call in order.calls] for order in first if isinstance(order, ConductCalls)]
     assert withheld == [[(), (), ("tensor",), ()], [(), (), (), ()]], "one tensor of one rank in one call"
