@@ -1,4 +1,5 @@
 // expect: passed
+// without parity: race
 // An all-reduce by words that carry two elements and the number of the call. The words of a call lie in one half of the
 // scratch, so that a peer may be a call ahead.
 #include <atomic>

@@ -1,4 +1,6 @@
 // expect: passed
+// without entry: race
+// without exit: race
 // A one-shot all-reduce that reads the peers' tensors, between two meetings by atomics of its own.
 #include <atomic>
 

@@ -1,5 +1,7 @@
 // expect: passed
 // problem: AllGather
+// without entry: race
+// without exit: race
 // An all-gather that writes into the peers' outputs: they have begun before, and leave when all have written.
 #include <atomic>
 #include <cstring>

@@ -1,5 +1,7 @@
 // expect: passed
 // problem: AllGather
+// without data: race|output_mismatch
+// without credit: race
 // A ring: every shard travels from rank to rank through slots of scratch, which a rank fills again when they are free.
 #include <atomic>
 #include <cstring>

@@ -1,4 +1,7 @@
 // expect: passed
+// without entry: race
+// without middle: race|output_mismatch
+// without exit: race
 // A two-shot all-reduce: each rank sums its part of the peers' tensors, then all gather the parts from the outputs.
 #include <algorithm>
 #include <atomic>

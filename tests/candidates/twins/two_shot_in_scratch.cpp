@@ -1,4 +1,7 @@
 // expect: passed
+// without entry: race|output_mismatch
+// without middle: race|output_mismatch
+// without exit: race
 // A two-shot all-reduce in scratch, which the next call overwrites: it may begin when all have gathered.
 #include <algorithm>
 #include <atomic>
