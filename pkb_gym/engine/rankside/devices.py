@@ -201,6 +201,8 @@ class CudaDevice:
             self._index = 0
         if one_queue:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+        # Convolutions of float32 would be of TF32, beside which a kernel of float32 is wrong; products are not anyway.
+        torch.backends.cudnn.allow_tf32 = False
         torch.cuda.set_device(self._index)
         torch.empty(1, device="cuda")  # makes the context
         torch.cuda.synchronize()

@@ -23,6 +23,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
             found[name] = os.environ.get(name)
         found["index"] = str(index)
 
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS"):
         monkeypatch.setenv(name, "to be restored")
         monkeypatch.delenv(name)
@@ -40,6 +41,12 @@ def test_a_rank_of_a_group_sees_all_gpus_and_has_all_queues(seen: dict[str, str 
     device.prepare()
     assert seen == {"CUDA_VISIBLE_DEVICES": None, "CUDA_DEVICE_MAX_CONNECTIONS": None, "index": "2"}
     assert (device.torch_device, device.stream) == ("cuda:2", 7)
+
+
+def test_float32_is_float32(seen: dict[str, str | None]) -> None:
+    """Convolutions of the baseline had 11 bits, and so had to have those of a candidate."""
+    CudaDevice(0, 2, 1).prepare()
+    assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_a_rank_without_a_group_sees_its_own_gpu(seen: dict[str, str | None], monkeypatch: pytest.MonkeyPatch) -> None:
