@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-NICENESS = "19"
-"""The greatest: such a process gets one part in 70 of a processor that another wants, too."""
+NICENESS = "10"
+"""Such a process gets a tenth of a processor that one other wants, too. At 19, a sixtieth, to import torch takes
+minutes where all processors are busy."""
 
 
 def at_low_priority(command: Sequence[str]) -> list[str]:

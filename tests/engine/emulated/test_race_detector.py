@@ -19,12 +19,14 @@ from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import race_detector
 from pkb_gym.engine.evaluators.race_detector import RaceDetector
+from pkb_gym.engine.gangs.emulated_gang import EmulatedGang
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.race_check import JudgedRaces
 from pkb_gym.engine.records.source import Source
-from pkb_gym.engine.stages.race_check import emulated_config, secret_of
-from pkb_gym.engine.support.priority import NICENESS
+from pkb_gym.engine.stages.candidate_run import CandidateRun
+from pkb_gym.engine.stages.race_check import emulated_config, judge_races, secret_of
+from pkb_gym.engine.support import priority
 from pkb_gym.problems.catalogue import find_problem
 from rank_emulator.cuda_sources import ARCHITECTURE
 from tests.engine.candidates import FOLDER
@@ -38,6 +40,8 @@ pytestmark = [
 ]
 PROBLEM = find_problem("AllReduce")
 KEY = b"key of the evaluator"
+NICENESS = "1"
+"""Not that of evaluations: other tests may have all processors."""
 COMPILED = Artifact(ok=True, log="", duration_s=0.1)
 """For GPUs; without an object, so that the detector has it compiled anew."""
 
@@ -95,6 +99,8 @@ def cache(compiled_before: Path) -> CompileCache:
 def detector(cache: CompileCache, lasting: Lasting) -> Iterator[RaceDetector]:
     with pytest.MonkeyPatch.context() as patch:  # the cache may be older than this session, and has no verdict for it
         patch.setattr(race_detector, "RULES", secrets.token_hex(4))
+        patch.setattr(race_detector, "DEADLINE_S", 1500.0)
+        patch.setattr(priority, "NICENESS", NICENESS)
         yield from running_detector(cache, lasting)
 
 
@@ -189,6 +195,24 @@ def test_a_verdict_is_cached_for_source_world_size_and_mode(detector: RaceDetect
     with_another_key.close()
     assert found.report.cached and found.report.verdict == "race" and found.message == first.message
     assert found.emulation == first.emulation and found.report.duration_s == first.report.duration_s
+
+
+def test_runs_side_by_side_have_reference_ranks_of_their_own(
+    detector: RaceDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on machines with processors for several; those of one run are in the middle of it while the other begins."""
+    detector._lanes.put(1)
+    together = threading.Barrier(2)
+
+    def judge_together(run: CandidateRun, gang: EmulatedGang, *, is_same_size: bool) -> tuple[JudgedRaces, bool]:
+        together.wait(60)
+        return judge_races(run, gang, is_same_size=is_same_size)
+
+    monkeypatch.setattr(race_detector, "judge_races", judge_together)
+    begun = [detector.begin(PROBLEM, source_of(each), COMPILED, config("tiny"), KEY) for each in (RIGHT, RACE)]
+    assert [pending.result().report.verdict for pending in begun] == ["no_race", "race"]
+    assert detector._lanes.get() != detector._lanes.get()
+    detector._lanes.put(0)
 
 
 def test_schedules_follow_from_the_key_of_the_evaluator_and_from_the_source() -> None:
