@@ -148,10 +148,12 @@ bool stand_still(const InterruptedCall& call) {
       finished &= reached >= call.finished;
     }
     const int64_t now = now_ns();
-    if (finished && finished_since == 0) finished_since = now;
-    if (finished && now - finished_since >= call.ahead_ns) return true;
-    if (now - began >= call.max_stop_ns) return finished;
-    if (sum == sum_before && now - began >= call.min_stop_ns) return false;
+    if (finished) {
+      if (finished_since == 0) finished_since = now;
+      if (now - finished_since >= call.ahead_ns) return true;
+    } else if (now - began >= (sum == sum_before ? call.min_stop_ns : call.max_stop_ns)) {
+      return false;
+    }
     nap();
   }
 }

@@ -29,7 +29,7 @@ time in seconds after which it is stopped all the same."""
 MIN_STOP_S, MAX_STOP_S = 0.3e-3, 1e-3
 """Length of a stop, in seconds: the longer one where other ranks finish the call meanwhile."""
 
-AHEAD_S = 0.2e-3
+AHEAD_S = 1e-3
 """Time in seconds for which a rank stands still once all others have finished the call: they are in the next one."""
 
 MAX_INTERRUPTED_S = RUNS * (MAX_STOP_S + 1e-3)

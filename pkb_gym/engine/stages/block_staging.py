@@ -230,9 +230,13 @@ def conducted(
     return with_congestion(staging, config, conditions, pace)
 
 
+INTERRUPTED_RUN = 4
+"""Number of calls in a row that one rank is interrupted in: its peers are in the next one meanwhile, at full speed."""
+
+
 def interrupted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]:
-    """The conditions of so many calls, in each of which one rank is interrupted: the ranks take turns."""
-    return tuple(CallConditions(interrupted_rank=call % world_size) for call in range(calls))
+    """The conditions of so many calls, in each of which one rank is interrupted: all ranks are in turn."""
+    return tuple(CallConditions(interrupted_rank=call // INTERRUPTED_RUN % world_size) for call in range(calls))
 
 
 def has_congestion(config: ResolvedConfig) -> bool:
