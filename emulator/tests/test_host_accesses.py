@@ -155,6 +155,8 @@ def test_host_code_that_touches_device_memory_ends_the_run(world: World, library
     assert (ended.outcome, ended.rank, returned) == (Outcome.ILLEGAL_ADDRESS, 1, [])
     assert ended.message.startswith("rank 1: host code touched device memory"), ended.message
     assert place in ended.message
+    again = run(world, library, "hosts_own", rank=1)
+    assert (again[0].outcome, again[0].message, again[1]) == (ended.outcome, ended.message, []), "its thread is lost"
 
 
 def test_memory_of_the_host_stays_touchable(world: World, library: bytes) -> None:

@@ -186,6 +186,9 @@ bool World::finished() const {
 }
 
 std::optional<Fault> World::run(const std::function<int(int)>& body) {
+  for (const auto& rank : ranks) {
+    if (rank->state == RankState::kLost) return fault_;  // it has no thread that could run a body
+  }
   fault_.reset();
   watch_host_accesses();
   for (auto& state : ranks) {

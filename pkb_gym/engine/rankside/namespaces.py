@@ -41,14 +41,14 @@ COUNTERS = (
     *("buddyinfo", "diskstats", "interrupts", "loadavg", "locks", "meminfo", "schedstat", "softirqs", "stat", "swaps"),
     *("uptime", "vmstat", "zoneinfo", "pressure/cpu", "pressure/io", "pressure/irq", "pressure/memory", "cgroups"),
     *("sys/fs/aio-nr", "sys/fs/dentry-state", "sys/fs/file-nr", "sys/fs/inode-nr", "sys/fs/inode-state"),
-    "sys/kernel/random/entropy_avail",
+    *("cpuinfo", "mdstat", "modules", "sys/kernel/pty/nr", "sys/kernel/random/entropy_avail"),
 )
 """Files of /proc that count what the whole machine does, which a candidate could move and a later one read: a gang has
 copies of them that never change."""
 
 SECRETS = (
     *("allocinfo", "kcore", "kmsg", "kpagecgroup", "kpagecount", "kpageflags", "keys", "key-users", "pagetypeinfo"),
-    *("sched_debug", "slabinfo", "timer_list", "vmallocinfo", "fs", "irq"),
+    *("sched_debug", "slabinfo", "timer_list", "vmallocinfo", "fs", "irq", "tty/driver"),
 )
 """Files and folders of /proc that show the machine's pages, kernel objects and devices: a gang has empty ones."""
 

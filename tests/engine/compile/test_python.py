@@ -111,3 +111,13 @@ def test_a_deadline_that_passes_is_not_kept(imported: Import, failure: Failure, 
     gang, (found, again) = imported(output="the last words", failed=GangFailed(failure, 0, "rank 0 fell"))
     assert not found.ok and found.log == again.log == "rank 0 fell\nthe last words"
     assert again.cached is kept and gang.begun == gang.ended == (1 if kept else 2)
+
+
+@pytest.mark.parametrize(("killed", "by_sigkill"), [(True, False), (False, True)])
+def test_an_import_that_was_killed_is_run_once_more_and_not_kept(
+    imported: Import, killed: bool, by_sigkill: bool
+) -> None:
+    """Whoever did it: a build has no verdict to draw twice, and a cache would hold somebody's kill for good."""
+    failed = GangFailed(Failure.RUNTIME_ERROR, 0, "rank 0 was killed", killed=killed, by_sigkill=by_sigkill)
+    gang, (found, again) = imported(failed=failed)
+    assert not found.ok and not again.cached and gang.begun == gang.ended == 4
