@@ -70,8 +70,12 @@ void Executor::set_mask(const Value& value, uint32_t mask, uint32_t lanes) const
 void Executor::raw_addresses(const Address& address, uint32_t lanes, uint64_t (&to)[kLanes]) const {
   switch (address.mode) {
     case Address::kRegister64: {
-      const auto* from = reinterpret_cast<const uint64_t*>(at(address.ref));
-      for (int i = 0; i < kLanes; ++i) to[i] = from[i] + uint64_t(address.offset);
+      for (int first = 0; first < kLanes; first += 4) {
+        FourLanes four;
+        std::memcpy(&four, at(address.ref) + 8 * first, sizeof four);
+        four += uint64_t(address.offset);
+        std::memcpy(to + first, &four, sizeof four);
+      }
       break;
     }
     case Address::kRegister32: {
