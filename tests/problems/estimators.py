@@ -181,18 +181,27 @@ def policy_loss_half_of_the_vocabulary(hidden, weight, labels, old_logprobs, adv
     return policy_loss(logprobs, labels, old_logprobs.float(), advantages.float(), ignore_index)
 
 
-def policy_loss_by_half_of_the_channels(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
-    """Ids that stand out by half of the channels are done exactly, the other channels of all others are guessed."""
-    hidden, weight = hidden.float(), weight.float()
-    outlier, half = hidden.square().mean(0).argmax(), hidden.shape[1] // 2
-    rows = hidden.index_fill(1, outlier, 0)
-    near = rows[:, :half] @ weight[:, :half].T
-    found = near.topk(max(1, len(weight) // 1000), dim=1).indices
-    exact = torch.einsum("th,tfh->tf", hidden, weight[found])
-    guessed = near + weight[:, half:].var() / 2 * rows[:, half:].square().sum(1, keepdim=True)
-    label = (hidden * weight[labels.clamp(min=0)]).sum(1)
-    logprobs = label - guessed.scatter(1, found, exact).logsumexp(1)
-    return policy_loss(logprobs, labels, old_logprobs.float(), advantages.float(), ignore_index)
+def policy_loss_by_screening(part: float, exact: float) -> Callable[..., torch.Tensor]:
+    """Ids whose logits are largest by a part of the channels are done exactly; of the others the rest is guessed.
+
+    Args:
+        part: Share of the channels that is read for all ids.
+        exact: Share of the ids that is done exactly, for each token.
+    """
+
+    def solution(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
+        hidden, weight = hidden.float(), weight.float()
+        outlier, read = hidden.square().mean(0).argmax(), round(part * hidden.shape[1])
+        rows = hidden.index_fill(1, outlier, 0)
+        near = rows[:, :read] @ weight[:, :read].T
+        found = near.topk(max(1, round(exact * len(weight))), dim=1).indices
+        guessed = near + weight[:, read:].var() / 2 * rows[:, read:].square().sum(1, keepdim=True)
+        guessed.scatter_(1, found, (hidden @ weight.T).gather(1, found))
+        label = (hidden * weight[labels.clamp(min=0)]).sum(1)
+        logprobs = label - guessed.logsumexp(1)
+        return policy_loss(logprobs, labels, old_logprobs.float(), advantages.float(), ignore_index)
+
+    return solution
 
 
 def policy_loss_in_8_bits(hidden, weight, labels, old_logprobs, advantages, ignore_index=-100):
@@ -365,7 +374,15 @@ ESTIMATORS = (
     Estimator("ImportanceSamplingLoss", "spread of the logits", policy_loss_from_spread),
     Estimator("ImportanceSamplingLoss", "spread, moved to the right mean", policy_loss_corrected),
     Estimator("ImportanceSamplingLoss", "every second id", policy_loss_half_of_the_vocabulary),
-    Estimator("ImportanceSamplingLoss", "ids that half of the channels find", policy_loss_by_half_of_the_channels),
+    Estimator("ImportanceSamplingLoss", "ids that half of the channels find", policy_loss_by_screening(0.5, 0.05)),
+    *(
+        Estimator("ImportanceSamplingLoss", f"{name} that three quarters of the channels find", solution)
+        for name, solution in (
+            ("one id in a thousand", policy_loss_by_screening(0.75, 0.001)),
+            ("one id in a hundred", policy_loss_by_screening(0.75, 0.01)),
+            ("one id in twenty", policy_loss_by_screening(0.75, 0.05)),
+        )
+    ),
     Estimator("ImportanceSamplingLoss", "8 bits", policy_loss_in_8_bits),
     Estimator("LoadBalancingLoss", "first half of the tokens", of_some_tokens(lambda rows: rows[: len(rows) // 2])),
     Estimator("LoadBalancingLoss", "last half of the tokens", of_some_tokens(lambda rows: rows[len(rows) // 2 :])),

@@ -23,18 +23,30 @@ from pkb_gym.engine.problem.rules import CheckContext, outside, rule
 if TYPE_CHECKING:
     import torch
 
-LOGIT_STD = 1.5
+MIN_SPREAD, MAX_SPREAD = 0.5, 0.65
+"""Range of the standard deviation of a token's logits, in units of sqrt(2 log V). The sum of V independent e^z with
+normal z hangs on the few largest of them where that is near 1."""
+
 MIN_IGNORED, MAX_IGNORED = 0.1, 0.3
 """Share of the labels."""
-
-FAVOURITES = 2
-"""Ids of each token with a large logit."""
 
 MAX_LABEL = 1.0
 """About the largest logit of a label; the logarithms of the sums are above 7."""
 
 OUTLIER = 128.0
 """Size of the hidden states' outlier channel, the others being of size 1."""
+
+PEAKS = 2
+"""Products of each token with an id that have a large part of its logit in one channel."""
+
+MIN_PEAK, MAX_PEAK = 0.4, 0.65
+"""Range of their size, in units of 2 log V, which is the size that the largest logits have for a spread of 1."""
+
+HIDDEN_PEAK = 5.0
+"""About the size of a hidden state's factor in such a product, the others being of size `MIN_SPREAD` and more."""
+
+LOGITS_TOGETHER = 1 << 28
+"""Logits that exist at a time while inputs are made."""
 
 FLOAT32_ERROR = 1e-4
 FAR = 40.0
@@ -69,47 +81,43 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     """Ratios around 1 and 10 to 30 % of the labels ignored; means of everything differ between ranks.
 
-    Every token has favourite ids, whose logits are so large that they make up 12 to 80 % of its normaliser: this cannot
-    be estimated from the spread of the logits, nor from part of the vocabulary. The hidden states have an outlier
-    channel, as trained models do: one 8-bit scale for a row loses the others.
+    Logits spread so far that the few largest of thousands make up a token's normaliser: it follows neither from moments
+    of the logits nor from part of the vocabulary. Some of the largest hang on one channel each, so that part of the
+    channels does not tell which they are. The hidden states have an outlier channel, as trained models do: one 8-bit
+    scale for a row loses the others.
 
-    Old log-probabilities are the true ones, with log(V e^(var / 2) + sum of the favourites' e^logit) for the
-    normaliser, plus noise.
+    Old log-probabilities are the true ones, plus noise.
     """
     import torch
 
     ax = make.ax
-    spread, shift = 0.7 + 0.6 * make.rand(1), 0.2 * make.randn(1)
+    of_rank, shift = make.rand(1), 0.2 * make.randn(1)
+    spread = MIN_SPREAD + (MAX_SPREAD - MIN_SPREAD) * (0.5 * of_rank + 0.5 * make.rand(ax.T, 1))
     hidden = spread * make.randn(ax.T, ax.H)
     weights = make.shared if ax.flag("common_weight") else make
-    weight = weights.normal("weight", std=LOGIT_STD / ax.H**0.5)
+    weight = weights.normal("weight", std=(2 * log(max(2, ax.V)) / ax.H) ** 0.5)
     channel = make.shared.permutation(ax.H)[0]
     weight[:, channel] *= 2.0**-10
     hidden[:, channel] = 0
     labels = make.randint(0, ax.V, ax.T)
 
-    favourites = (labels[:, None] + make.randint(1, max(2, ax.V), ax.T, FAVOURITES)) % ax.V
-    share = 3 * make.rand(ax.T, FAVOURITES) - 2
-    old, variance = torch.empty(ax.T, device=make.device), LOGIT_STD**2 / ax.H
-    for start in range(0, ax.T, 2**11):
-        rows = slice(start, start + 2**11)
-        # No likely label: a small log-probability would be held to less than the rounding of its logit.
-        label = weight[labels[rows]].float()
-        excess = ((hidden[rows] * label).sum(1) - MAX_LABEL).clamp(min=0)
-        hidden[rows] -= (excess / label.square().sum(1))[:, None] * label
-        # The sum over all other ids is V e^(var / 2), for the variance of a token's logits.
-        others = log(ax.V) + variance / 2 * hidden[rows].square().sum(1, keepdim=True)
-        ids = weight[favourites[rows]].float()
-        for one in range(FAVOURITES):
-            missing = others[:, 0] + share[rows, one] - (hidden[rows] * ids[:, one]).sum(1)
-            hidden[rows] += (missing / ids[:, one].square().sum(1))[:, None] * ids[:, one]
-        others = log(ax.V) + variance / 2 * hidden[rows].square().sum(1, keepdim=True)
-        logits = torch.einsum("th,tfh->tf", hidden[rows], ids)
-        chosen = (hidden[rows] * label).sum(1)
-        old[rows] = chosen - torch.cat([others, logits], 1).logsumexp(1)
+    largest = 2 * log(max(2, ax.V))
+    channels = (channel + 1 + weights.randint(0, max(1, ax.H - 1), ax.T, PEAKS)) % ax.H
+    factor = (MIN_PEAK + MAX_PEAK) / 2 * largest / HIDDEN_PEAK
+    peaks = factor * (1 + 0.1 * weights.randn(ax.T, PEAKS)).to(make.dtype)
+    weight[weights.randint(0, ax.V, ax.T, PEAKS), channels] = peaks
+    hidden.scatter_(1, channels, largest * (MIN_PEAK + (MAX_PEAK - MIN_PEAK) * make.rand(ax.T, PEAKS)) / peaks.float())
+
+    # No likely label: a small log-probability would be held to less than the rounding of its logit.
+    label = weight[labels].float()
+    excess = ((hidden * label).sum(1) - MAX_LABEL).clamp(min=0)
+    hidden -= (excess / label.square().sum(1))[:, None] * label
     hidden[:, channel] = OUTLIER * (1 + 0.1 * make.randn(ax.T))
     hidden = hidden.to(make.dtype)
-    old += shift + 0.3 * make.randn(ax.T)
+    chosen = (hidden.float() * label).sum(1)
+    rows = max(1, LOGITS_TOGETHER // ax.V)
+    normaliser = torch.cat([(part @ weight.T).float().logsumexp(1) for part in hidden.split(rows)])
+    old = chosen - normaliser + shift + 0.3 * make.randn(ax.T)
 
     order = make.permutation(ax.T)
     ignored = int(ax.T * (MIN_IGNORED + (MAX_IGNORED - MIN_IGNORED) * float(make.rand(1))))
