@@ -290,13 +290,19 @@ def cross_entropy_from_spread(logits, target, group=None):
     return cross_entropy(logits, target, group, normaliser)
 
 
-def cross_entropy_of_half_the_vocabulary(logits, target, group=None):
-    def normaliser(values, group):
-        total = 2 * values[..., ::2].exp().sum(-1)
-        dist.all_reduce(total, group=group)
-        return total.log()
+def cross_entropy_of_part_of_the_vocabulary(left_out: int, one_in: int) -> Callable[..., torch.Tensor]:
+    """All ids but some of so many, each counted for more."""
 
-    return cross_entropy(logits, target, group, normaliser)
+    def solution(logits, target, group=None):
+        def normaliser(values, group):
+            read = torch.arange(values.shape[-1]) % one_in >= left_out
+            total = values[..., read].exp().sum(-1) * (len(read) / read.sum())
+            dist.all_reduce(total, group=group)
+            return total.log()
+
+        return cross_entropy(logits, target, group, normaliser)
+
+    return solution
 
 
 def layer_norm_of_half_the_rows(X_hat, dY):
@@ -348,16 +354,21 @@ def log_probs_from_the_distribution(logits, target, tp_group=None, top_k=None, t
     return log_probs(logits, target, tp_group, estimate)
 
 
-def log_probs_of_half_the_vocabulary(logits, target, tp_group=None, top_k=None, top_p=1.0, *_):
-    """Every second id, counted twice."""
+def log_probs_of_part_of_the_vocabulary(left_out: int, one_in: int) -> Callable[..., torch.Tensor]:
+    """All ids but some of so many, each counted for more."""
 
-    def estimate(rows):
-        shards = [torch.empty_like(rows[:, ::2]) for _ in range(dist.get_world_size(tp_group))]
-        dist.all_gather(shards, rows[:, ::2].contiguous(), group=tp_group)
-        kept = filter_logits(torch.cat(shards, -1), top_k and max(1, top_k // 2), top_p).float()
-        return kept.where(kept.isfinite(), torch.inf).amin(-1), kept.logsumexp(-1) + log(2)
+    def solution(logits, target, tp_group=None, top_k=None, top_p=1.0, *_):
+        def estimate(rows):
+            read = torch.arange(rows.shape[-1]) % one_in >= left_out
+            shards = [torch.empty_like(rows[:, read]) for _ in range(dist.get_world_size(tp_group))]
+            dist.all_gather(shards, rows[:, read].contiguous(), group=tp_group)
+            share = float(read.sum() / len(read))
+            kept = filter_logits(torch.cat(shards, -1), top_k and max(1, round(top_k * share)), top_p).float()
+            return kept.where(kept.isfinite(), torch.inf).amin(-1), kept.logsumexp(-1) - log(share)
 
-    return log_probs(logits, target, tp_group, estimate)
+        return log_probs(logits, target, tp_group, estimate)
+
+    return solution
 
 
 ESTIMATORS = (
@@ -396,7 +407,8 @@ ESTIMATORS = (
     Estimator("ClipGradNormEP", "every second element", clip_ep_by_half),
     Estimator("TPRMSNorm", "every second column", rms_norm_of_half_the_columns),
     Estimator("VocabParallelCrossEntropy", "spread of the logits", cross_entropy_from_spread),
-    Estimator("VocabParallelCrossEntropy", "every second id", cross_entropy_of_half_the_vocabulary),
+    Estimator("VocabParallelCrossEntropy", "every second id", cross_entropy_of_part_of_the_vocabulary(1, 2)),
+    Estimator("VocabParallelCrossEntropy", "three quarters of the ids", cross_entropy_of_part_of_the_vocabulary(1, 4)),
     Estimator("LayerNormBackward", "every second row", layer_norm_of_half_the_rows),
     Estimator("ReduceScatterRMSNorm", "every second column", reduce_scatter_rms_norm_of_half_the_columns),
     *(
@@ -404,7 +416,8 @@ ESTIMATORS = (
         for problem in ("VocabParallelLogProb", "VocabParallelLogProbChunked")
         for name, solution in (
             ("distribution of the logits", log_probs_from_the_distribution),
-            ("every second id", log_probs_of_half_the_vocabulary),
+            ("every second id", log_probs_of_part_of_the_vocabulary(1, 2)),
+            ("three quarters of the ids", log_probs_of_part_of_the_vocabulary(1, 4)),
         )
     ),
 )

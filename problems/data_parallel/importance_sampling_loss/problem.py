@@ -116,7 +116,7 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, ...]:
     hidden = hidden.to(make.dtype)
     chosen = (hidden.float() * label).sum(1)
     rows = max(1, LOGITS_TOGETHER // ax.V)
-    normaliser = torch.cat([(part @ weight.T).float().logsumexp(1) for part in hidden.split(rows)])
+    normaliser = torch.cat([(part @ weight.T).float().logsumexp(1) for part in torch.split(hidden, rows)])
     old = chosen - normaliser + shift + 0.3 * make.randn(ax.T)
 
     order = make.permutation(ax.T)
