@@ -9,7 +9,7 @@ name. The first lines of a file are those of `tests.engine.candidates`, and for 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.engine.candidates import FOLDER, Candidate, read
 
@@ -36,13 +36,24 @@ class Twin:
         assert count, f"{self.right.name} has no synchronisation {self.name}"
         return source
 
+    @property
+    def wrong(self) -> Candidate:
+        """The wrong kernel as a candidate."""
+        path = self.right.path.with_stem(str(self).replace("-", "_"))
+        return replace(self.right, path=path, source=self.source, outcome="|".join(self.outcome))
+
     def __str__(self) -> str:
         return f"{self.right.path.stem}-without-{self.name}"
 
 
 def right_kernels(folder: str) -> list[Candidate]:
-    """The right kernels of "twins" or "cuda/twins"."""
-    return [read(path) for path in sorted((FOLDER / folder).iterdir())]
+    """The right kernels of "twins" or "cuda/twins", which include the text of `common.cuh` beside them."""
+    paths = sorted((FOLDER / folder).iterdir())
+    common = {f'#include "{path.name}"\n': path.read_text(encoding="utf-8") for path in paths if path.suffix == ".cuh"}
+    kernels = [read(path) for path in paths if path.suffix != ".cuh"]
+    for include, text in common.items():
+        kernels = [replace(kernel, source=kernel.source.replace(include, text)) for kernel in kernels]
+    return kernels
 
 
 def twins(folder: str) -> list[Twin]:
