@@ -21,7 +21,7 @@ from pkb_gym.engine.gangs.handover_ends import HandoverEnds
 from pkb_gym.engine.gangs.heaps import SharedHeap
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure, Stage
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.support.pidfds import pid_of
 from pkb_gym.engine.wire import abi
 from pkb_gym.engine.wire.messages import WireMessage
@@ -107,10 +107,10 @@ def test_what_lies_between_blocks_is_short_in_all(
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="time", timeout_s=60.0)
     feedback = local_evaluator.evaluate(find_problem("AllReduce"), source, config)
     assert feedback.failure in (Failure.TIMEOUT, Failure.DEADLOCK), feedback.message
-    assert feedback.stage is Stage.CHECK, "by itself, the time before a block is within the limit"
+    # Which block it is depends on what else the machine does.
     deadline = re.match(r"no end after ([\d.e-]+) s", feedback.message)
     assert deadline is not None, feedback.message
-    assert float(deadline[1]) <= in_all_s - before_a_block_s, "the time before earlier blocks was taken off"
+    assert float(deadline[1]) <= in_all_s - before_a_block_s, "by itself, the time before a block is within the limit"
     places = re.findall(r"rank \d: (before its first call|done|in call|waits)", feedback.message)
     assert places and set(places) <= {"before its first call", "done"}, feedback.message
 
