@@ -223,32 +223,73 @@ def of_some_tokens(choose: Callable[[torch.Tensor], torch.Tensor]) -> Callable[.
     return solution
 
 
-def clip_by_half(grad_tensors, max_norm, norm_type=2.0, fsdp_group=None):
-    """The norm of every second element, made up for the others."""
-    total = sum_of_powers(grad_tensors, norm_type)
-    if fsdp_group is not None:
-        dist.all_reduce(total, group=fsdp_group)
-    return clip(grad_tensors, total, max_norm, norm_type)
+@dataclass(frozen=True)
+class Sample:
+    """A regular part of elements, rows or columns, whose sums are made up for the others.
 
+    Attributes:
+        left_out: Number of elements that are not read of each `one_in`.
+    """
 
-def clip_ep_by_half(
-    dense, expert, max_norm, norm_type=2.0, ep_size=1, fsdp_group=None, ep_fsdp_group=None, ep_group=None
-):
-    """The norm of every second element, made up for the others."""
-    for g in expert:
-        if g is not None and ep_size > 1:
-            g.mul_(1 / ep_size)
-    total, its = sum_of_powers(dense, norm_type), sum_of_powers(expert, norm_type)
-    for value, group in ((total, fsdp_group), (its, ep_fsdp_group), (its, ep_group)):
-        if group is not None:
-            dist.all_reduce(value, group=group)
-    return clip([*dense, *expert], total + its, max_norm, norm_type)
+    left_out: int
+    one_in: int
 
+    def of(self, values: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """The part that is read."""
+        read = torch.arange(values.shape[dim]) % self.one_in >= self.left_out
+        return values.index_select(dim, read.nonzero()[:, 0])
 
-def sum_of_powers(grads: Sequence[torch.Tensor | None], p: float) -> torch.Tensor:
-    """Twice the sum of |x|^p over every second element."""
-    found = [g.float().flatten()[::2].abs().pow(p).sum() * 2 for g in grads if g is not None]
-    return torch.stack(found).sum() if found else torch.zeros(())
+    def total(self, values: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """The sum over a dimension."""
+        read = self.of(values, dim)
+        return read.sum(dim) * (values.shape[dim] / max(1, read.shape[dim]))
+
+    def clip(self, grad_tensors, max_norm, norm_type=2.0, fsdp_group=None):
+        """ClipGradNorm."""
+        total = self.sum_of_powers(grad_tensors, norm_type)
+        if fsdp_group is not None:
+            dist.all_reduce(total, group=fsdp_group)
+        return clip(grad_tensors, total, max_norm, norm_type)
+
+    def clip_ep(
+        self, dense, expert, max_norm, norm_type=2.0, ep_size=1, fsdp_group=None, ep_fsdp_group=None, ep_group=None
+    ):
+        """ClipGradNormEP."""
+        for g in expert:
+            if g is not None and ep_size > 1:
+                g.mul_(1 / ep_size)
+        total, its = self.sum_of_powers(dense, norm_type), self.sum_of_powers(expert, norm_type)
+        for value, group in ((total, fsdp_group), (its, ep_fsdp_group), (its, ep_group)):
+            if group is not None:
+                dist.all_reduce(value, group=group)
+        return clip([*dense, *expert], total + its, max_norm, norm_type)
+
+    def sum_of_powers(self, grads: Sequence[torch.Tensor | None], p: float) -> torch.Tensor:
+        """The sum of |x|^p over all elements."""
+        found = [self.total(g.float().flatten().abs().pow(p)) for g in grads if g is not None]
+        return torch.stack(found).sum() if found else torch.zeros(())
+
+    def rms_norm(self, hidden, weight, eps):
+        """TPRMSNorm, by part of the columns."""
+        mean_square = self.total(hidden.float().square())[..., None] / hidden.shape[-1]
+        dist.all_reduce(mean_square)
+        scaled = hidden.float() * (mean_square / dist.get_world_size() + eps).rsqrt()
+        return weight * scaled.to(hidden.dtype)
+
+    def layer_norm(self, X_hat, dY):
+        """LayerNormBackward, by part of the rows."""
+        X_hat, dY = X_hat.float(), dY.float()
+        sums = torch.stack([self.total(dY * X_hat, 0), self.total(dY, 0)])
+        dist.all_reduce(sums)
+        return tuple(sums.to(torch.bfloat16))
+
+    def reduce_scatter_rms_norm(self, rs_input_1d, gamma, eps):
+        """ReduceScatterRMSNorm, by part of the columns."""
+        shard = rs_input_1d.new_empty(rs_input_1d.numel() // dist.get_world_size())
+        dist.reduce_scatter_tensor(shard, rs_input_1d)
+        rows = (shard / dist.get_world_size()).view(-1, gamma.numel()).float()
+        mean_square = self.total(rows.square())[:, None] / gamma.numel()
+        return (rows * torch.rsqrt(mean_square + eps) * gamma.float()).to(rs_input_1d.dtype)
 
 
 def clip(grads: Sequence[torch.Tensor | None], total: torch.Tensor, max_norm: float, p: float) -> torch.Tensor:
@@ -259,13 +300,6 @@ def clip(grads: Sequence[torch.Tensor | None], total: torch.Tensor, max_norm: fl
             if g is not None:
                 g.mul_(max_norm / norm)
     return norm
-
-
-def rms_norm_of_half_the_columns(hidden, weight, eps):
-    mean_square = hidden.float()[..., ::2].square().mean(-1, keepdim=True)
-    dist.all_reduce(mean_square)
-    scaled = hidden.float() * (mean_square / dist.get_world_size() + eps).rsqrt()
-    return weight * scaled.to(hidden.dtype)
 
 
 def cross_entropy(logits, target, group, normaliser):
@@ -305,19 +339,30 @@ def cross_entropy_of_part_of_the_vocabulary(left_out: int, one_in: int) -> Calla
     return solution
 
 
-def layer_norm_of_half_the_rows(X_hat, dY):
-    X_hat, dY = X_hat[::2].float(), dY[::2].float()
-    sums = 2 * torch.stack([(dY * X_hat).sum(0), dY.sum(0)])
-    dist.all_reduce(sums)
-    return tuple(sums.to(torch.bfloat16))
+def neighbours_by_screening(part: float, exact: float) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """The nearest by a part of the features, for each rank a share of its samples, and the nearest of those exactly."""
+
+    def solution(queries, samples, labels, max_k, group=None):
+        def screened(rows, columns, k):
+            read = round(part * rows.shape[1])
+            near = rows[:, :read].float() @ columns[:read].float()
+            found = near.topk(min(near.shape[1], max(k, round(exact * near.shape[1]))), dim=1).indices
+            kept = torch.full_like(near, -torch.inf)
+            kept.scatter_(1, found, (rows @ columns).float().gather(1, found))
+            return kept
+
+        gathered = [torch.cat(all_ranks(each.T), 0).T for each in (samples, labels)]
+        sims, indices = screened(queries, gathered[0], max_k).topk(max_k, dim=1)
+        return sims.to(queries.dtype), gathered[1].expand(len(queries), -1).gather(1, indices)
+
+    return solution
 
 
-def reduce_scatter_rms_norm_of_half_the_columns(rs_input_1d, gamma, eps):
-    shard = rs_input_1d.new_empty(rs_input_1d.numel() // dist.get_world_size())
-    dist.reduce_scatter_tensor(shard, rs_input_1d)
-    rows = (shard / dist.get_world_size()).view(-1, gamma.numel()).float()
-    scaled = rows * torch.rsqrt(rows[:, ::2].square().mean(-1, keepdim=True) + eps) * gamma.float()
-    return scaled.to(rs_input_1d.dtype)
+def logits_by_part_of_the_channels(hidden, weight, bias):
+    """GemvDecode by three quarters of the channels, enlarged."""
+    read = round(0.75 * hidden.shape[1])
+    local = hidden[:, :read] @ weight[:, :read].T * (4 / 3) ** 0.5 + bias
+    return torch.cat(all_ranks(local.T)).T.contiguous()
 
 
 def log_probs(
@@ -371,6 +416,8 @@ def log_probs_of_part_of_the_vocabulary(left_out: int, one_in: int) -> Callable[
     return solution
 
 
+SAMPLES = {"every second": Sample(1, 2), "three of four": Sample(1, 4)}
+
 ESTIMATORS = (
     Estimator("ContrastiveLoss", "mean and variance of the texts", contrastive_from_moments),
     Estimator("ContrastiveLoss", "mean and covariance of the texts", contrastive_from_covariance),
@@ -403,14 +450,9 @@ ESTIMATORS = (
         "alternate runs of 8",
         of_some_tokens(lambda rows: rows[torch.arange(len(rows)) & 8 == 0]),
     ),
-    Estimator("ClipGradNorm", "every second element", clip_by_half),
-    Estimator("ClipGradNormEP", "every second element", clip_ep_by_half),
-    Estimator("TPRMSNorm", "every second column", rms_norm_of_half_the_columns),
     Estimator("VocabParallelCrossEntropy", "spread of the logits", cross_entropy_from_spread),
     Estimator("VocabParallelCrossEntropy", "every second id", cross_entropy_of_part_of_the_vocabulary(1, 2)),
     Estimator("VocabParallelCrossEntropy", "three quarters of the ids", cross_entropy_of_part_of_the_vocabulary(1, 4)),
-    Estimator("LayerNormBackward", "every second row", layer_norm_of_half_the_rows),
-    Estimator("ReduceScatterRMSNorm", "every second column", reduce_scatter_rms_norm_of_half_the_columns),
     *(
         Estimator(problem, name, solution)
         for problem in ("VocabParallelLogProb", "VocabParallelLogProbChunked")
@@ -419,5 +461,25 @@ ESTIMATORS = (
             ("every second id", log_probs_of_part_of_the_vocabulary(1, 2)),
             ("three quarters of the ids", log_probs_of_part_of_the_vocabulary(1, 4)),
         )
+    ),
+    Estimator("GemvDecode", "three quarters of the channels", logits_by_part_of_the_channels),
+    Estimator("DistributedKNN", "half of the features find the samples", neighbours_by_screening(0.5, 0.05)),
+    Estimator(
+        "DistributedKNN", "three quarters of the features find one in a hundred", neighbours_by_screening(0.75, 0.01)
+    ),
+    Estimator("DistributedKNN", "three quarters of the features find one in ten", neighbours_by_screening(0.75, 0.1)),
+    Estimator(
+        "LoadBalancingLoss", "three of four tokens", of_some_tokens(lambda rows: rows[torch.arange(len(rows)) % 4 > 0])
+    ),
+    *(
+        Estimator(problem, f"{name} {of}", getattr(sample, method))
+        for problem, of, method in (
+            ("ClipGradNorm", "elements", "clip"),
+            ("ClipGradNormEP", "elements", "clip_ep"),
+            ("TPRMSNorm", "columns", "rms_norm"),
+            ("LayerNormBackward", "rows", "layer_norm"),
+            ("ReduceScatterRMSNorm", "columns", "reduce_scatter_rms_norm"),
+        )
+        for name, sample in SAMPLES.items()
     ),
 )

@@ -35,10 +35,8 @@ NO_STATISTICS = {
     "DDP": "gradients of biases, beside those of matrices; test_wrong_solutions tries half of the batch",
     "ZeRO1": "as in DDP",
     "ZeRO2": "as in DDP",
-    "GemvDecode": "each logit is a product with a row of its own",
     "KalmanFilterOptimizer": "a closed form of two scalars, and vectors updated by matrices that are outputs, too",
     "GNNNegativeScoring": "whole numbers, of which near ties alone may differ",
-    "DistributedKNN": "the nearest of all rows, each by a product of its own",
 }
 """Problem with small outputs that are rounded -> why no estimator is tried."""
 
