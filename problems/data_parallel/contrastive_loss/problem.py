@@ -39,6 +39,10 @@ MIN_SPREAD = 4.0
 LIFT = 8.0
 """Logit of a match, where rows have channels enough for it."""
 
+PEAK_CHANNELS, PEAKS = 10, 6
+"""Channels that few rows of a rank are large in, a quarter of them at most: pairs that are so in the same one have
+most of their product there."""
+
 OUTLIER = 256.0
 """Size of the outlier channels, the others being of size 1."""
 
@@ -81,13 +85,15 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
     About half of it comes from pairs that are unrelated and happen to be similar, more than all others: nothing finds
     these few, or their sum, but the products of all rows over all channels. The other half comes from rows that
     lie near one of few topics that all ranks share, or near its opposite. How many do, and at which, differs by rank,
-    so that each block counts and no two ranks have the same loss. One channel of the images and one of the texts hold
+    so that each block counts and no two ranks have the same loss. Some pairs have most of their product in one channel:
+    part of the channels does not find these. One channel of the images and one of the texts hold
     nearly all of the norm: one 8-bit scale for a row loses the others.
     """
     import torch
 
     ax, shared = make.ax, make.shared
-    topics, channels = shared.randn(TOPICS, ax.D), shared.permutation(ax.D)[:2]
+    topics, permuted = shared.randn(TOPICS, ax.D), shared.permutation(ax.D)
+    channels, peaked = permuted[:2], permuted[2 : 2 + PEAK_CHANNELS]
     popularity = torch.softmax(shared.randn(TOPICS) + 0.7 * make.randn(TOPICS), 0)
     topic = torch.searchsorted(popularity.cumsum(0), make.rand(ax.b)).clamp(max=TOPICS - 1)
     sign = 2.0 * make.randint(0, 2, ax.b, 1) - 1
@@ -100,6 +106,10 @@ def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
 
     def features(outlier: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         rows = cosine**0.5 * meaning + (1 - cosine) ** 0.5 * make.randn(ax.b, ax.D)
+        if len(peaked):
+            chosen = make.permutation(ax.b)[: min(PEAKS, ax.b // 4)]
+            size = ((above + make.rand(len(chosen))) * ax.D**0.5) ** 0.5
+            rows[chosen, peaked[make.randint(0, len(peaked), len(chosen))]] = size
         rows[:, other] *= 2.0**-10  # else one product would outweigh the rest
         rows[:, outlier] = OUTLIER * (1 + 0.1 * make.randn(ax.b))
         return torch.nn.functional.normalize(rows, dim=1).to(make.dtype)
