@@ -19,6 +19,7 @@ namespace {
 // A call of a rank; arrays are the caller's.
 struct InterruptedCall {
   int32_t pidfd;           // of the rank
+  int32_t pid;             // its process; 0 if that is not known
   int32_t request_fd;      // readable once the call has ended
   int32_t order_fd;        // readable once the evaluator orders something else
   int32_t runs;            // times that the rank runs, at most
@@ -39,6 +40,23 @@ int64_t now_ns() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
+
+// Processor time of a process; the time where it cannot be read.
+int64_t processor_ns(pid_t pid) {
+  clockid_t clock;
+  timespec t;
+  if (pid == 0 || clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0) return now_ns();
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+// How long a rank runs: a rank that is woken takes longer to be there than it is to run.
+struct Run {
+  static constexpr int64_t kWakeNs = 200000;  // after which the rank is stopped, whether or not it has run
+  pid_t pid;
+  int64_t processor_end, end;
+  Run(pid_t pid, int64_t ns) : pid(pid), processor_end(processor_ns(pid) + ns), end(now_ns() + ns + kWakeNs) {}
+  bool is_over() const { return processor_ns(pid) >= processor_end || now_ns() >= end; }
+};
 
 void nap() {
   const timespec t{0, 10000};
@@ -90,19 +108,21 @@ class Processors {
 // The second thread that stops a rank.
 class Assistant {
  public:
-  Assistant(int pidfd, const Processors& processors) : pidfd_(pidfd), thread_([this, processors] { run(processors); }) {}
+  Assistant(int pidfd, const Processors& processors)
+      : pidfd_(pidfd), thread_([this, processors] { run(processors); }) {}
   ~Assistant() {
     wanted_ = -1;
     thread_.join();
   }
-  // Has it run on its processor until it stops the rank at `end_`.
+  // Has it run on its processor until it stops the rank.
   void call() {
-    end_ = INT64_MAX;
+    run_ = nullptr;
     ++wanted_;
     const int64_t began = now_ns();
     while (ready_ != wanted_ && now_ns() - began < kCallNs) nap();
   }
-  void stop_at(int64_t ns) { end_ = ns; }
+  // Has it stop the rank at the end of `run`, which stays until the next call.
+  void stop_after(const Run* run) { run_ = run; }
 
  private:
   static constexpr int64_t kCallNs = 500000;
@@ -115,22 +135,21 @@ class Assistant {
       }
       done = wanted_;
       ready_ = done;
-      while (now_ns() < end_ && wanted_ == done) relax();
+      const Run* run = nullptr;
+      while (wanted_ == done && ((run = run_) == nullptr || !run->is_over())) relax();
       if (wanted_ == done) send(pidfd_, SIGSTOP);
     }
   }
   const int pidfd_;
   std::atomic<int> wanted_{0}, ready_{0};
-  std::atomic<int64_t> end_{INT64_MAX};
+  std::atomic<const Run*> run_{nullptr};
   std::thread thread_;
 };
 
-// Waits until the rank reports that it is in the call; returns the time.
-int64_t await_start(const InterruptedCall& call) {
+// Waits until the rank reports that it is in the call.
+void await_start(const InterruptedCall& call) {
   const int64_t began = now_ns();
-  int64_t now = began;
-  while (*call.place != call.number && now - began < call.max_start_ns && !has_ended(call)) now = now_ns();
-  return now;
+  while (*call.place != call.number && now_ns() - began < call.max_start_ns && !has_ended(call)) relax();
 }
 
 // Lets the rank stand still. Returns whether all others have finished the call.
@@ -166,21 +185,21 @@ extern "C" int32_t pkb_interrupt(const InterruptedCall* call) {
   processors.stay_on_first();
   prctl(PR_SET_TIMERSLACK, 1);  // of this thread and its assistant
   int32_t run = 0;
+  Run runs[2] = {Run(call->pid, 0), Run(call->pid, 0)};  // the assistant may still look at the one before
   {
     Assistant assistant(call->pidfd, processors);
     for (; run < call->runs && !has_ended(*call); ++run) {
       if (run > 0 && stand_still(*call)) break;
       assistant.call();
-      int64_t end = now_ns() + call->runs_ns[run];
-      if (run > 0 || call->place == nullptr) {
-        assistant.stop_at(end);
+      const bool awaits_start = run == 0 && call->place != nullptr;
+      if (awaits_start) {
         send(call->pidfd, SIGCONT);
-      } else {
-        send(call->pidfd, SIGCONT);
-        end = await_start(*call) + call->runs_ns[run];
-        assistant.stop_at(end);
+        await_start(*call);
       }
-      while (now_ns() < end) relax();
+      runs[run % 2] = Run(call->pid, call->runs_ns[run]);
+      assistant.stop_after(&runs[run % 2]);
+      if (!awaits_start) send(call->pidfd, SIGCONT);
+      while (!runs[run % 2].is_over()) relax();
       send(call->pidfd, SIGSTOP);
     }
   }

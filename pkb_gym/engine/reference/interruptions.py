@@ -14,7 +14,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 from pkb_gym.engine.reference.call_progress import CallProgress
-from pkb_gym.engine.support.pidfds import send
+from pkb_gym.engine.support.pidfds import pid_of, send
 
 RUNS = 10
 """Times that a rank runs in a call before it is left alone, at most."""
@@ -41,6 +41,7 @@ class InterruptedCall(ctypes.Structure):
 
     _fields_ = [
         ("pidfd", ctypes.c_int32),
+        ("pid", ctypes.c_int32),
         ("request_fd", ctypes.c_int32),
         ("order_fd", ctypes.c_int32),
         ("runs", ctypes.c_int32),
@@ -95,6 +96,7 @@ class Interruptions:
         reached = (ctypes.c_void_p * len(words))(*words)
         order = InterruptedCall(
             self._pidfd,
+            pid_of(self._pidfd) or 0,
             *fds,
             RUNS,
             ctypes.addressof(runs_ns),
