@@ -19,7 +19,7 @@ from pkb_gym.engine.support.pidfds import pid_of, send
 RUNS = 10
 """Times that a rank runs in a call before it is left alone, at most."""
 
-MIN_RUN_S = 2e-6
+MIN_RUN_S = 8e-6
 """Shortest time that a rank runs, in seconds; short times are drawn as often as long ones (log-uniform)."""
 
 TRUSTED, MAX_START_S = 0.7, 0.3e-3

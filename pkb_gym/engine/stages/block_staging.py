@@ -33,7 +33,7 @@ longer than another rank takes to reach its next call."""
 MIN_CONGESTION_S = 2e-3
 """Time for which a congested rank's kernels run slowly at most, unless its calls take long."""
 
-MIN_RUN_S, RUN_SHARE = 20e-6, 0.125
+MIN_RUN_S, RUN_SHARE = 60e-6, 0.125
 """Longest time that an interrupted rank runs at a time, in seconds and as a share of a call of the baseline: the stops
 of a call are spread over all of it."""
 
