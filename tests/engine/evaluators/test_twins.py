@@ -15,8 +15,8 @@ from tests.engine.joined_libraries import compile_together
 from tests.engine.twins import Twin, right_kernels, twins
 
 RIGHT, WRONG = right_kernels("twins"), twins("twins")
-EVALUATIONS = 5
-"""A stop has to meet a moment that is as short as a copy of a kilobyte: nearly each of them refuses."""
+EVALUATIONS = 20
+"""A stop has to meet a moment that is as short as a copy of a kilobyte: most of them refuse, and one is enough."""
 
 
 @pytest.fixture(scope="module")
