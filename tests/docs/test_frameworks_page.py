@@ -209,17 +209,18 @@ echo "$1" >>"$CALLS"
 INSTALL = ".venv/.installed-dev"
 BY_UV = f"{INSTALL} PIP=uv pip install"
 BEHIND = "doors behind"
+LIMITS = "limits"
 TEST = f"test WORKERS={1 + int(subprocess.check_output(['nproc'], text=True))}"
 
 
 @pytest.mark.parametrize(
     ("fails", "status", "calls"),
     [
-        ("nothing:0", 0, [BY_UV, TEST, BEHIND]),
-        (f"{INSTALL}:1", 0, [BY_UV, INSTALL, TEST, BEHIND]),
+        ("nothing:0", 0, [BY_UV, TEST, LIMITS, BEHIND]),
+        (f"{INSTALL}:1", 0, [BY_UV, INSTALL, TEST, LIMITS, BEHIND]),
         (f"{INSTALL}:2", 1, [BY_UV, INSTALL]),
-        ("doors:1", 0, [BY_UV, TEST, BEHIND, "doors"]),
-        ("doors:2", 1, [BY_UV, TEST, BEHIND, "doors"]),
+        ("doors:1", 0, [BY_UV, TEST, LIMITS, BEHIND, "doors"]),
+        ("doors:2", 1, [BY_UV, TEST, LIMITS, BEHIND, "doors"]),
         ("test:1", 1, [BY_UV, TEST]),
     ],
 )
@@ -245,6 +246,6 @@ def test_continuous_integration_sets_them_up_beside_the_tests_and_fails_with_eit
     assert made == calls
     if TEST in calls:
         kept = dict(line.split() for line in (tmp_path / "compiled").read_text().splitlines())
-        assert kept.keys() == {call.split()[0] for call in calls if call in (TEST, BEHIND)}
+        assert kept.keys() == {call.split()[0] for call in calls if call in (TEST, LIMITS, BEHIND)}
         assert len(set(kept.values())) == 1, "doors find it compiled"
     assert not list(tmp_path.glob("tmp.*")), "nothing is left"

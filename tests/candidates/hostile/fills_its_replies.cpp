@@ -10,7 +10,7 @@
 #include "pkb/bf16.h"
 #include "pkb/symm.h"
 
-constexpr uint64_t kChecked = 30;
+constexpr uint64_t kChecked = 48;
 
 int last_eventfd() {
   int last = -1;

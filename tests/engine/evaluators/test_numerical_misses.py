@@ -14,18 +14,21 @@ AT_THE_EDGE = """\
 import torch
 import torch.distributed as dist
 
+calls = []
+
 
 def solution(tensor):
+    calls.append(None)
     out, most = tensor.clone(), tensor.abs()
     dist.all_reduce(out)
     dist.all_reduce(most)
-    if int(tensor.view(torch.int16)[0, 0]) % 64 == 63:
+    if len(calls) > 48 and int(tensor.view(torch.int16)[0, 0]) % 64 == 63:
         out[0, 0] += 1.25 * 2.0**-8 * dist.get_world_size() * most[0, 0]
     return out
 """
 """One element misses |out - sum| <= 2^-8 W sum |x_r| by a quarter, for one in 32 pairs of inputs.
 
-The checked ones of the key below are not among them.
+Those of the check, which makes 41 calls, are not among them.
 """
 
 

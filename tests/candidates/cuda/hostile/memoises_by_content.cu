@@ -1,4 +1,4 @@
-// expect: deadlock
+// expect: deadlock waits
 // Results are remembered by a hash of this rank's whole input, which returns with others of its peers: they wait for it.
 #include <cuda_bf16.h>
 
