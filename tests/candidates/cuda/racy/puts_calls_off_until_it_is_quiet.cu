@@ -48,7 +48,7 @@ void launch(const pkb::Comm& comm, int64_t n) {
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   auto* x = static_cast<bf16*>(tensor.data_ptr());
   auto* y = static_cast<bf16*>(out.data_ptr());
-  if (comm.epoch <= 40) {
+  if (comm.epoch <= 120) {
     sum_noted<<<64, 256, 0, comm.cuda_stream()>>>(Noted{{x}, {y}}, 1, tensor.numel(), comm.device());
     PKB_CUDA_LAUNCHED();
     return;

