@@ -138,6 +138,25 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
         yield evaluator
 
 
+@pytest.fixture
+def all_interrupted_calls() -> None:
+    """For tests of missing synchronisation: checks interrupt ranks in as many calls as for users."""
+
+
+@pytest.fixture(autouse=True)
+def few_interrupted_calls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Checks of `local_evaluator` interrupt each rank in its fewest calls: the others take a third of a check."""
+    names = request.fixturenames
+    if "local_evaluator" not in names or "all_interrupted_calls" in names:
+        yield
+        return
+    from pkb_gym.engine.stages import check
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "MAX_INTERRUPTED", 1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_service(local_evaluator: LocalEvaluator) -> Iterator[tuple[str, str]]:
     """Address and token of a service over `local_evaluator`: one that a command starts takes seconds."""

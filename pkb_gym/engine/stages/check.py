@@ -34,7 +34,7 @@ MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES = 16, 64, 256 << 20
 """Number of congested calls at least and at most, and the bytes of a rank's tensors that they have together if that is
 no fewer. Short calls are wrong more rarely, and cost little."""
 
-MIN_INTERRUPTED, MAX_INTERRUPTED, INTERRUPTED_BYTES = 4, 32, 64 << 20
+MIN_INTERRUPTED, MAX_INTERRUPTED, INTERRUPTED_BYTES = 4, 24, 64 << 20
 """Number of calls in which each rank is interrupted at least, number of all of them at most if that is no fewer, and
 their bytes, as those of congested calls."""
 

@@ -39,6 +39,9 @@ def judged(candidate: Candidate, evaluator: LocalEvaluator) -> Feedback:
     return feedback
 
 
+pytestmark = pytest.mark.usefixtures("all_interrupted_calls")
+
+
 @pytest.fixture(scope="module")
 def compiled(compiled_before: Path) -> None:
     native = [candidate for candidate in RACY if candidate.path.suffix == ".cpp"]

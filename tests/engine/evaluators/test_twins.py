@@ -15,8 +15,11 @@ from tests.engine.joined_libraries import compile_together
 from tests.engine.twins import Twin, right_kernels, twins
 
 RIGHT, WRONG = right_kernels("twins"), twins("twins")
-EVALUATIONS = 20
-"""A stop has to meet a moment that is as short as a copy of a kilobyte: most of them refuse, and one is enough."""
+EVALUATIONS = 60
+"""A stop has to meet a moment that is as short as a copy of a kilobyte, which is rare for some: one is enough."""
+
+
+pytestmark = pytest.mark.usefixtures("all_interrupted_calls")
 
 
 @pytest.fixture(scope="module")
