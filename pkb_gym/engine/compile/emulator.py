@@ -37,7 +37,7 @@ def compile_emulated(source: str, cache: CompileCache, timeout_s: float, *, low_
         source: One translation unit.
         cache: Cache of compiled results.
         timeout_s: Deadline of the compiler in seconds.
-        low_priority: As in `CompilerLimits`.
+        low_priority: Whether the compiler leaves processors to whatever else wants them.
 
     Raises:
         InfrastructureError: There is no compiler.
@@ -100,7 +100,7 @@ def build_emulator(cache: CompileCache, *, low_priority: bool = False) -> bytes:
 
     Args:
         cache: Cache of compiled results.
-        low_priority: As in `CompilerLimits`.
+        low_priority: Whether the compiler leaves processors to whatever else wants them.
 
     Raises:
         InfrastructureError: There is no compiler, or it does not take it.

@@ -83,7 +83,7 @@ def compile_cuda(
         timeout_s: Deadline of the compiler, in seconds.
         architecture: Architecture of the target GPU; by default this machine's, or sm_90a where there is none.
         flags: Flags of the compiler, architecture included; by default those of candidates.
-        low_priority: As in `CompilerLimits`.
+        low_priority: Whether the compiler leaves processors to whatever else wants them.
         keeps_object: Whether the artifact has the object too, which is then linked in a step of its own.
 
     Raises:

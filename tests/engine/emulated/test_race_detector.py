@@ -97,7 +97,7 @@ def cache(compiled_before: Path) -> CompileCache:
 
 @pytest.fixture(scope="module")
 def detector(cache: CompileCache, lasting: Lasting) -> Iterator[RaceDetector]:
-    with pytest.MonkeyPatch.context() as patch:  # the cache may be older than this session, and has no verdict for it
+    with pytest.MonkeyPatch.context() as patch:  # an older cache has no verdict for it
         patch.setattr(race_detector, "RULES", secrets.token_hex(4))
         patch.setattr(race_detector, "DEADLINE_S", 1500.0)
         patch.setattr(priority, "NICENESS", NICENESS)
