@@ -2,8 +2,8 @@
 
 python -m benchmarks.missing_synchronisation [KERNEL ...] [--device cpu|cuda|emulated] [--evaluations N]
 
-Kernels are those of tests/candidates/twins, for GPUs of tests/candidates/cuda/twins. Lines that end in `// sync: NAME`
-are a synchronisation; a wrong kernel lacks those of one name.
+Kernels are those of tests/candidates/twins, for GPUs of tests/candidates/cuda/twins; `pkb_gym.authoring.twins` says how
+the wrong ones are made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.common import make_parser, save
+from pkb_gym.authoring.twins import kernel_text, synchronisations, without
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
@@ -46,15 +47,12 @@ def kernels(device: str) -> Iterator[Kernel]:
     """Every right kernel of a device, each followed by the wrong ones that are made from it."""
     folder = CANDIDATES / ("twins" if device == "cpu" else "cuda/twins")
     for path in sorted([*folder.glob("*.cpp"), *folder.glob("*.cu")]):
-        source = path.read_text(encoding="utf-8")
-        for common in folder.glob("*.cuh"):
-            source = source.replace(f'#include "{common.name}"\n', common.read_text(encoding="utf-8"))
+        source = kernel_text(path)
         found = re.search(r"^// problem: (\S+)$", source, re.MULTILINE)
         problem = found[1] if found else "AllReduce"
         yield Kernel(path.name, problem, None, source)
-        for lacks in re.findall(r"^// without (\w+):", source, re.MULTILINE):
-            text = re.sub(rf"^.*// sync: {lacks}$", "", source, flags=re.MULTILINE)
-            yield Kernel(path.name, problem, lacks, text)
+        for lacks in synchronisations(source):
+            yield Kernel(path.name, problem, lacks, without(source, lacks))
 
 
 def measure(

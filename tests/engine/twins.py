@@ -1,16 +1,14 @@
 """Right kernels whose synchronisation can be taken out, one at a time: tests/candidates/{twins,cuda/twins}.
 
-Lines that end in the comment `sync: NAME` are a synchronisation; the wrong twin of a kernel is it without those of one
-name. The first lines of a file are those of `tests.engine.candidates`, and for each name
-
-    without NAME: <outcome>    a Failure (several between |), on GPUs the class of the detector's finding
+`pkb_gym.authoring.twins` explains the marks; the other first lines of a file are those of `tests.engine.candidates`. An
+outcome is a Failure, on GPUs the class of the detector's finding.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
+from pkb_gym.authoring.twins import kernel_text, synchronisations, without
 from tests.engine.candidates import FOLDER, Candidate, read
 
 
@@ -31,10 +29,7 @@ class Twin:
     @property
     def source(self) -> str:
         """The text of the wrong kernel, with the right one's line numbers."""
-        mark = re.compile(rf"^.*// sync: {self.name}$", re.MULTILINE)
-        source, count = mark.subn("", self.right.source)
-        assert count, f"{self.right.name} has no synchronisation {self.name}"
-        return source
+        return without(self.right.source, self.name)
 
     @property
     def wrong(self) -> Candidate:
@@ -48,12 +43,8 @@ class Twin:
 
 def right_kernels(folder: str) -> list[Candidate]:
     """The right kernels of "twins" or "cuda/twins", which include the text of `common.cuh` beside them."""
-    paths = sorted((FOLDER / folder).iterdir())
-    common = {f'#include "{path.name}"\n': path.read_text(encoding="utf-8") for path in paths if path.suffix == ".cuh"}
-    kernels = [read(path) for path in paths if path.suffix != ".cuh"]
-    for include, text in common.items():
-        kernels = [replace(kernel, source=kernel.source.replace(include, text)) for kernel in kernels]
-    return kernels
+    paths = sorted(path for path in (FOLDER / folder).iterdir() if path.suffix != ".cuh")
+    return [replace(read(path), source=kernel_text(path)) for path in paths]
 
 
 def twins(folder: str) -> list[Twin]:
@@ -61,5 +52,5 @@ def twins(folder: str) -> list[Twin]:
     return [
         Twin(right, name, tuple(outcome.split("|")))
         for right in right_kernels(folder)
-        for name, outcome in re.findall(r"^// without (\w+): (\S+)$", right.source, re.MULTILINE)
+        for name, outcome in synchronisations(right.source).items()
     ]
