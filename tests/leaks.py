@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 
 SHM = Path("/dev/shm")
-GRACE_S = 5.0
+GRACE_S = 30.0
 """How long what is ending may take; only a test that leaks waits so long."""
 UNCOLLECTED_S = 0.2
 """What is ending by itself is gone by then; a collection takes longer than most tests."""

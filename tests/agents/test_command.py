@@ -17,6 +17,7 @@ from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
 from tests.agents.conversations import CONVERSATION, answered, task
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_late_program_is_ended_with_all_that_it_started(program, tmp_path):
 def ended(pid):
     try:
         process = psutil.Process(pid)
-        process.wait(timeout=10)
+        process.wait(PATIENCE_S)
     except psutil.NoSuchProcess:
         pass
 
@@ -108,11 +109,9 @@ def test_close_ends_a_program_that_runs(program, tmp_path):
 
     thread = threading.Thread(target=act)
     thread.start()
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "up").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until((tmp_path / "up").exists)
     provider.close()
-    thread.join(30)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive() and "ended with status -9" in errors[0]
 
 

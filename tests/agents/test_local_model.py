@@ -11,6 +11,7 @@ from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.errors import ConfigError
 from tests.agents.conversations import CONVERSATION, answered, task
 from tests.packages import needs
+from tests.waiting import PATIENCE_S
 
 pytestmark = needs("transformers", extra="train")
 
@@ -30,7 +31,7 @@ def provider(folder):
     found = open_agent(f"transformers:{folder}", {"temperature": "0", "max_tokens": "6"})
     yield found
     found.close()
-    found._thread.join(30)
+    found._thread.join(PATIENCE_S)
 
 
 def test_it_writes_what_the_model_finds_likeliest(provider):

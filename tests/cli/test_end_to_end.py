@@ -14,6 +14,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.records.feedback import Failure
 from tests.engine.joined_libraries import compile_together
 from tests.serve.forwarding import Borrowed
+from tests.waiting import PATIENCE_S
 
 PKB = (sys.executable, "-m", "pkb_gym.cli")
 
@@ -45,11 +46,11 @@ def test_ctrl_c_ends_everything(tmp_path):
         time.sleep(0.3)
         children = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(20) == 130
+        assert process.wait(PATIENCE_S) == 130
         assert process.stdout.read() == ""
         assert "interrupted" in process.stderr.read()
     assert children
-    assert psutil.wait_procs(children, timeout=5)[1] == [], "still alive"
+    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == [], "still alive"
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import expert_source, find_problem
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 60.0
 PROBLEM = find_problem("AllReduce")
 
 

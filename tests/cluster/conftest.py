@@ -11,8 +11,9 @@ import pytest
 
 from pkb_gym.cluster.evaluator import RayEvaluator
 from tests.cluster.local_cluster import LocalCluster, local_cluster, ray_processes
-from tests.cluster.on_cluster import BY_MAKE_CLUSTER, FAKE, FAKE_POOL, NODE_CPUS, PATIENCE_S
+from tests.cluster.on_cluster import BY_MAKE_CLUSTER, FAKE, FAKE_POOL, NODE_CPUS
 from tests.leaks import Lasting
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ from pkb_gym.engine.records.feedback import Feedback, Stage
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.rewards.examples import LAST_STAGE, failed
 from tests.envs.fake_evaluator import FakeEvaluator
+from tests.waiting import PATIENCE_S
 
-PATIENCE_S = 120.0
 BEYOND_COMPILING = frozenset(LAST_STAGE) - {"rejected", "compile_error"} | {"speedup"}
 
 

@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.records.feedback import Feedback
 from tests.cluster.cases import CASES, Case
-from tests.cluster.local_cluster import LocalCluster, placed_groups, ray_processes, wait_until
-from tests.cluster.on_cluster import NODE_CPUS, PATIENCE_S, PROBLEM
+from tests.cluster.local_cluster import LocalCluster, placed_groups, ray_processes
+from tests.cluster.on_cluster import NODE_CPUS, PROBLEM
+from tests.waiting import PATIENCE_S, until
 
 POOL = "faults"
 ADDRESS = f"ray?pool={POOL}&shared_most=1&checks_per_gang=1&exclusive_most=1&cpus_per_rank=0.6&shrink_s=600&idle_s=45"
@@ -56,12 +57,12 @@ def agrees(found: Feedback, expected: Feedback, seed: int) -> bool:
 
 def wait_for_answers(waiting: Sequence[Future[Feedback]], number: int) -> None:
     """Waits until so many evaluations are answered."""
-    wait_until(lambda: sum(each.done() for each in waiting) >= number, "no answers come", PATIENCE_S)
+    until(lambda: sum(each.done() for each in waiting) >= number, "no answers come")
 
 
 def kill_gang() -> None:
     """Kills one that runs a step: Ray shows it in the title of the process."""
-    wait_until(lambda: ray_processes("ray::GangActor.step"), "no gang runs", PATIENCE_S)
+    until(lambda: ray_processes("ray::GangActor.step"), "no gang runs")
     for gang in ray_processes("ray::GangActor.step")[:1]:
         gang.kill()
 
@@ -73,7 +74,7 @@ def kill_node(cluster: LocalCluster) -> None:
         places = set(placed_groups(POOL).values())
         return [node for node in cluster.nodes if node.node_id in places]
 
-    wait_until(with_gang, "no node has a gang", PATIENCE_S)
+    until(with_gang, "no node has a gang")
     cluster.kill_node(with_gang()[0])
     cluster.add_node(cpus=NODE_CPUS)
 
@@ -85,7 +86,7 @@ def left_over() -> list[str]:
         return [*placed_groups(POOL), *(str(process) for process in ray_processes("ray::GangActor"))]
 
     try:
-        wait_until(lambda: not left(), "something stays behind", PATIENCE_S)
+        until(lambda: not left(), "something stays behind")
     except TimeoutError:
         return left()
     return []

@@ -6,16 +6,16 @@ import contextlib
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.waiting import until
+
 OBJECT_STORE_BYTES = 100 << 20
-END_S = 60.0
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",
@@ -94,7 +94,7 @@ def local_cluster(
     finally:
         ray.shutdown()
         cluster.shutdown()
-        wait_until(lambda: not ray_processes(), "processes of Ray stay behind")
+        until(lambda: not ray_processes(), "processes of Ray stay behind")
         shutil.rmtree(folder)
         os.environ.clear()
         os.environ.update(before)
@@ -120,16 +120,3 @@ def placed_groups(pool: str) -> dict[str, str]:
         for entry in placement_group_table().values()
         if entry["name"].startswith(f"pkb:{pool}:") and entry["state"] == "CREATED"
     }
-
-
-def wait_until(condition: Callable[[], object], what: str, patience_s: float = END_S) -> None:
-    """Waits for a condition.
-
-    Raises:
-        TimeoutError: it did not come true.
-    """
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(what)
-        time.sleep(0.02)

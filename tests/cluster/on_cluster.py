@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
-from tests.cluster.local_cluster import wait_until
 
-PATIENCE_S = 120.0
 NODE_CPUS = 6
 """Room for the gangs of two pools."""
 
@@ -25,10 +22,6 @@ FAKE = "evaluator=tests.cluster.fake_pool_evaluator:FakePoolEvaluator"
 # 1.2 CPUs a gang: none fits on the head, which has one and compiles.
 FAKE_POOL = f"ray?pool=fake&{FAKE}&checks_per_gang=2&shared_most=1&exclusive_most=1&cpus_per_rank=0.6"
 ONE_GANG = "shared_most=0&exclusive_most=1&cpus_per_rank=0.6"
-
-
-def until(condition: Callable[[], object], what: str = "it did not come to that") -> None:
-    wait_until(condition, what, PATIENCE_S)
 
 
 def logged(path: Path) -> list[list[str]]:

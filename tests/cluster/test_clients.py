@@ -13,7 +13,8 @@ from pkb_gym.cli import main as pkb
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound, SizeError
 from tests.cluster.local_cluster import placed_groups
-from tests.cluster.on_cluster import FAKE, NODE_CPUS, ON_TWO, ONE_GANG, PATIENCE_S, PROBLEM, by_make_cluster, until
+from tests.cluster.on_cluster import FAKE, NODE_CPUS, ON_TWO, ONE_GANG, PROBLEM, by_make_cluster
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = by_make_cluster
 

@@ -12,7 +12,8 @@ import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.feedback import Failure
-from tests.cluster.on_cluster import ON_TWO, ONE_GANG, PATIENCE_S, PROBLEM, by_make_cluster, logged, until
+from tests.cluster.on_cluster import ON_TWO, ONE_GANG, PROBLEM, by_make_cluster, logged
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = by_make_cluster
 

@@ -8,7 +8,8 @@ import pytest
 
 from pkb_gym.cluster.evaluator import RayEvaluator
 from pkb_gym.engine.errors import InfrastructureError, ServiceBusy
-from tests.cluster.on_cluster import FAKE_POOL, ON_TWO, ONE_GANG, PATIENCE_S, PROBLEM, by_make_cluster, logged, until
+from tests.cluster.on_cluster import FAKE_POOL, ON_TWO, ONE_GANG, PROBLEM, by_make_cluster, logged
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = by_make_cluster
 

@@ -15,10 +15,11 @@ from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService
 from tests.cluster.cases import CASES, Case
 from tests.cluster.local_cluster import LocalCluster
-from tests.cluster.on_cluster import PATIENCE_S, PROBLEM, by_make_cluster
+from tests.cluster.on_cluster import PROBLEM, by_make_cluster
 from tests.cluster.verdicts import verdict
 from tests.serve.fake_owner import TOKEN
 from tests.serve.forwarding import Borrowed
+from tests.waiting import PATIENCE_S
 
 pytestmark = by_make_cluster
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pkb_gym.engine.records.feedback import Failure, Stage
-from tests.cluster.on_cluster import ON_TWO, PATIENCE_S, PROBLEM, by_make_cluster, logged, until
+from tests.cluster.on_cluster import ON_TWO, PROBLEM, by_make_cluster, logged
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = by_make_cluster
 

@@ -25,11 +25,12 @@ from pkb_gym.engine.support import env_vars
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from tests.cluster.cases import CASES
 from tests.cluster.local_cluster import LocalCluster, placed_groups
-from tests.cluster.on_cluster import FAKE_POOL, NODE_CPUS, ON_TWO, PATIENCE_S, PROBLEM, by_make_cluster, logged, until
+from tests.cluster.on_cluster import FAKE_POOL, NODE_CPUS, ON_TWO, PROBLEM, by_make_cluster, logged
 from tests.cluster.trainer import STEPS
 from tests.cluster.verdicts import verdict
 from tests.training.conversations import tiny_corpus
 from tests.training.scripted import row, write_tiny_policy
+from tests.waiting import PATIENCE_S, until
 
 JUDGED = [case for case in CASES if case.name in ("right", "wrong", "crashing")]
 

@@ -16,6 +16,7 @@ from pkb_gym.adapters.settings import EpisodeSettings
 from tests.docs.pages import DOCS, ROOT, code_blocks
 from tests.doors import commands, debian_python, installation, uv
 from tests.doors.__main__ import LONGEST_FIRST, wait_for_end
+from tests.waiting import PATIENCE_S
 
 PAGE = DOCS / "frameworks.md"
 DOORS = sorted(path.parent.name for path in (ROOT / "tests/doors").glob("*/test_door.py"))
@@ -175,7 +176,7 @@ def test_doors_wait_for_the_end_of_a_process():
         waits.join(0.1)
         assert waits.is_alive()
         process.communicate()
-        waits.join(10)
+        waits.join(PATIENCE_S)
         assert not waits.is_alive()
     wait_for_end(process.pid)
 

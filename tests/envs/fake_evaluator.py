@@ -12,6 +12,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
+from tests.waiting import PATIENCE_S
 
 
 @dataclass
@@ -33,7 +34,7 @@ class FakeEvaluator:
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         self.requested.append((problem.name, source, config))
         if self.meet is not None:
-            self.meet.wait(timeout=10)
+            self.meet.wait(PATIENCE_S)
         device: Device = "emulated" if config.device == "emulated" else "cpu"
         resolved = resolve(config, problem, language="cpp", device=device, memory_total_bytes=host.memory_total_bytes())
         return self._found(source).model_copy(update={"problem": problem.name, "config": resolved})

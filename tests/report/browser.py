@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE_S
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
 FREE_FD = 10
@@ -128,7 +130,7 @@ class Browser:
         """Ends the process."""
         try:
             self.call("Browser.close")
-            self._process.wait(10)
+            self._process.wait(PATIENCE_S)
         except (BrowserFailure, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()

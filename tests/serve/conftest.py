@@ -9,7 +9,8 @@ import pytest
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService
-from tests.serve.fake_owner import PATIENCE_S, TOKEN, Owners, make_service
+from tests.serve.fake_owner import TOKEN, Owners, make_service
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, PkbError
@@ -19,17 +19,10 @@ from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 from pkb_gym.serve.clients import SOLE, Client
 from pkb_gym.serve.service import EvaluationService
 from tests.envs.fake_evaluator import FakeEvaluator
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE_S = 30.0
 TOKEN = "a token of these tests"
 ON_TWO = EvalConfig(device="cpu", world_size=2, size="tiny")
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.001)
 
 
 @dataclass

@@ -14,7 +14,8 @@ import pytest
 from pkb_gym.serve import guard
 from pkb_gym.serve.app import REFUSALS
 from pkb_gym.serve.server import HttpServer
-from tests.serve.fake_owner import PATIENCE_S, TOKEN, Owners, make_service, until
+from tests.serve.fake_owner import TOKEN, Owners, make_service
+from tests.waiting import PATIENCE_S, until
 
 REQUEST = {"problem": "AllReduce", "config": {"device": "cpu", "world_size": 2, "size": "tiny"}}
 
@@ -220,7 +221,7 @@ def test_a_waiting_client_gets_the_end_at_once(owners):
         waiting = thread.submit(http.get, f"/v1/evaluations/{evaluation}?wait_s=30")
         until(lambda: server._shutdown.has_listeners)
         server._shutdown.set()
-        assert waiting.result(10).json()["state"] == "preparing ranks", "sooner than it had to wait"
+        assert waiting.result(PATIENCE_S).json()["state"] == "preparing ranks", "sooner than it had to wait"
 
 
 def test_the_description_is_complete_and_open(idle):

@@ -23,11 +23,11 @@ from pkb_gym.engine.support import problem_folders
 from pkb_gym.problems.catalogue import choose_problem, find_problem
 from pkb_gym.serve import background
 from pkb_gym.serve.background import STARTING, BackgroundEvaluator, running, stop
+from tests.waiting import PATIENCE_S
 
 PROBLEM = find_problem("AllReduce")
 CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", until="compile")
 OWN = Path(__file__).resolve().parents[2] / "docs/own_problem/my_pkb_problems/sharded_softmax"
-PATIENCE_S = 60.0
 SOURCE = "void solution() {"
 PKB = (sys.executable, "-m", "pkb_gym.cli")
 

@@ -11,7 +11,8 @@ from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.clients import HIDDEN, Client, Clients
 from pkb_gym.serve.server import HttpServer
-from tests.serve.fake_owner import ON_TWO, answer, make_service, until
+from tests.serve.fake_owner import ON_TWO, answer, make_service
+from tests.waiting import PATIENCE_S, until
 
 FIRST, SECOND = "first-token-of-16-chars", "second-token-of-16-chars"
 FILE = f"""
@@ -177,4 +178,4 @@ def bearer(token):
 
 
 def post(server, path, token):
-    return httpx.post(server.url + path, headers=bearer(token), trust_env=False, timeout=30)
+    return httpx.post(server.url + path, headers=bearer(token), trust_env=False, timeout=PATIENCE_S)

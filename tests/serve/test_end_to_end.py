@@ -23,8 +23,9 @@ from pkb_gym.serve.clients import Client, Clients
 from pkb_gym.serve.server import HttpServer
 from pkb_gym.serve.service import EvaluationService
 from tests.engine.candidates import FOLDER, read
-from tests.serve.fake_owner import ON_TWO, TOKEN, until
+from tests.serve.fake_owner import ON_TWO, TOKEN
 from tests.serve.forwarding import Borrowed, serving
+from tests.waiting import PATIENCE_S, until
 
 PROBLEM = find_problem("AllReduce")
 EXPERT = expert_source(PROBLEM)
@@ -35,7 +36,7 @@ HOSTILE = ("floods_the_connection.py", "kills_everyone.cpp", "forges_infrastruct
 def client(local_evaluator: LocalEvaluator) -> Iterator[RemoteEvaluator]:
     with (
         serving(lambda: Borrowed(local_evaluator), TOKEN) as server,
-        RemoteEvaluator(server.url, TOKEN, timeout_s=90) as client,
+        RemoteEvaluator(server.url, TOKEN, timeout_s=PATIENCE_S) as client,
     ):
         yield client
 
@@ -100,8 +101,8 @@ def test_an_honest_client_beside_a_hostile_one_has_its_turns_and_its_verdicts(lo
     with (
         EvaluationService(lambda: evaluator, clients=list(clients), max_begun=1) as service,
         HttpServer(service, clients) as server,
-        RemoteEvaluator(server.url, TOKEN, timeout_s=90) as bad,
-        RemoteEvaluator(server.url, TOKEN[::-1], timeout_s=90) as good,
+        RemoteEvaluator(server.url, TOKEN, timeout_s=PATIENCE_S) as bad,
+        RemoteEvaluator(server.url, TOKEN[::-1], timeout_s=PATIENCE_S) as good,
         ThreadPoolExecutor(8) as threads,
     ):
         attacks = [threads.submit(bad.evaluate, PROBLEM, each.source, each.config) for each in hostile]
@@ -147,6 +148,6 @@ def test_a_closed_evaluator_lets_go_of_who_waits_for_a_pause_to_end(compiled_bef
         waiting = threads.submit(evaluator.evaluate, PROBLEM, EXPERT, ON_TWO, say)
         assert began.wait(60)
         evaluator.close()
-        assert waiting.result(10).failure is Failure.INFRASTRUCTURE
+        assert waiting.result(PATIENCE_S).failure is Failure.INFRASTRUCTURE
     with pytest.raises(InfrastructureError, match="closed"):
         evaluator.evaluate(PROBLEM, EXPERT, ON_TWO)

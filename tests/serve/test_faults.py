@@ -6,7 +6,8 @@ import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.feedback import Failure
-from tests.serve.fake_owner import answer, ask, make_service, stays_unanswered, until
+from tests.serve.fake_owner import answer, ask, make_service, stays_unanswered
+from tests.waiting import until
 
 
 @pytest.mark.parametrize(

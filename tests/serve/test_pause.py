@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 from pkb_gym.engine.records.feedback import Failure
-from tests.serve.fake_owner import PATIENCE_S, answer, ask, make_service, stays_unanswered, until
+from tests.serve.fake_owner import answer, ask, make_service, stays_unanswered
+from tests.waiting import PATIENCE_S, until
 
 
 def test_nothing_runs_while_paused_and_compiling_goes_on(service, owners):

@@ -19,7 +19,8 @@ from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.evaluator_registry import close_evaluators, find_evaluator
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.serve.server import HttpServer
-from tests.serve.fake_owner import ON_TWO, PATIENCE_S, TOKEN, answer, ask, make_service, until
+from tests.serve.fake_owner import ON_TWO, TOKEN, answer, ask, make_service
+from tests.waiting import PATIENCE_S, until
 
 PROBLEM = find_problem("AllReduce")
 

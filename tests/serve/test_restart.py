@@ -15,7 +15,8 @@ from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.serve.clients import Client
 from pkb_gym.serve.recorder import Recorder
 from pkb_gym.serve.service import MAX_BEGINS
-from tests.serve.fake_owner import ON_TWO, Owners, answer, ask, make_service, until
+from tests.serve.fake_owner import ON_TWO, Owners, answer, ask, make_service
+from tests.waiting import until
 
 REQUEST = EvaluationRequest(problem="AllReduce", source="speedup 3", config=ON_TWO)
 

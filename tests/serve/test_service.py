@@ -14,7 +14,8 @@ from pkb_gym.engine.errors import (
 )
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.service import EvaluationRequest
-from tests.serve.fake_owner import ON_TWO, answer, ask, make_service, until
+from tests.serve.fake_owner import ON_TWO, answer, ask, make_service
+from tests.waiting import until
 
 
 def test_a_source_is_judged(service, owners):

@@ -17,7 +17,8 @@ from pkb_gym.serve import event_log
 from pkb_gym.serve.app import Telemetry
 from pkb_gym.serve.event_log import EventLog, json_formatter, logging_to
 from pkb_gym.serve.server import HttpServer
-from tests.serve.fake_owner import TOKEN, answer, ask, make_service, until
+from tests.serve.fake_owner import TOKEN, answer, ask, make_service
+from tests.waiting import until
 
 
 def metrics(server):

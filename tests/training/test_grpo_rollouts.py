@@ -23,6 +23,7 @@ from tests.training.scripted import (
     submit,
     tokenizer_of,
 )
+from tests.waiting import PATIENCE_S
 
 
 def test_a_single_submission_is_a_block_of_code(monkeypatch, policy, evaluator, tmp_path):
@@ -105,7 +106,7 @@ def test_submissions_are_judged_while_others_are_generated(policy, tmp_path, mon
             input_ids = torch.cat([input_ids, torch.tensor(column)], dim=1)
             assert not stopping_criteria(input_ids, None).any()
             if at == len(words[0]) + 1:
-                seen.append(begun.wait(5))
+                seen.append(begun.wait(PATIENCE_S))
         return input_ids
 
     monkeypatch.setattr(GenerationMixin, "generate", slowly)

@@ -15,6 +15,7 @@ from pkb_gym.engine.support import env_vars
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.examples import failed, timed
 from tests.training.scripted import write_tiny_policy
+from tests.waiting import PATIENCE_S
 
 
 def value(speedup: float) -> float:
@@ -38,7 +39,7 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
         for rank in range(2)
     ]
     try:
-        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -22,6 +22,7 @@ from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.processes.host_group import HostGroup
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import Watched, config, row, run, say, script_generation, submit
+from tests.waiting import PATIENCE_S
 
 MESSAGES = {
     0: [submit("speedup 1"), submit("compile_error"), submit("speedup 10"), submit("speedup 4"), submit("speedup 1")],
@@ -51,7 +52,7 @@ class Gated(FakeEvaluator):
         self.notes.append("open")
 
     def evaluate(self, problem, source, config, progress=None):
-        assert self.is_open.wait(30)
+        assert self.is_open.wait(PATIENCE_S)
         self.notes.append(source)
         return super().evaluate(problem, source, config, progress)
 

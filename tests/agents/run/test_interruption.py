@@ -11,10 +11,10 @@ import time
 import pytest
 
 from pkb_gym.engine.records.attempt_file import read_attempts
+from tests.waiting import PATIENCE_S
 
 PROBLEMS = ("AllReduce", "AllGather", "Broadcast", "Scatter", "Gather", "Reduce", "AllToAll", "ReduceScatter")
 WORDS = ["run", "--agent", "reference", "--device", "cpu", "--world-size", "2", "--until", "check", "--problems"]
-PATIENCE_S = 120
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pkb_gym.engine.records.attempt import TokenCounts
 from tests.agents.conversations import Scripted, turn_of
 from tests.agents.run.runs import Run, places, recorded
 from tests.envs.fake_evaluator import FakeEvaluator
+from tests.waiting import PATIENCE_S, until
 
 THREE = ("AllReduce", "Scatter", "Gather")
 RIGHT = Reply("", submission="speedup 2", tokens=TokenCounts(prompt=90, completion=10), cost_usd=0.25)
@@ -168,9 +169,10 @@ def test_ctrl_c_ends_agent_and_evaluator_and_leaves_whole_lines(tmp_path):
             return RIGHT
         if task.problem.name == "Scatter":
             waiting.set()
-            assert go_on.wait(10)
+            assert go_on.wait(PATIENCE_S)
             return RIGHT
-        assert waiting.wait(10)
+        assert waiting.wait(PATIENCE_S)
+        until(lambda: recorded(tmp_path))
         raise KeyboardInterrupt
 
     agent, evaluator = Scripted(script), Interrupted()

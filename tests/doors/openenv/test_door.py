@@ -6,7 +6,6 @@ import asyncio
 import re
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,8 +23,8 @@ from pkb_openenv import KernelAction, KernelEnv
 from pkb_openenv.server.app import make_app
 from tests.doors import contract
 from tests.doors.examples import example
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE_S = 600.0
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -43,13 +42,6 @@ def served(max_sessions: int = 64) -> Iterator[str]:
         server.should_exit = True
         thread.join(PATIENCE_S)
         listening.close()
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ import pickle
 import queue
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,8 +33,7 @@ from tests.doors import contract
 from tests.doors.examples import example
 from tests.training.conversations import answer, closing, submission, user
 from tests.training.scripted import say, script_generation, submit, write_tiny_policy
-
-PATIENCE_S = 600.0
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +49,6 @@ def policy(tmp_path_factory):
 
 def kernel_tool() -> KernelTool:
     return KernelTool(**contract.settings())
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def assert_as_expected(tool, case: contract.Expected) -> None:

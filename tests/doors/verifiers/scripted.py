@@ -9,7 +9,8 @@ import types
 import verifiers.v1 as vf
 from verifiers.v1.harnesses.utils.mcp import mcp_client
 
-PATIENCE_S = 600.0
+from tests.waiting import PATIENCE_S
+
 NAME = "pkb_scripted_harness"
 
 

@@ -32,7 +32,6 @@ from tests.doors import contract
 from tests.doors.examples import example
 from tests.doors.verifiers import scripted
 
-PATIENCE_S = 600.0
 SIDE_BY_SIDE = 12
 JUDGE = contract.SETTINGS | {"evaluator": contract.url()}
 

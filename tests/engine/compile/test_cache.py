@@ -21,6 +21,7 @@ from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelReso
 from pkb_gym.engine.support import atomic_write
 from pkb_gym.engine.support.atomic_write import write_atomically
 from tests.engine.candidates import FOLDER, read
+from tests.waiting import PATIENCE_S
 
 KEY = CompileCache.key(source="text")
 NATIVE = Artifact(ok=True, log="a warning\n\u00e9", duration_s=1.5, binary=b"\x7fELF\n\n" + bytes(range(256)))
@@ -114,7 +115,7 @@ def test_writers_at_the_same_time(tmp_path: Path) -> None:
     for process in writers:
         process.start()
     for process in writers:
-        process.join(30)
+        process.join(PATIENCE_S)
     assert [process.exitcode for process in writers] == [0] * 4
     assert len(stored(CompileCache(tmp_path))) == 1
 

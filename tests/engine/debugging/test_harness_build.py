@@ -14,6 +14,7 @@ from pkb_gym.engine.compile.gxx import openmp_flags
 from pkb_gym.engine.debugging.harness_build import BUILDS, build_script, harness_command, harness_files, kernel_command
 from pkb_gym.engine.debugging.kept_run import run_script
 from pkb_gym.engine.records.config import SANITIZERS
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("sanitizer", ["address", "undefined", "thread"])
@@ -80,7 +81,7 @@ def test_compute_sanitizer_runs_every_rank_and_the_first_finding_ends_the_others
     (tmp_path / "run.sh").write_text(run_script(2, SANITIZERS["cuda"], grace_s=0))
     (tmp_path / "harness-release").touch()
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    ran = subprocess.run(["bash", tmp_path / "run.sh", "memcheck"], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(["bash", tmp_path / "run.sh", "memcheck"], capture_output=True, text=True, timeout=PATIENCE_S)
     assert ran.returncode == 86, ran.stderr
     assert "--tool memcheck --error-exitcode 86 ./harness-release . ./kernel-release.so" in ran.stdout
     assert not list(Path("/dev/shm").glob("pkb-heap-*"))

@@ -31,8 +31,8 @@ from pkb_gym.problems.catalogue import find_problem
 from rank_emulator.cuda_sources import ARCHITECTURE
 from tests.engine.candidates import FOLDER
 from tests.engine.emulated.compiled_together import Kernel, compile_together, joined
-from tests.engine.evaluators.threads import until
 from tests.leaks import Lasting
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++"),

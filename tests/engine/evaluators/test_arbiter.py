@@ -11,7 +11,8 @@ import pytest
 
 from pkb_gym.engine.evaluators import arbiter as module
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
-from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, Visitor, in_thread, joined, until
+from tests.engine.evaluators.threads import A_MOMENT_S, Visitor, in_thread, joined
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture

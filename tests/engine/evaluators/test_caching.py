@@ -15,10 +15,10 @@ from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.problems.catalogue import find_problem
 from tests.envs.fake_evaluator import FakeEvaluator
+from tests.waiting import PATIENCE_S
 
 PROBLEM = find_problem("AllReduce")
 CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", language="cpp")
-PATIENCE_S = 10.0
 
 
 class HoldsBack(FakeEvaluator):

@@ -25,6 +25,7 @@ from tests.engine.candidates import DEADLINE_S, FOLDER, Candidate, candidates, r
 from tests.engine.compiling import compile_ahead
 from tests.engine.joined_libraries import can_join, compile_together
 from tests.leaks import SHM, used_by_others
+from tests.waiting import until
 
 ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
 GOOD = read(FOLDER / "good" / "reads_peers.cpp")
@@ -59,10 +60,7 @@ def nothing_left(local_evaluator: LocalEvaluator, gang_pool: GangPool) -> Iterat
     local_evaluator.warm_up(1)
     before, files = descendants(), temporary_files(gang_pool)
     yield
-    deadline = time.monotonic() + 5
-    while descendants() != before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert descendants() == before
+    until(lambda: descendants() == before, "processes stay behind")
     left = temporary_files(gang_pool) - files
     assert not {path for path in left if not (Path(path).parent == SHM and used_by_others(Path(path).name))}
 

@@ -15,7 +15,8 @@ from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.config import EvalConfig, Language, ResolvedConfig, resolve
 from pkb_gym.problems.catalogue import find_problem
-from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, Visitor, in_thread, joined, running, until
+from tests.engine.evaluators.threads import A_MOMENT_S, Visitor, in_thread, joined, running
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("locks_apart")
 

@@ -37,8 +37,9 @@ from pkb_gym.engine.stages.stopwatch import ENDING, OTHER, Stopwatch
 from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards.examples import MACHINE
 from tests.engine.candidates import FOLDER, Candidate, read
-from tests.engine.evaluators.threads import PATIENCE_S, Visitor, in_thread, joined, running, until
+from tests.engine.evaluators.threads import Visitor, in_thread, joined, running
 from tests.leaks import descendants
+from tests.waiting import PATIENCE_S, until
 
 GOOD = read(FOLDER / "good" / "waits_for_peers.cpp")
 BAD = read(FOLDER / "broken" / "segfault_on_one_rank.cpp")
@@ -89,7 +90,7 @@ def test_between_evaluations_reference_ranks_take_no_processor_time(
     processes = gang_pool.reference("cpu", 2)._gang.processes
     for _ in range(2):
         assert evaluate(local_evaluator, GOOD, "check").passed
-        wait_until_stopped(processes.pidfds, time.monotonic() + 10)
+        wait_until_stopped(processes.pidfds, time.monotonic() + PATIENCE_S)
 
 
 LEARNS = """

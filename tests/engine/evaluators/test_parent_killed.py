@@ -14,6 +14,7 @@ import pytest
 
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from tests.leaks import SHM, used_by_others
+from tests.waiting import PATIENCE_S, until
 
 PROGRAM = """
 import sys
@@ -107,13 +108,10 @@ def test_nothing_is_left_of_a_killed_evaluator(
         assert children
         process.send_signal(signal.SIGKILL)
         process.wait()
-    gone, alive = psutil.wait_procs(children, timeout=10)
+    gone, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert not alive, [child.cmdline() for child in alive]
     assert len(gone) == len(children)
-    deadline = time.monotonic() + 5
-    while (left := new_files(temporary, before)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+    until(lambda: not new_files(temporary, before), "files stay behind")
 
 
 def wait_until_it_spins(pid: int) -> None:

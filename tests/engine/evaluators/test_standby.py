@@ -17,7 +17,8 @@ from pkb_gym.engine.evaluators import standby
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.standby import Standby
 from pkb_gym.engine.stages.machine_sharing import machine_to_itself
-from tests.engine.evaluators.threads import A_MOMENT_S, PATIENCE_S, in_thread, joined, until
+from tests.engine.evaluators.threads import A_MOMENT_S, in_thread, joined
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("locks_apart")
 

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-PATIENCE_S = 10.0
+from tests.waiting import PATIENCE_S
+
 A_MOMENT_S = 0.05
 """Long enough for a thread that is not held back to do what it must not."""
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits for what another thread does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.001)
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:

@@ -24,6 +24,7 @@ from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.wire.orders import Armed
 from tests.engine.rank_programs import Did, Do
+from tests.waiting import PATIENCE_S, until
 
 PROGRAM = "tests.engine.rank_programs"
 SLACK_S = 60.0
@@ -83,7 +84,7 @@ def test_every_rank_answers(gang: Gang) -> None:
 def test_bytes_and_descriptors_travel_along(gang: Gang) -> None:
     with Path(os.devnull).open() as file:
         gang.send([Do(("nothing", "nothing"))] * 2, fds=(file.fileno(),), raw=b"x" * 300_000)
-    assert [reply.nbytes for reply in gang.collect(Did, timeout_s=10).messages] == [300_000, 300_000]
+    assert [reply.nbytes for reply in gang.collect(Did, timeout_s=PATIENCE_S).messages] == [300_000, 300_000]
 
 
 def test_processes_end_with_the_gang(zygote: Zygote) -> None:
@@ -92,7 +93,7 @@ def test_processes_end_with_the_gang(zygote: Zygote) -> None:
         children = [child for pid in pids for child in psutil.Process(pid).children()]
         assert len(children) == 1
     gang.close()  # again: nothing happens
-    assert not psutil.wait_procs(children, timeout=3)[1]
+    assert not psutil.wait_procs(children, timeout=PATIENCE_S)[1]
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
@@ -229,10 +230,7 @@ def test_freezing_stops_threads_too(gang: Gang) -> None:
     assert gang.processes.processor_ticks() == before
     assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
     gang.processes.thaw()
-    deadline = time.monotonic() + 5
-    while gang.processes.processor_ticks() == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: gang.processes.processor_ticks() != before)
 
 
 def test_a_thread_in_a_call_of_the_kernel_is_waited_for_and_its_time_is_reported(gang: Gang) -> None:
@@ -272,10 +270,7 @@ def test_freezing_ends_what_ranks_started(zygote: Zygote) -> None:
             family = [child for child in leader.children(recursive=True) if child not in ranks]
             return [child for child in family if child.status() != psutil.STATUS_ZOMBIE]
 
-        deadline = time.monotonic() + 10
-        while len(orphans()) < 2:  # the orphan finds its new parent when its own has ended
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: len(orphans()) == 2)  # the orphan finds its new parent when its own has ended
         gang.processes.freeze()
         assert orphans() == []
         assert [rank.status() for rank in ranks] == [psutil.STATUS_STOPPED] * 2
@@ -292,10 +287,7 @@ def test_a_frozen_gang_can_be_ended(zygote: Zygote) -> None:
 
 def test_speaking_out_of_turn_is_tampering(gang: Gang) -> None:
     do(gang, "twice", "nothing")
-    deadline = time.monotonic() + 10
-    while not gang._ranks[0].pending():  # the second word may still be on its way
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: gang._ranks[0].pending())  # the second word may still be on its way
     failed = fall(gang, "nothing", "nothing")
     assert (failed.failure, failed.rank) == (Failure.INTEGRITY, 0)
     assert "out of turn" in str(failed)
@@ -303,7 +295,7 @@ def test_speaking_out_of_turn_is_tampering(gang: Gang) -> None:
 
 def test_another_reply_than_asked_for_is_tampering(gang: Gang) -> None:
     with pytest.raises(GangFailed, match=r"rank [01] sent .*'Did' arrived where Armed or Failed was due"):
-        gang.exchange([Do(("nothing", "nothing"))] * 2, Armed, timeout_s=10)
+        gang.exchange([Do(("nothing", "nothing"))] * 2, Armed, timeout_s=PATIENCE_S)
 
 
 def test_what_nobody_waits_for_does_not_pile_up(zygote: Zygote) -> None:

@@ -25,6 +25,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, candidates, read
+from tests.waiting import PATIENCE_S
 
 needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap, which does not work here")
 
@@ -85,7 +86,7 @@ print(json.dumps({
 """
     program = f"REPO = {str(FOLDER.parent)!r}\n{program}"
     command = bubblewrap_arguments(zygote_policy(1 << 20), [sys.executable, "-I", "-c", program])
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd="/").stdout
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd="/").stdout
     seen = json.loads(printed)
     # The interpreter and its packages stand at their own paths, which may begin anywhere.
     expected = {"dev", "pkb", "proc", "tmp"} | {Path(path).parts[1] for path, _ in python_paths()}

@@ -18,6 +18,7 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.problems.catalogue import find_problem
+from tests.waiting import PATIENCE_S
 
 VISITS = r"""
 #include <link.h>
@@ -61,7 +62,7 @@ def test_the_ffi_library_sees_itself_and_what_was_loaded_after_it(
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     seen = [[Path(path).name for path in part.split("\n")] for part in run.stdout.split("done\n")[: len(NAMES)]]
     assert [name for name in seen[1] if name] == [*NAMES[1:]] if preloads else set(NAMES) < set(seen[1])

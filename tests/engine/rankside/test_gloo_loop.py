@@ -18,6 +18,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.wire.forking import PRELOADED
 from pkb_gym.problems.catalogue import find_problem
+from tests.waiting import PATIENCE_S
 
 EVENTS = 500
 WAITS = r"""
@@ -68,7 +69,12 @@ def test_an_event_that_nobody_handled_is_waited_for(tmp_path: Path, library: byt
     for preloaded in ("", str(tmp_path / "library.so")):
         command = [tmp_path / "waits", what, str(EVENTS)]
         run = subprocess.run(
-            command, env={**os.environ, "LD_PRELOAD": preloaded}, capture_output=True, text=True, check=True, timeout=30
+            command,
+            env={**os.environ, "LD_PRELOAD": preloaded},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE_S,
         )
         slept[bool(preloaded)] = int(run.stdout)
     assert slept[False] < EVENTS / 10
@@ -116,7 +122,7 @@ def test_another_library_may_be_loaded_by_the_number_of_its_descriptor(tmp_path:
             pass_fds=(fd, other),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
     finally:
         os.close(fd)

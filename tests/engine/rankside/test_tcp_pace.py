@@ -16,6 +16,7 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
+from tests.waiting import PATIENCE_S
 
 OPENS = """
 import socket
@@ -37,7 +38,7 @@ def test_sockets_of_a_process_that_preloads_the_library_take_reno(tmp_path: Path
     library.write_bytes(build_for_host(FILES, CompileCache.in_folder(compiled_before)))
     environment = {**os.environ, "LD_PRELOAD": str(library)}
     command = [sys.executable, "-c", OPENS]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=30)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert run.stdout.split() == ["reno"] * 3
 
 

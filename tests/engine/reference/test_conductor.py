@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -25,9 +25,10 @@ from pkb_gym.engine.support.eventfds import drain
 from pkb_gym.engine.wire import abi
 from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.problems.catalogue import find_problem
+from tests.waiting import PATIENCE_S, until
 
 WORLD_SIZE = 2
-SOON_S, LATER_S = 5.0, 0.1
+LATER_S = 0.1
 TOGETHER = CheckedCall(together=True)
 APART = CheckedCall(together=False)
 
@@ -50,7 +51,7 @@ class Rank:
     def cross(self) -> None:
         """Crosses from one call to the next, like the candidate's rank."""
         self.ask()
-        assert self.is_answered(SOON_S), "no answer"
+        assert self.is_answered(PATIENCE_S), "no answer"
 
     def ask(self) -> None:
         os.eventfd_write(self.request_fd, 1)
@@ -63,14 +64,14 @@ class Rank:
 
     def end(self) -> BlockEnded:
         self.evaluator.send(EndBlock())
-        self._thread.join(SOON_S)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self.conductor.end()
 
     def close(self) -> None:
         if self._thread.is_alive():
             self.evaluator.send(EndBlock())
-            self._thread.join(SOON_S)
+            self._thread.join(PATIENCE_S)
         for fd in (self.request_fd, self.reply_fd):
             os.close(fd)
         self.evaluator.close()
@@ -125,15 +126,6 @@ def conducts(*calls: CheckedCall):
     return pytest.mark.parametrize("gang", [list(calls)], indirect=True)
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + SOON_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(1e-3)
-    return True
-
-
 def is_poison(tensor: torch.Tensor, *poisons: int) -> bool:
     held = set(tensor.contiguous().view(torch.uint8).unique().tolist())
     return len(held) == 1 and held <= set(poisons)
@@ -168,12 +160,12 @@ def test_ranks_begin_and_depart_together(gang: Gang) -> None:
     first.ask()
     assert not first.is_answered(), "a rank began before all arguments were there"
     second.ask()
-    assert first.is_answered(SOON_S) and second.is_answered(SOON_S)
+    assert first.is_answered(PATIENCE_S) and second.is_answered(PATIENCE_S)
     first.ask()
     assert not first.is_answered(), "a rank departed before all had finished"
     assert torch.equal(gang.argument(0, 0), gang.argument(0, 0, expected=True)), "peers may still read it"
     second.ask()
-    assert first.is_answered(SOON_S) and second.is_answered(SOON_S)
+    assert first.is_answered(PATIENCE_S) and second.is_answered(PATIENCE_S)
 
 
 @conducts(CheckedCall(together=False, late_rank=0, delay_s=60), APART, APART)
@@ -185,7 +177,7 @@ def test_a_late_rank_waits_until_the_others_are_as_far_ahead_as_they_come(gang: 
         other.cross()
         assert not late.is_answered(), "it is not late"
     other.cross()
-    assert late.is_answered(SOON_S), "it is late for longer than need be"
+    assert late.is_answered(PATIENCE_S), "it is late for longer than need be"
 
 
 @conducts(CheckedCall(together=False, late_rank=0, delay_s=60), TOGETHER)
@@ -195,7 +187,7 @@ def test_a_late_rank_does_not_wait_for_one_that_has_come_to_a_call_that_all_begi
     other.cross()
     assert not late.is_answered()
     other.ask()
-    assert late.is_answered(SOON_S)
+    assert late.is_answered(PATIENCE_S)
 
 
 @conducts(CheckedCall(False, late_rank=0, delay_s=60), CheckedCall(False, late_rank=1, delay_s=60), APART)
@@ -205,11 +197,11 @@ def test_of_two_late_ranks_the_one_ahead_goes_on_first(gang: Gang) -> None:
     behind.ask()
     ahead.cross()
     ahead.ask()
-    assert ahead.is_answered(SOON_S), "it waits for a rank that is late itself"
+    assert ahead.is_answered(PATIENCE_S), "it waits for a rank that is late itself"
     assert not behind.is_answered()
     ahead.cross()
     ahead.cross()
-    assert behind.is_answered(SOON_S)
+    assert behind.is_answered(PATIENCE_S)
 
 
 @conducts(CheckedCall(together=False, late_rank=0, delay_s=60))
@@ -219,7 +211,7 @@ def test_a_late_rank_waits_no_longer_than_the_others_wait_for_it(gang: Gang) -> 
     other.cross()
     assert not late.is_answered()
     other.heap.place(1).state = abi.State.WAITING
-    assert late.is_answered(SOON_S)
+    assert late.is_answered(PATIENCE_S)
 
 
 @conducts(CheckedCall(together=False, is_held=True))
@@ -233,9 +225,9 @@ def test_a_held_rank_is_released_once_the_others_go_no_further(gang: Gang) -> No
     time.sleep(LATER_S)
     assert hold.released == 0, "the other one goes on"
     other.heap.place(1).state = abi.State.WAITING
-    assert eventually(lambda: hold.released == 1)
+    until(lambda: hold.released == 1)
     hold.number = 3
-    assert eventually(lambda: hold.released == 3), "each hold ends by itself"
+    until(lambda: hold.released == 3, "each hold ends by itself")
 
 
 @conducts(CheckedCall(False, is_held=True), CheckedCall(False, late_rank=1, delay_s=60), APART)
@@ -245,14 +237,14 @@ def test_a_late_rank_does_not_wait_for_one_that_is_held_in_an_earlier_call(gang:
     late.cross()
     held.heap.hold(0).number = 1
     late.ask()
-    assert late.is_answered(SOON_S)
+    assert late.is_answered(PATIENCE_S)
     assert held.heap.hold(0).released == 0, "the other one has just begun"
 
 
 @conducts(CheckedCall(together=False, late_rank=0, delay_s=0.05))
 def test_a_late_rank_is_late_for_a_limited_time(gang: Gang) -> None:
     gang.ranks[0].ask()
-    assert gang.ranks[0].is_answered(SOON_S)
+    assert gang.ranks[0].is_answered(PATIENCE_S)
 
 
 @conducts(APART, APART)

@@ -39,12 +39,12 @@ from pkb_gym.engine.reference.output_sampler import (
     draw_parts,
 )
 from pkb_gym.problems.catalogue import find_problem
+from tests.waiting import PATIENCE_S
 
 PROBLEM = find_problem("AllReduce")
 SCRATCH_BYTES = 8192
 FIRST_SEQUENCE = 7
 LINE = 64
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.machine_sharing import beside_others_at_once, machine_to_itself, work_beside_others
 from pkb_gym.engine.stages.progress import WAITING
 from pkb_gym.engine.stages.time import measured_overhead
-from tests.engine.evaluators.threads import until
 from tests.engine.stages.fake_gangs import Bench
+from tests.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("locks_apart")
 
@@ -39,29 +39,29 @@ class Somebody:
     def _run(self) -> None:
         with self._need:
             self.has_it.set()
-            self._done.wait(30)
+            self._done.wait(PATIENCE_S)
 
     def waits(self) -> bool:
         return not self.has_it.wait(0.1)
 
     def leave(self) -> None:
         self._done.set()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
 
 
 def assert_that_work_waits_for_a_measurement() -> None:
     measures = Somebody(machine_to_itself(unheard))
-    assert measures.has_it.wait(10)
+    assert measures.has_it.wait(PATIENCE_S)
     works = Somebody(work_beside_others(unheard))
     assert works.waits()
     measures.leave()
-    assert works.has_it.wait(10)
+    assert works.has_it.wait(PATIENCE_S)
     works.leave()
 
 
 def test_work_goes_on_side_by_side() -> None:
     first, second = Somebody(work_beside_others(unheard)), Somebody(work_beside_others(unheard))
-    assert first.has_it.wait(10) and second.has_it.wait(10)
+    assert first.has_it.wait(PATIENCE_S) and second.has_it.wait(PATIENCE_S)
     first.leave()
     second.leave()
 
@@ -73,7 +73,7 @@ def test_work_that_can_be_put_off_is_not_begun_while_somebody_measures_or_waits_
         assert measures.waits(), "for both of them"
         with beside_others_at_once() as later:
             assert not later
-    assert measures.has_it.wait(10)
+    assert measures.has_it.wait(PATIENCE_S)
     with beside_others_at_once() as later:
         assert not later
     measures.leave()
@@ -96,16 +96,16 @@ def test_one_evaluator_at_a_time_has_the_machine() -> None:
 
 def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
     earlier = Somebody(work_beside_others(unheard))
-    assert earlier.has_it.wait(10)
+    assert earlier.has_it.wait(PATIENCE_S)
     measures = Somebody(machine_to_itself(unheard))
     assert measures.waits()
     time.sleep(0.05)
     later = Somebody(work_beside_others(unheard))
     assert later.waits()
     earlier.leave()
-    assert measures.has_it.wait(10) and later.waits()
+    assert measures.has_it.wait(PATIENCE_S) and later.waits()
     measures.leave()
-    assert later.has_it.wait(10)
+    assert later.has_it.wait(PATIENCE_S)
     later.leave()
 
 
@@ -129,15 +129,15 @@ def test_a_wait_for_another_evaluator_is_reported() -> None:
     """The clock of a service ran meanwhile, and ended evaluations that had done nothing wrong."""
     heard: list[str] = []
     measures = Somebody(machine_to_itself(heard.append))
-    assert measures.has_it.wait(10) and heard == [], "nobody was in its way"
+    assert measures.has_it.wait(PATIENCE_S) and heard == [], "nobody was in its way"
     works = Somebody(work_beside_others(heard.append, "check"))
     assert works.waits() and heard == [WAITING]
     measures.leave()
-    assert works.has_it.wait(10) and heard == [WAITING, "check"]
+    assert works.has_it.wait(PATIENCE_S) and heard == [WAITING, "check"]
     later = Somebody(machine_to_itself(heard.append))
     assert later.waits() and heard == [WAITING, "check", WAITING]
     works.leave()
-    assert later.has_it.wait(10)
+    assert later.has_it.wait(PATIENCE_S)
     later.leave()
 
 
@@ -145,7 +145,7 @@ def test_the_overhead_of_a_block_is_measured_ahead_of_later_work() -> None:
     """Beside two evaluators that checked one candidate after another, its measurement waited for up to a minute."""
     bench, heard = Bench(gpus=2), []
     earlier = Somebody(work_beside_others(unheard))
-    assert earlier.has_it.wait(10)
+    assert earlier.has_it.wait(PATIENCE_S)
 
     def measure() -> None:
         with bench.run() as run:
@@ -157,7 +157,7 @@ def test_the_overhead_of_a_block_is_measured_ahead_of_later_work() -> None:
     later = Somebody(work_beside_others(unheard))
     assert later.waits() and not bench.logged("null block")
     earlier.leave()
-    measuring.join(10)
-    assert later.has_it.wait(10) and bench.logged("null block") and heard == [WAITING, "check"]
+    measuring.join(PATIENCE_S)
+    assert later.has_it.wait(PATIENCE_S) and bench.logged("null block") and heard == [WAITING, "check"]
     assert bench.feedback.stopwatch.readings()[WAITING] > 0.1
     later.leave()

@@ -10,6 +10,7 @@ import pytest
 from pkb_gym.engine.support import processors
 from pkb_gym.engine.support.processors import MAX_TRIED, find_fastest, move_to
 from tests.engine.forked import in_child
+from tests.waiting import PATIENCE_S
 
 
 def test_processors_that_are_slow_just_now_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +55,6 @@ def test_all_threads_move() -> None:
         threading.Thread(target=other, daemon=True).start()
         move_to([last])
         release.set()
-        assert done.wait(5) and found == [{last}] == [os.sched_getaffinity(0)]
+        assert done.wait(PATIENCE_S) and found == [{last}] == [os.sched_getaffinity(0)]
 
     in_child(work)

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from pkb_gym.engine.support.side_by_side import side_by_side
+from tests.waiting import PATIENCE_S
 
 
 def test_every_task_has_one_result_or_its_error():
@@ -22,7 +23,7 @@ def test_every_task_has_one_result_or_its_error():
 
 def test_tasks_run_at_the_same_time():
     meet = threading.Barrier(3)
-    with side_by_side(range(3), lambda _: meet.wait(10), 3, name="work", give_up=pytest.fail) as done:
+    with side_by_side(range(3), lambda _: meet.wait(PATIENCE_S), 3, name="work", give_up=pytest.fail) as done:
         assert sorted(done.get()[1] for _ in range(3)) == [0, 1, 2]
 
 
@@ -31,7 +32,7 @@ def test_left_early_it_begins_nothing_more_and_has_the_rest_given_up():
 
     def work(task):
         begun.append(task)
-        return task == 0 or given_up.wait(10)
+        return task == 0 or given_up.wait(PATIENCE_S)
 
     with (
         pytest.raises(KeyboardInterrupt),

@@ -13,6 +13,7 @@ from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from tests.envs.fake_evaluator import FakeEvaluator
+from tests.waiting import PATIENCE_S
 
 CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", language="cpp", until="time")
 
@@ -97,7 +98,7 @@ def test_a_slow_evaluation_is_not_waited_for_and_the_next_request_begins_anew(wr
         def evaluate(self, problem, source, config, progress=None):
             found = super().evaluate(problem, source, config, progress)
             if len(self.requested) == 1:
-                release.wait(10)
+                release.wait(PATIENCE_S)
             return found
 
     evaluator = Slow()

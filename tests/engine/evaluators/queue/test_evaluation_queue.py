@@ -15,6 +15,7 @@ from pkb_gym.engine.evaluators.queue.entry import Entry
 from pkb_gym.engine.evaluators.queue.evaluation_queue import EvaluationQueue
 from pkb_gym.engine.evaluators.queue.quotas import Quota, Quotas
 from pkb_gym.engine.stages.progress import WAITING
+from tests.waiting import until
 
 
 class Queue(EvaluationQueue):
@@ -195,10 +196,7 @@ def test_clocks_stand_while_others_are_waited_for():
     queue.enter(waiting, WAITING)
     slow = queue.ask("slow")
     queue.enter(slow, "check")
-    deadline = time.monotonic() + 30
-    while not overdue:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: overdue)
     assert overdue == ["an evaluation outlasted its 0.1 s, at: check"] and waiting.answer is None
     queue.close()
     watch.wait_closed()
