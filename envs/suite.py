@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from pkb_gym.engine.errors import ConfigError
@@ -13,9 +12,7 @@ from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.samplers import Sampler, SamplerLike, find_sampler
 from pkb_gym.problems.catalogue import all_problems, catalogue, find_problem
-
-SPLITS = Path(__file__).parent.parent / "problems" / "splits.json"
-"""Names of both splits, the groups of near-duplicates that keep together, and the rule."""
+from pkb_gym.problems.splits import SPLITS
 
 
 def split_names(split: str | Sequence[str]) -> tuple[str, ...]:

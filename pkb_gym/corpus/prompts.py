@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,11 +12,12 @@ from pkb_gym.engine.hardware.calibrate import cpu_hardware
 from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
-from pkb_gym.envs.suite import SPLITS, split_names
+from pkb_gym.envs.suite import split_names
 from pkb_gym.envs.text.brief import brief_task
 from pkb_gym.envs.text.task import task_text
 from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from pkb_gym.problems.splits import near_duplicates
 
 SUFFIXES = {"cpp": "cpp", "cuda": "cu"}
 """Native language -> suffix of its sources."""
@@ -118,13 +118,6 @@ def example_for(problem: str, language: str) -> str | None:
             continue
         fitting.append((-len(wanted & set(other.tags)), len(source), other.name))
     return min(fitting)[2] if fitting else None
-
-
-def near_duplicates(problem: str) -> frozenset[str]:
-    """The problem itself and those that a kernel for it solves by relabelling, as `problems/splits.json` lists them."""
-    groups = json.loads(SPLITS.read_text(encoding="utf-8"))["groups"]
-    together = [group["problems"] for group in groups if problem in group["problems"]]
-    return frozenset({problem}.union(*together))
 
 
 def prompt_rows(

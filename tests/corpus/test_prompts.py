@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from pkb_gym.corpus.prompts import EXAMPLE, example_for, near_duplicates, prompt_messages, prompt_rows
+from pkb_gym.corpus.prompts import EXAMPLE, example_for, prompt_messages, prompt_rows
 from pkb_gym.corpus.tasks import Task
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from pkb_gym.problems.splits import near_duplicates
 
 TEST = set(split_names("test"))
 HEADING = EXAMPLE.split("\n")[0]

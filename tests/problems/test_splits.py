@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from pkb_gym.engine.problem import CATEGORIES
-from pkb_gym.envs.suite import SPLITS
 from pkb_gym.problems.catalogue import catalogue
+from pkb_gym.problems.splits import SPLITS
 
 DATA = json.loads(SPLITS.read_text(encoding="utf-8"))
 TRAIN, TEST, GROUPS = DATA["train"], DATA["test"], DATA["groups"]

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 from datasets import Dataset
 from pydantic import ValidationError
 
-from pkb_gym.corpus.prompts import PromptRow, example_for, near_duplicates, prompt_rows
+from pkb_gym.corpus.prompts import PromptRow, example_for, prompt_rows
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Language
@@ -30,6 +30,7 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.envs.suite import split_names
 from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.problems.splits import near_duplicates
 
 Ring: TypeAlias = Literal["sizes", "left_out", "test"]
 RINGS: tuple[Ring, ...] = ("sizes", "left_out", "test")

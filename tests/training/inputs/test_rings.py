@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from pkb_gym.corpus.prompts import example_for, near_duplicates
+from pkb_gym.corpus.prompts import example_for
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.suite import split_names
+from pkb_gym.problems.splits import near_duplicates
 from pkb_gym.training import ring_prompts
 from pkb_gym.training.inputs.rings import PromptSettings, RingSplit, split_rings, training_rows, without_rings
 from pkb_gym.training.inputs.rows import load_prompts
