@@ -1,6 +1,7 @@
 # make demo     sets up .venv and evaluates four kernels of one problem on the CPU
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
 # make test     sets up .venv with the development tools, then lints and tests; WORKERS is the number of test processes
+# make all      runs all cases of tables of one kind, of which `make test` has a sample
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some, and
 #               BEHIND a process whose end their tests wait for
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
@@ -25,7 +26,7 @@ RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|r
 EXTRAS ?=
 WORKERS ?= 2
 
-.PHONY: install demo doors cluster emulated limits mutants smoke test pytest lint format site clean
+.PHONY: install all demo doors cluster emulated limits mutants smoke test pytest lint format site clean
 
 install: $(BIN)/python
 	$(PIP) --no-compile --editable '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -40,6 +41,9 @@ smoke: $(VENV)/.installed-dev
 
 doors: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.doors $(if $(BEHIND),--behind $(BEHIND) )$(DOORS)
+
+all: $(VENV)/.installed-dev
+	PKB_TEST_ALL=1 $(MAKE) pytest
 
 cluster: $(VENV)/.installed-dev
 	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster benchmarks/tests/test_ray_load.py

@@ -24,6 +24,7 @@ from tests.faults.rows import Row, is_sound
 from tests.faults.standby import FallenStandby
 from tests.faults.submissions import CANDIDATES, CPU_SOURCES, draw_submission
 from tests.faults.targets import ROOT, ServiceTarget, Submission, Verdict
+from tests.whole_tables import by_make_all
 
 GOOD = Submission("good", "AllReduce", "a kernel", None, EvalConfig())
 CRASHES = Submission("crashes", "AllReduce", "another", "runtime_error", EvalConfig())
@@ -178,6 +179,7 @@ def test_gangs_that_stand_by_may_fall(compiled: str) -> None:
     assert (times, evaluations, right + repeated, wrong) == (3, 3, 3, 0) and not found
 
 
+@by_make_all
 @pytest.mark.slow
 def test_a_small_drill_finds_nothing_wrong(compiled: str) -> None:
     """With this seed an evaluator is struck, and a service."""

@@ -1,4 +1,7 @@
-"""Expert kernels of the CPU device: right under robust rules at tiny on 1 and 4 ranks, and at a larger size on 2."""
+"""Expert kernels of the CPU device: right under robust rules at tiny on 1 and 4 ranks, and at a larger size on 2.
+
+`make test` runs a sample of them, `make all` every one.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, expert_source
 from tests.engine.compiling import compile_ahead, cpp_errors
 from tests.engine.joined_libraries import can_join, compile_together
+from tests.whole_tables import sampled
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem) is not None]
+RUN = sampled(EXPERTS, 3)
 
 LARGER = {name: {"M": 520, "K": 264, "N": 512} for name in ("AllGatherGemm", "GemmAllReduce")}
 """In place of `published`, whose references take a second a call here; no multiple of a tile."""
@@ -22,15 +27,15 @@ LARGER = {name: {"M": 520, "K": 264, "N": 512} for name in ("AllGatherGemm", "Ge
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(local_evaluator: LocalEvaluator, compiled_before: Path) -> None:
-    """All of them; the tests find them in the cache."""
-    sources = {problem: expert_source(problem) or "" for problem in EXPERTS}
+    """All that run; the tests find them in the cache."""
+    sources = {problem: expert_source(problem) or "" for problem in RUN}
     compile_together(sources.values(), CompileCache.in_folder(compiled_before), FLAGS)
     config = EvalConfig(device="cpu", size="tiny")
     alone = [(problem, source, config) for problem, source in sources.items() if not can_join(source)]
     compile_ahead(local_evaluator, alone)
 
 
-@pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", RUN, ids=lambda problem: problem.name)
 def test_expert_is_right(problem, local_evaluator: LocalEvaluator):
     source = expert_source(problem)
     assert source is not None
@@ -45,7 +50,7 @@ def test_expert_is_right(problem, local_evaluator: LocalEvaluator):
 
 @pytest.mark.parametrize(
     "problem",
-    [problem for problem in EXPERTS if can_join(expert_source(problem) or "")],
+    [problem for problem in RUN if can_join(expert_source(problem) or "")],
     ids=lambda problem: problem.name,
 )
 def test_expert_compiles_by_itself(problem):

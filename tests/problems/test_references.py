@@ -1,5 +1,6 @@
-"""Every reference, submitted as a candidate of the python dialect, passes the whole way to the check.
+"""References, submitted as candidates of the python dialect, pass the whole way to the check.
 
+`make test` submits a sample of them, `make all` every one.
 Under the published protocol some do: the tests of each problem hold its reference against the published checks.
 """
 
@@ -10,8 +11,12 @@ import pytest
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import catalogue, reference_source
+from tests.whole_tables import sampled
 
-CASES = [(problem, "robust") for problem in catalogue()] + [(problem, "published") for problem in catalogue()[::8]]
+CASES = [
+    *((problem, "robust") for problem in sampled(catalogue(), 3)),
+    *((problem, "published") for problem in sampled(catalogue()[::8], 3)),
+]
 
 
 @pytest.mark.parametrize(("problem", "protocol"), CASES, ids=lambda each: getattr(each, "name", each))

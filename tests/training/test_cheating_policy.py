@@ -21,8 +21,8 @@ from tests.engine.candidates import FOLDER, read
 from tests.training.conversations import prompt, submission
 from tests.training.scripted import config, follow, row, run, submit, write_tiny_policy
 
-STEPS = 5
-"""Each of the two submissions of a step is the next of the list below: all come twice."""
+STEPS = 3
+"""Each of the two submissions of a step is the next of the list below: all come, and the first twice."""
 
 CAUGHT = (
     "forges_done.py",

@@ -10,8 +10,10 @@ import pytest
 from pkb_gym.training.inputs.rows import load_corpus, load_prompts
 from pkb_gym.training.smoke import run_chain
 from tests.docs.pages import DOCS
+from tests.whole_tables import by_make_all
 
 
+@by_make_all
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_chain_from_export_to_evaluation(tmp_path):

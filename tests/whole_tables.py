@@ -1,0 +1,21 @@
+"""Tables of cases of one kind, of which `make test` runs a sample and `make all` every case."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+
+Case = TypeVar("Case")
+
+IS_WHOLE = bool(os.environ.get("PKB_TEST_ALL"))
+
+by_make_all = pytest.mark.skipif(not IS_WHOLE, reason="takes long: run it by `make all`")
+"""Mark of tests whose parts have tests of their own."""
+
+
+def sampled(cases: Iterable[Case], step: int) -> list[Case]:
+    """Every `step`-th case, from the first on; all of them by `make all`."""
+    return list(cases)[:: 1 if IS_WHOLE else step]
