@@ -23,6 +23,7 @@ from rank_emulator import coverage
 ROOT = Path(__file__).resolve().parents[2]
 TABLES: dict[str, Callable[[], str]] = {
     "arguments": environments.arguments,
+    "captures": problems.captures,
     "commands": commands.reference,
     "cuda_functions": coverage.cuda_functions_table,
     "observation": environments.observation,

@@ -94,6 +94,14 @@ def split_rule() -> str:
     return f"{rule}\n\n{table(('near-duplicates', 'because'), groups)}"
 
 
+def captures() -> str:
+    """The problems whose reference is captured as CUDA graphs, and the others with the reason."""
+    captured = [problem for problem in catalogue() if not problem.no_capture_because]
+    others = [(problem.name, problem.no_capture_because) for problem in catalogue() if problem.no_capture_because]
+    intro = f"{len(captured)} of {len(catalogue())} references can be captured, all but these {len(others)}:"
+    return f"{intro}\n\n{table(('problem', 'no capture, because'), others)}"
+
+
 def coverage() -> str:
     """An SVG of the number of problems by category and family of origin."""
     counts = Counter((problem.category, origin_family(problem)) for problem in catalogue())
@@ -135,6 +143,7 @@ def page(problem: Problem) -> str:
         ("argument kinds", ", ".join(problem.argument_kinds)),
         ("world sizes", ", ".join(map(str, problem.world_sizes))),
         ("dtypes", ", ".join(problem.dtypes)),
+        ("captured as a CUDA graph", f"no. {problem.no_capture_because}" if problem.no_capture_because else "yes"),
         ("files", ", ".join(links)),
     ]
     sections = [

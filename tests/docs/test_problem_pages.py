@@ -31,6 +31,14 @@ def test_a_page_shows_all_that_is_declared(pages):
         assert all(weakness in text for weakness in problem.weaknesses)
         assert all(out.check.describe() in text for out in problem.outputs)
         assert reference_source(problem) in pages[f"{problem.folder}.md"]
+        assert problem.no_capture_because in text
+
+
+def test_the_table_of_captures_names_every_reference_that_is_not_captured():
+    text = problems.captures()
+    reasons = {problem.name: problem.no_capture_because for problem in catalogue() if problem.no_capture_because}
+    assert re.findall(r"^\| (\w+) \| (.+) \|$", text, re.MULTILINE)[1:] == list(reasons.items())
+    assert text.startswith(f"{len(catalogue()) - len(reasons)} of {len(catalogue())} references")
 
 
 def test_tables_have_as_many_cells_as_heads(pages):

@@ -115,6 +115,7 @@ class Problem:
         origin: Code base or model that the problem comes from.
         weaknesses: Errors that the published inputs or tolerances accept, one sentence each.
         tags: Tags for filters, such as the communication pattern.
+        no_capture_because: Reason why the reference cannot be captured as a CUDA graph; empty where it can.
         dtypes: Legal floating dtypes, the default first.
         sizes: "tiny", "published" and "large" -> axes.
         args: Arguments in the order of `solution`'s signature.
@@ -145,6 +146,7 @@ class Problem:
     origin: str = ""
     weaknesses: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    no_capture_because: str = ""
     world_sizes: tuple[int, ...] = (1, 2, 4, 8)
     declared_in: str = ""
 

@@ -10,8 +10,8 @@ def to_channel_shard(x_seq: torch.Tensor, group: dist.ProcessGroup | None, zigza
     dist.all_to_all_single(received, send, group=group)
     x = torch.cat(received.unbind(0), dim=-1)
     if zigzag:  # chunk 2q of the buffer is chunk q of time, chunk 2q+1 is chunk 2W-1-q
-        order = [2 * q for q in range(W)] + [2 * q + 1 for q in reversed(range(W))]
-        x = x.unflatten(-1, (2 * W, -1))[:, :, order].flatten(-2)
+        early, late = x.unflatten(-1, (W, 2, -1)).unbind(-2)
+        x = torch.cat([early, late.flip(-2)], dim=-2).flatten(-2)
     return x
 
 
@@ -19,8 +19,8 @@ def to_sequence_shard(z: torch.Tensor, group: dist.ProcessGroup | None, zigzag: 
     """Re-shards (B, Cr, T) to (B, l, C), this rank's part of time for all channels, in the layout of the inputs."""
     W = dist.get_world_size(group)
     if zigzag:
-        order = [chunk for q in range(W) for chunk in (q, 2 * W - 1 - q)]
-        z = z.unflatten(-1, (2 * W, -1))[:, :, order].flatten(-2)
+        early, late = z.unflatten(-1, (2, W, -1)).unbind(-3)
+        z = torch.stack([early, late.flip(-2)], dim=-2).flatten(-3)
     send = torch.stack(z.chunk(W, dim=-1))  # (W, B, Cr, l)
     received = torch.empty_like(send)
     dist.all_to_all_single(received, send, group=group)

@@ -188,6 +188,7 @@ PROBLEM = Problem(
         "Similarities tie in nearly all places and features have no clusters: comparing labels one by one tests the "
         "order of ties and refuses right answers.",
     ),
+    no_capture_because="The numbers of other ranks' queries are unknown to the host until they are exchanged.",
     tags=("broadcast", "gather", "top_k", "gemm"),
     dtypes=("bfloat16", "float16", "float32"),
     # Training samples of a rank: samples_per_rank, or else its share of the pool, fewest_samples at least.

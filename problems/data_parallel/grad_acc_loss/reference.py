@@ -23,8 +23,7 @@ def solution(
         loss_sum: 0-dim, the sum over ranks of loss * n.
         grad_loss: 0-dim, grad_normalized_loss * n / G + grad_loss_sum * n, of this rank alone.
     """
-    if local_valid_tokens == 0:
-        loss = torch.nan_to_num(loss)
+    loss = torch.where(local_valid_tokens == 0, torch.nan_to_num(loss), loss)
     loss_sum = loss * local_valid_tokens
     dist.all_reduce(loss_sum, op=dist.ReduceOp.SUM)
     normalized_loss = loss_sum / global_valid_tokens

@@ -49,9 +49,8 @@ def solution(
     surrogate = ((ratio * advantages).masked_fill(~valid, 0) * ce).sum() / d
     loss = policy_loss + surrogate - surrogate.detach()
 
-    any_valid = bool(valid.any())
-    smallest = ratio[valid].min() if any_valid else ratio.new_tensor(torch.inf)
-    largest = ratio[valid].max() if any_valid else ratio.new_tensor(-torch.inf)
+    smallest = ratio.masked_fill(~valid, torch.inf).min()
+    largest = ratio.masked_fill(~valid, -torch.inf).max()
     ratio_mean = all_reduce(ratio.masked_fill(~valid, 0).sum(), dist.ReduceOp.SUM) / d
     ratio_min = all_reduce(smallest, dist.ReduceOp.MIN)
     ratio_max = all_reduce(largest, dist.ReduceOp.MAX)

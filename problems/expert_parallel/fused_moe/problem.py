@@ -34,6 +34,8 @@ PROBLEM = Problem(
     origin=ORIGIN,
     summary="Send each token to its top-k experts on other ranks, run their gated MLP, bring back and add the results.",
     weaknesses=(NEARLY_ONE_HOT.format(share="87 %"), UNIFORM, COARSE, SMALL_WEIGHTS),
+    no_capture_because="How many rows go to each rank depends on the routing, and the exchange needs "
+    "those counts on the host.",
     tags=("all_to_all", "moe", "gemm", "overlap"),
     dtypes=("bfloat16",),
     sizes={

@@ -80,6 +80,8 @@ PROBLEM = Problem(
         moe_layer.UNIFORM,
         moe_layer.SMALL_WEIGHTS,
     ),
+    no_capture_because="How many rows go to each rank depends on the routing, and the exchange needs "
+    "those counts on the host.",
     tags=("all_to_all", "moe", "lora", "gemm", "overlap"),
     dtypes=("bfloat16",),
     sizes={

@@ -41,8 +41,10 @@ def solution(
     local_experts = num_experts // world_size
 
     # Sort from (expert, source) to (source, expert) order and send back.
-    pieces = expert_outputs.split(num_global_tokens_per_local_expert.T.flatten().tolist())
-    rows = torch.cat([pieces[e * world_size + s] for s in range(world_size) for e in range(local_experts)])
+    sources = torch.arange(world_size, device=expert_outputs.device).repeat(local_experts)
+    counts = num_global_tokens_per_local_expert.T.flatten()
+    source_of_row = sources.repeat_interleave(counts, output_size=len(expert_outputs))
+    rows = expert_outputs[source_of_row.argsort(stable=True)]
     if world_size > 1:
         returned = rows.new_empty(sum(input_splits), rows.shape[1])
         dist.all_to_all_single(returned, rows, input_splits, output_splits, group=group)
@@ -52,7 +54,8 @@ def solution(
     num_tokens, hidden_dim = org_hidden_states_shape
     weights = routing_weights.new_zeros(num_tokens, num_experts)
     weights.scatter_add_(1, selected_experts, routing_weights)
-    rows = rows * weights.T[routing_map.bool()].unsqueeze(1)
+    experts, tokens = routing_map.nonzero_static(size=len(rows)).unbind(1)
+    rows = rows * weights[tokens, experts].unsqueeze(1)
 
     out = rows.new_zeros(num_tokens, hidden_dim)
     return out.scatter_add_(0, local_input_permutation_mapping.unsqueeze(1).expand(-1, hidden_dim), rows)

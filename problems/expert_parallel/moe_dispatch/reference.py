@@ -36,10 +36,12 @@ def solution(
 
     # One row for each pair (expert, token), in ascending order; a token that names an expert twice goes there once.
     routing_map = expert_mask.sum(dim=1)
-    permutation = routing_map.nonzero()[:, 1]
+    num_rows = sum(input_splits)
+    torch._assert_async(
+        routing_map.count_nonzero() == num_rows, f"input_splits add up to {num_rows}, not to the rows to send"
+    )
+    permutation = routing_map.nonzero_static(size=num_rows)[:, 1]
     rows = hidden_states[permutation]
-    if sum(input_splits) != len(rows):
-        raise RuntimeError(f"input_splits add up to {sum(input_splits)}, but there are {len(rows)} rows to send")
 
     if world_size > 1:
         received = rows.new_empty(sum(output_splits), rows.shape[1])
@@ -47,6 +49,7 @@ def solution(
         rows = received
 
     # Sort what arrives from (source, expert) to (expert, source) order.
-    pieces = rows.split(num_global_tokens_per_local_expert.flatten().tolist())
-    dispatched = torch.cat([pieces[s * local_experts + e] for e in range(local_experts) for s in range(world_size)])
+    experts = torch.arange(local_experts, device=rows.device).repeat(world_size)
+    expert_of_row = experts.repeat_interleave(num_global_tokens_per_local_expert.flatten(), output_size=len(rows))
+    dispatched = rows[expert_of_row.argsort(stable=True)]
     return dispatched, routing_map, permutation, flat_shape

@@ -97,6 +97,7 @@ PROBLEM = Problem(
     origin="VeOmni, before the token exchange of its expert-parallel layer",
     summary="From each rank's one-hot routing mask, work out how many tokens go from every rank to every expert.",
     weaknesses=("Uniform routing leaves every count near 256, where a tolerance of 1e-2 forgives an error of 2.",),
+    no_capture_because="Its results are counts in host memory, which the caller reads at once.",
     tags=("all_gather", "moe", "latency"),
     dtypes=("float32", "float64"),
     sizes={

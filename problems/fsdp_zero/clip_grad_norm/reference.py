@@ -27,11 +27,10 @@ def solution(
         dist.all_reduce(total, op=dist.ReduceOp.SUM, group=fsdp_group)
 
     total_norm = total ** (1.0 / norm_type)
-    if total_norm > max_norm:
-        coef = max_norm / total_norm
-        for g in grad_tensors:
-            if g is not None:
-                g.mul_(coef)
+    coef = torch.where(total_norm > max_norm, max_norm / total_norm, 1.0)  # no branch: the host does not wait
+    for g in grad_tensors:
+        if g is not None:
+            g.mul_(coef)
     return total_norm
 
 

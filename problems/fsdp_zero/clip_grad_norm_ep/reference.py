@@ -43,11 +43,10 @@ def solution(
         dist.all_reduce(expert, op=dist.ReduceOp.SUM, group=ep_group)
 
     total_norm = (dense + expert) ** (1.0 / norm_type)
-    if total_norm > max_norm:
-        coef = max_norm / total_norm
-        for g in [*non_ep_grad_tensors, *ep_grad_tensors]:
-            if g is not None:
-                g.mul_(coef)
+    coef = torch.where(total_norm > max_norm, max_norm / total_norm, 1.0)  # no branch: the host does not wait
+    for g in [*non_ep_grad_tensors, *ep_grad_tensors]:
+        if g is not None:
+            g.mul_(coef)
     return total_norm
 
 

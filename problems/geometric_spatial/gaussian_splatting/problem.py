@@ -253,6 +253,8 @@ PROBLEM = Problem(
     weaknesses=(
         "All cameras are the same and see every Gaussian: nothing is culled, and counts and ids are known beforehand.",
     ),
+    no_capture_because="How many Gaussians each camera sees depends on the data: counts of the exchange "
+    "and sizes of the results.",
     tags=("all_to_all", "all_gather", "ragged", "projection"),
     # In bfloat16 only the baseline's own sequence of roundings gives the same rows.
     dtypes=("float32",),

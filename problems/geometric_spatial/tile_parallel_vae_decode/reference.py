@@ -29,24 +29,25 @@ def blend(prev: torch.Tensor, cur: torch.Tensor, extent: int, dim: int) -> None:
 
 
 def gather_tiles(
-    mine: list[torch.Tensor], owned: list[list[int]], world_size: int, group: dist.ProcessGroup | None
+    mine: list[torch.Tensor],
+    shapes: list[torch.Size],
+    owned: list[list[int]],
+    device: torch.device,
+    group: dist.ProcessGroup | None,
 ) -> dict[int, torch.Tensor]:
-    """All ranks' bfloat16 tiles by index; `owned` lists every rank's tile indices, in the order of its tiles."""
+    """All ranks' bfloat16 tiles by index, of shape `shapes[index]`; rank q has those of `owned[q]`, in that order."""
+    world_size = len(owned)
     if world_size == 1:
         return dict(zip(owned[0], mine, strict=True))
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    shapes: list[list[torch.Size]] = [[] for _ in range(world_size)]
-    dist.all_gather_object(shapes, [tile.shape for tile in mine], group=group)
-    sizes = [sum(shape.numel() for shape in of_rank) for of_rank in shapes]
+    sizes = [sum(shapes[index].numel() for index in of_rank) for of_rank in owned]
 
     flat = torch.cat([torch.empty(0, dtype=torch.bfloat16, device=device), *(tile.flatten() for tile in mine)])
     received = torch.empty(sum(sizes), dtype=torch.bfloat16, device=device)
     dist.all_to_all_single(received, flat.repeat(world_size), sizes, [flat.numel()] * world_size, group=group)
 
-    every_shape = [shape for of_rank in shapes for shape in of_rank]
-    parts = received.split([shape.numel() for shape in every_shape])
     indices = [index for of_rank in owned for index in of_rank]
-    return {index: part.view(shape) for index, part, shape in zip(indices, parts, every_shape, strict=True)}
+    parts = received.split([shapes[index].numel() for index in indices])
+    return {index: part.view(shapes[index]) for index, part in zip(indices, parts, strict=True)}
 
 
 @torch.no_grad()
@@ -106,7 +107,13 @@ def solution(
     by_size = sorted(range(len(places)), key=lambda index: -latents[index].numel())  # stable
     owned = [by_size[rank::P] for rank in range(P)]
 
-    decoded = gather_tiles([decode(latents[index], *upsample[:2]) for index in owned[r]], owned, P, group)
+    # The shapes of other ranks' tiles follow from the latent video's.
+    decoded_shapes = [
+        torch.Size((z.shape[0], 3, *(n * up for n, up in zip(latent.shape[2:], upsample, strict=True))))
+        for latent in latents
+    ]
+    mine = [decode(latents[index], *upsample[:2]) for index in owned[r]]
+    decoded = gather_tiles(mine, decoded_shapes, owned, z.device, group)
 
     blended = []
     for index in owned[r]:
@@ -116,7 +123,8 @@ def solution(
             if place[axis] > 0:
                 blend(decoded[index - back], cur, blend_extent[axis], dim=axis + 2)
         blended.append(cur[:, :, : keep[0], : keep[1], : keep[2]].contiguous())
-    tiles = gather_tiles(blended, owned, P, group)
+    kept_shapes = [torch.Size((*shape[:2], *map(min, shape[2:], keep))) for shape in decoded_shapes]
+    tiles = gather_tiles(blended, kept_shapes, owned, z.device, group)
 
     rows = [torch.cat([tiles[row + k] for k in range(counts[2])], dim=4) for row in range(0, len(places), counts[2])]
     frames = [torch.cat(rows[first : first + counts[1]], dim=3) for first in range(0, len(rows), counts[1])]

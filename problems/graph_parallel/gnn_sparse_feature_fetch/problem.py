@@ -145,6 +145,8 @@ PROBLEM = Problem(
     summary="Each rank looks up embedding rows of any nodes in a table cut into contiguous ranges over the ranks, "
     "then multiplies the fetched rows with its own projection matrix.",
     weaknesses=("Ids are constant over trials, balanced and distinct: hard-coded equal splits or addresses pass.",),
+    no_capture_because="How many rows go to each rank depends on the node ids, and the exchange needs "
+    "those counts on the host.",
     tags=("all_to_all", "gather_scatter", "gemm", "ragged", "graph"),
     dtypes=("bfloat16", "float16", "float32"),
     # most_rows: bound on the rows of a shard. more_by_rank: rank r has Q + r * more_by_rank queries.

@@ -105,6 +105,8 @@ PROBLEM = Problem(
     origin="row-wise sharded embedding lookup by all-to-all, as in TorchRec / DLRM",
     summary="An embedding table is cut by rows over the ranks; each rank asks for the rows of its own list of ids and "
     "gets them from their owners, grouped by owner.",
+    no_capture_because="How many rows go to each rank depends on the indices, and the exchange needs "
+    "those counts on the host.",
     tags=("all_to_all", "gather_scatter", "ragged", "recommender"),
     dtypes=("bfloat16", "float16", "float32", "float64"),
     # lengths None: L ids on every rank. law: how ids are drawn, "uniform", "zipf" or "one owner".

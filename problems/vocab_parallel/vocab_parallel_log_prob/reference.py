@@ -16,7 +16,7 @@ def filter_logits(logits: torch.Tensor, top_k: int | None, top_p: float | None) 
     if k is not None:
         ascending = ascending.masked_fill(ascending < ascending[:, V - k, None], -torch.inf)
     running_sum = ascending.softmax(dim=-1).cumsum(dim=-1)
-    keep = running_sum > running_sum.new_tensor(1 - top_p)
+    keep = running_sum > running_sum.new_full((), 1 - top_p)
     keep[:, -1] = True
     return torch.empty_like(logits).scatter_(-1, order, ascending.masked_fill(~keep, -torch.inf))
 

@@ -22,7 +22,7 @@ def filter_logits(logits: torch.Tensor, top_k: int | None, top_p: float | None) 
         in_top_k = ascending >= ascending[:, V - k, None]
         ascending = ascending.masked_fill(~in_top_k, -torch.inf)
     running_sum = ascending.softmax(dim=-1).cumsum(dim=-1)
-    keep = in_top_k & (running_sum > running_sum.new_tensor(1 - top_p))
+    keep = in_top_k & (running_sum > running_sum.new_full((), 1 - top_p))
     keep[:, -1] = True
     keep = torch.empty_like(keep).scatter_(-1, order, keep)
     return logits.masked_fill(~keep, -torch.inf), keep
