@@ -10,6 +10,7 @@ namespace pkb {
 
 constexpr uint32_t kMagic = 0x504b4243;  // "PKBC"
 constexpr uint32_t kVersion = 3;
+constexpr char kCommType[] = "pkb::Comm (version 3)";
 constexpr int kMaxRanks = 16;
 constexpr int kMaxGroups = 4;
 

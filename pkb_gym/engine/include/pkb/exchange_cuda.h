@@ -13,7 +13,9 @@
 #include <cstdint>
 #include <cstring>
 
+#ifndef PKB_LIGHT_FFI
 #include <tvm/ffi/error.h>
+#endif
 
 #include "pkb/symm.h"
 #include "pkb/tagged_cuda.h"

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 
+#ifndef PKB_LIGHT_FFI
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
+#endif
 
 #include "pkb/comm.h"
 

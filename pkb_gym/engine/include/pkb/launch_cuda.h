@@ -5,10 +5,10 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <string>
-
+#ifndef PKB_LIGHT_FFI
 #include <tvm/ffi/dtype.h>
 #include <tvm/ffi/error.h>
+#endif
 
 #include "pkb/symm.h"
 
@@ -58,14 +58,23 @@ inline constexpr DLDataType kDtype<float>{kDLFloat, 32, 1};
 template <>
 inline constexpr DLDataType kDtype<double>{kDLFloat, 64, 1};
 
+// Names of dtypes in messages.
+template <class... Types>
+struct Dtypes {
+  template <class Stream>
+  friend Stream& operator<<(Stream& stream, Dtypes) {
+    const char* separator = "";
+    ((stream << separator << kDtype<Types>, separator = " or "), ...);
+    return stream;
+  }
+};
+
 // Calls f with a zero of that one of the types which tensors of this dtype are made of:
 // with_type<__nv_bfloat16, float>(x.dtype(), [&](auto zero) { launch<decltype(zero)>(x); }).
 template <class... Types, class F>
 void with_type(DLDataType dtype, F f) {
   if (((dtype == kDtype<Types> && (f(Types{}), true)) || ...)) return;
-  std::string expected;
-  ((expected += (expected.empty() ? "" : " or ") + std::string(tvm::ffi::DLDataTypeToString(kDtype<Types>))), ...);
-  TVM_FFI_THROW(TypeError) << "expected " << expected << ", got " << dtype;
+  TVM_FFI_THROW(TypeError) << "expected " << Dtypes<Types...>{} << ", got " << dtype;
 }
 
 }  // namespace pkb

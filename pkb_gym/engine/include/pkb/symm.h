@@ -12,6 +12,9 @@
 // inputs or scratch when your call returns.
 #pragma once
 
+#ifdef PKB_LIGHT_FFI
+#include "pkb/ffi_light.h"
+#else
 #include <optional>
 #include <string>
 
@@ -20,6 +23,7 @@
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/optional.h>
+#endif
 
 #ifdef __CUDACC__
 #include "pkb/symm_cuda.h"
@@ -34,6 +38,31 @@ static_assert(sizeof(Comm) == sizeof(CommData), "Comm adds behaviour to CommData
 namespace tvm {
 namespace ffi {
 
+#ifdef PKB_LIGHT_FFI
+inline namespace light {
+namespace detail {
+
+template <>
+struct Parameter<pkb::Comm> {
+  static const pkb::CommData* data(const TVMFFIAny* from) {
+    return from->type_index == kTVMFFIOpaquePtr ? static_cast<const pkb::CommData*>(from->v_ptr) : nullptr;
+  }
+  static const char* name() { return pkb::kCommType; }
+  static bool fits(const TVMFFIAny* from) {
+    const pkb::CommData* found = data(from);
+    return found != nullptr && found->magic == pkb::kMagic && found->version == pkb::kVersion;
+  }
+  static pkb::Comm take(const TVMFFIAny* from) { return *static_cast<const pkb::Comm*>(data(from)); }
+  static void print_mismatch(Text& text, const TVMFFIAny* got) {
+    const pkb::CommData* found = data(got);
+    if (found == nullptr) return AnyParameter::print_mismatch(text, got);
+    text << "pkb::Comm of version " << found->version;
+  }
+};
+
+}  // namespace detail
+}  // namespace light
+#else
 // Takes the opaque pointer that the rank program passes and copies the record; a record of another version is a TypeError.
 template <>
 struct TypeTraits<pkb::Comm> : public TypeTraitsBase {
@@ -51,9 +80,10 @@ struct TypeTraits<pkb::Comm> : public TypeTraitsBase {
     if (source->type_index != TypeIndex::kTVMFFIOpaquePtr || source->v_ptr == nullptr) return TypeTraitsBase::GetMismatchTypeInfo(source);
     return "pkb::Comm of version " + std::to_string(static_cast<const pkb::CommData*>(source->v_ptr)->version);
   }
-  static std::string TypeStr() { return "pkb::Comm (version " + std::to_string(pkb::kVersion) + ")"; }
+  static std::string TypeStr() { return pkb::kCommType; }
   static std::string TypeSchema() { return R"({"type":"pkb.Comm"})"; }
 };
+#endif
 
 }  // namespace ffi
 }  // namespace tvm

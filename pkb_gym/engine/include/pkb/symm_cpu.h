@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cstring>
 
+#ifndef PKB_LIGHT_FFI
 #include <tvm/ffi/container/tensor.h>
+#endif
 
 #include "pkb/host_comm.h"
 

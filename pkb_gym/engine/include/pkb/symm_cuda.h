@@ -11,11 +11,13 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#ifndef PKB_LIGHT_FFI
 #include <stdexcept>
 #include <string>
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
+#endif
 
 #include "pkb/host_comm.h"
 

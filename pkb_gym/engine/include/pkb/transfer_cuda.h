@@ -22,8 +22,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifndef PKB_LIGHT_FFI
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
+#endif
 
 #include "pkb/launch_cuda.h"
 #include "pkb/symm.h"
