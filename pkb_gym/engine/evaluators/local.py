@@ -28,6 +28,7 @@ from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
 from pkb_gym.engine.evaluators.race_detector import RaceDetector
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
 from pkb_gym.engine.hardware import host
+from pkb_gym.engine.hardware.division import working_processors
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig
@@ -44,6 +45,7 @@ from pkb_gym.engine.stages.pipeline import judge
 from pkb_gym.engine.stages.progress import BUILDING, CHECKING_RACES, PREPARING, WAITING, Progress
 from pkb_gym.engine.stages.static import check_statically
 from pkb_gym.engine.stages.stopwatch import ENDING, Stopwatch
+from pkb_gym.engine.support.processors import on_processors
 
 
 class LocalEvaluator:
@@ -169,13 +171,17 @@ class LocalEvaluator:
         if runs:
             self._pool.start_zygotes()  # they load torch while the compiler runs
             if _has_races_judged(config):
-                self._races.start_processes()
+                with on_processors(working_processors()):
+                    self._races.start_processes()
         # Compilers take processors from what ranks of the CPU compute with.
         beside = work_beside_others(report) if config.host_device == "cpu" else contextlib.nullcontext()
+        # Compilers of python sources are forked from a zygote, as ranks are.
+        where = working_processors() if config.dialect == "native" else frozenset()
         with (
             _in_turn(self._compilers, feedback, report),
             feedback.waiting_for(beside),
             feedback.stage(Stage.COMPILE, report),
+            on_processors(where),
         ):
             artifact = compile_source(
                 feedback, self._compile_cache, functools.partial(self._pool.zygote, trusted=False)

@@ -18,6 +18,7 @@ from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.gangs.emulated_gang import EmulatedGang
 from pkb_gym.engine.hardware import host
+from pkb_gym.engine.hardware.division import working_processors
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import ResolvedConfig
@@ -27,6 +28,7 @@ from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.compile import first_error
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.stages.race_check import emulated_config, judge_races, not_judged, secret_of
+from pkb_gym.engine.support.processors import on_processors
 
 DEADLINE_S = 180.0
 """Time in seconds after which an evaluation does without a verdict. A run at size "tiny" takes a second or a few, and
@@ -201,7 +203,8 @@ class PendingVerdict:
 
     def _work(self) -> None:
         try:
-            self._verdict = self._judge(self)
+            with on_processors(working_processors()):
+                self._verdict = self._judge(self)
         finally:
             self._forget(self)
 

@@ -373,6 +373,10 @@ class CandidateGang:
         """Processor time of all ranks so far, in clock ticks."""
         return self._gang.processes.processor_ticks()
 
+    def run_delays_ns(self) -> tuple[int, ...]:
+        """Nanoseconds that each rank has waited for a processor so far, see `RankProcesses.run_delays_ns`."""
+        return self._gang.processes.run_delays_ns()
+
     def loopback_bytes(self) -> int:
         """Bytes that its ranks have sent each other by the network; 0 where they cannot be counted."""
         return self._gang.processes.loopback_bytes() or 0

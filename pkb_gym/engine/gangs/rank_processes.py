@@ -16,7 +16,7 @@ from pkb_gym.engine.gangs.loopback import loopback_bytes, segments_sent
 from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
 from pkb_gym.engine.gangs.tcp_memory import MAX_FROZEN, ConnectionWatch, check_connections
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.support.pidfds import pid_of, send, stat
+from pkb_gym.engine.support.pidfds import pid_of, run_delay_ns, send, stat
 from pkb_gym.engine.support.processors import move_to
 
 END_TIMEOUT_S = 5.0
@@ -93,6 +93,13 @@ class RankProcesses:
     def processor_ticks(self) -> int:
         """Processor time of all ranks since they began, in clock ticks; it stands still while they are frozen."""
         return sum(stat(pidfd)[1] for pidfd in self.pidfds)
+
+    def run_delays_ns(self) -> tuple[int, ...]:
+        """Nanoseconds that each rank's main thread has waited for a processor so far while it could run.
+
+        0 for a rank that has ended, and where the kernel does not count (`/proc/PID/schedstat`, see proc(5)).
+        """
+        return tuple(run_delay_ns(pidfd) for pidfd in self.pidfds)
 
     def connection_watch(self) -> ConnectionWatch:
         """For while ranks run; it sees nothing where ranks share the machine's network."""

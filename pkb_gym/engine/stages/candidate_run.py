@@ -343,6 +343,10 @@ class CandidateRun:
         """Processor time of the candidate so far, in clock ticks."""
         return self._gang.processor_ticks()
 
+    def run_delays_ns(self) -> tuple[int, ...]:
+        """Nanoseconds that each rank of the candidate has waited for a processor so far."""
+        return self._gang.run_delays_ns()
+
     def allow(self, baseline_ns: float, more_s: float = 0.0) -> None:
         """Sets the candidate's deadline, longer where the baseline itself takes long.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from pkb_gym.engine.compare.layout import BlockPlan, delivered_leaves
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.records.timing import Block
 from pkb_gym.engine.reference.orders import ServeHandovers
@@ -28,6 +29,7 @@ from pkb_gym.engine.stages.mismatch import failed_while_timed
 from pkb_gym.engine.stages.null_blocks import measure_overhead
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.stages.run_delays import RunDelays
 
 ALONE_CALLS = 2
 """Calls of the baseline that are timed before the candidate is loaded."""
@@ -107,8 +109,12 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     if run.config.protocol == "published":
         _warm_up_as_published(run, warm.baseline_us, length.calls)
     blocks: list[Block] = []
+    remeasured = 0
     while not _timed_enough(run, blocks, began):
         block = pairs.time_pair(pairs.draw_calls(length.calls), baseline_first=len(blocks) % 2 == 0)
+        if pairs.delays.is_delayed and _may_remeasure(run, remeasured, began):
+            remeasured += 1
+            continue
         blocks = length.long_enough([*blocks, block])
         if pairs.draws.random() < DISTURBED_SHARE:
             pairs.disturb_pair(pairs.draw_calls(length.calls))
@@ -124,6 +130,7 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
             sum(leaf.capacity_bytes for leaf in delivered_leaves(run.workload.problem, ax, run.dialect))
             for ax in run.workload.axes(0, True)
         ),
+        remeasured_pairs=remeasured,
     )
 
 
@@ -133,6 +140,17 @@ def _timed_enough(run: CandidateRun, blocks: list[Block], began: float) -> bool:
     spent = time.monotonic() - began >= run.config.timing_budget_s
     most = statistics.MAX_BLOCKS[run.config.device]
     return len(blocks) >= most or (len(blocks) >= statistics.MIN_BLOCKS and spent) or statistics.is_settled(blocks)
+
+
+def _may_remeasure(run: CandidateRun, remeasured: int, began: float) -> bool:
+    """Whether a delayed pair is measured again; not where ranks are more than processors and so delay each other."""
+    config = run.config
+    within_budget = time.monotonic() - began < config.timing_budget_s
+    return (
+        within_budget
+        and remeasured < statistics.MAX_REMEASURED[config.device]
+        and config.world_size <= host.processors()
+    )
 
 
 class _BlockLength:
@@ -165,10 +183,12 @@ class _Pairs:
 
     Attributes:
         draws: Random generator that the candidate cannot predict.
+        delays: Delays of the last block of each side.
     """
 
     def __init__(self, run: CandidateRun, overhead: Overhead, baseline_us: float) -> None:
         self.draws = random.Random(run.workload.trial_key(0, True).derive_seed("blocks"))
+        self.delays = RunDelays()
         self._run, self._overhead, self._baseline_us = run, overhead, baseline_us
         self._frozen_ticks = self._disturbed = 0
 
@@ -213,7 +233,9 @@ class _Pairs:
         plan = run.prepare(calls, timed=True)
         calls = len(plan.sets)
         baseline_ns = self._time_baseline(plan) if baseline_first else 0
+        delays_ns = run.run_delays_ns()
         finished = run.run(plan, range(calls), staging)
+        self.delays.note("candidate", delays_ns, run.run_delays_ns(), finished.nanoseconds)
         self._suspect_busy_gpu()
         if not baseline_first:
             baseline_ns = self._time_baseline(plan)
@@ -230,10 +252,11 @@ class _Pairs:
     def _time_baseline(self, plan: BlockPlan) -> int:
         """Times the baseline beside the frozen candidate; returns nanoseconds."""
         run = self._run
-        before = run.processor_ticks()
+        before, delays_ns = run.processor_ticks(), run.reference.run_delays_ns()
         nanoseconds = run.reference.run(
             len(plan.sets), run.dialect, handovers=True, pad_ns=self._overhead.pad_ns, staged_bytes=plan.nbytes
         )
+        self.delays.note("baseline", delays_ns, run.reference.run_delays_ns(), nanoseconds)
         ticks = run.processor_ticks() - before
         self._frozen_ticks += ticks
         run.feedback.suspect(integrity.interference(ticks, self._frozen_ticks, run.config.world_size))

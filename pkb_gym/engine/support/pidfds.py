@@ -28,3 +28,11 @@ def stat(pidfd: int) -> tuple[str, int]:
     except OSError:
         return "X", 0
     return fields[0].decode(), int(fields[11]) + int(fields[12])
+
+
+def run_delay_ns(pidfd: int) -> int:
+    """Nanoseconds that a process's main thread has waited for a processor; 0 if it has ended or nobody counts."""
+    try:
+        return int(read_proc(f"/proc/{pid_of(pidfd)}/schedstat").split()[1])
+    except (OSError, IndexError):
+        return 0

@@ -63,6 +63,7 @@ class FakeReferenceGang:
         fails: Fault by request.
         captures: Whether the baseline can be captured in graphs.
         idle_us: Idle response time, as in `ReferenceGang`, in microseconds.
+        delays_us: Microseconds that the last rank waits for a processor in the next blocks; 0 in later ones.
         copy_us: Time of the delivery of a call's results, in microseconds.
     """
 
@@ -82,6 +83,8 @@ class FakeReferenceGang:
     idle_us: float | None = None
     copy_us: float = 0.0
     host_ns: int = 0
+    delays_us: list[float] = field(default_factory=list)
+    delay_ns: int = 0
     has_staged: bool = False
     plans: list[BlockPlan] = field(default_factory=list)
     staged_bytes: list[int] = field(default_factory=list)
@@ -113,6 +116,9 @@ class FakeReferenceGang:
     ) -> None:
         self.source = source
         self._note("take", workload.problem.name)
+
+    def run_delays_ns(self) -> tuple[int, ...]:
+        return (*(0,) * (self.world_size - 1), self.delay_ns)
 
     def delivery_us(self, dialect: str) -> float:
         self._note("time delivery", dialect)
@@ -147,6 +153,7 @@ class FakeReferenceGang:
     ) -> int:
         self.staged_bytes.append(staged_bytes)
         self._note("baseline", f"{calls} {dialect}{' with handovers' if handovers else ''}")
+        self.delay_ns += round(1e3 * self.delays_us.pop(0)) if self.delays_us else 0
         return self._block_ns(calls, self.call_us, handovers=handovers)
 
     def run_null_block(self, order: RunNullBlock) -> int:
@@ -192,6 +199,7 @@ class FakeCandidateGang:
         ticks: Clock ticks that are used at every look, though the ranks are frozen.
         segments: TCP segments, as in `CandidateGang.frozen_segments`.
         output: Output of the ranks.
+        delays_us: Microseconds that rank 0 waits for a processor in the next blocks; 0 in later ones.
         timeout_s: Deadline in seconds, as in `CandidateGang`.
         settings: Settings of the blocks that it ran.
     """
@@ -210,6 +218,8 @@ class FakeCandidateGang:
     source: str = ""
     settings: list[BlockSetting] = field(default_factory=list)
     reports: list[ProfileDone] = field(default_factory=list)
+    delays_us: list[float] = field(default_factory=list)
+    _delay_ns: int = 0
     _used: int = 0
 
     def __enter__(self) -> FakeCandidateGang:
@@ -263,6 +273,7 @@ class FakeCandidateGang:
         stage()
         self.settings.append(setting)
         self._note("candidate", f"{len(sets)} in {self.timeout_s:g} s")
+        self._delay_ns += round(1e3 * self.delays_us.pop(0)) if self.delays_us else 0
         nanoseconds = self._block_ns(len(sets), self.call_us, handovers=setting.handovers != "none")
         return nanoseconds, [((),) * len(sets)] * WORLD_SIZE
 
@@ -280,6 +291,9 @@ class FakeCandidateGang:
         stage()
         self._note("null block of the candidate", f"{order.calls} {order.handovers}")
         return self._block_ns(order.calls, 0, handovers=order.handovers != "none")
+
+    def run_delays_ns(self) -> tuple[int, ...]:
+        return (self._delay_ns, *(0,) * (WORLD_SIZE - 1))
 
     def processor_ticks(self) -> int:
         self._used += self.ticks

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.timing import Timing
 from pkb_gym.engine.reference.block_conditioner import BUSY_GPU_US
@@ -240,6 +241,58 @@ def test_times_that_scatter_are_taken_so_often_and_no_more(gpus: int, most: int)
     bench.candidate.blocks_us = [5000.0 * (1 + index % 7) for index in range(2 * most)]
     timing = timed(bench)
     assert (len(timing.blocks), timing.converged) == (most, False)
+
+
+@pytest.fixture
+def enough_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor for each rank."""
+    monkeypatch.setattr(host, "processors", lambda: 2)
+
+
+@pytest.mark.usefixtures("enough_processors")
+@pytest.mark.parametrize("side", ["baseline", "candidate"])
+def test_a_pair_that_other_work_delays_is_measured_again(side: str) -> None:
+    """The first pair, which is not counted, has shown that side without delay."""
+    bench = Bench()
+    gang = bench.reference if side == "baseline" else bench.candidate
+    gang.delays_us += [0.0, 5000.0]
+    timing = timed(bench)
+    assert timing.remeasured_pairs == 1
+    assert len(timing.blocks) == statistics.MIN_BLOCKS
+    assert sides(bench)[2:4] == sides(bench)[4:6] == ["baseline", "candidate"], "in the same order"
+
+
+@pytest.mark.usefixtures("enough_processors")
+def test_delays_that_every_block_of_a_side_has_are_its_own() -> None:
+    bench = Bench()
+    bench.candidate.blocks_us += [5000.0] * 100
+    bench.candidate.delays_us += [3000.0] * 100
+    assert timed(bench).remeasured_pairs == 0
+
+
+def test_ranks_that_share_processors_delay_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "processors", lambda: 1)
+    bench = Bench()
+    bench.reference.delays_us += [0.0] + [5000.0] * 1000
+    assert timed(bench).remeasured_pairs == 0
+
+
+@pytest.mark.usefixtures("enough_processors")
+def test_pairs_are_measured_again_so_often_and_no_more() -> None:
+    bench = Bench()
+    bench.reference.delays_us += [0.0] + [5000.0] * 1000
+    timing = timed(bench)
+    assert timing.remeasured_pairs == statistics.MAX_REMEASURED["cpu"]
+    assert len(timing.blocks) == statistics.MIN_BLOCKS
+
+
+@pytest.mark.usefixtures("enough_processors")
+def test_nothing_is_measured_again_once_the_time_is_spent() -> None:
+    bench = Bench(timing_budget_s=1e-9)
+    bench.reference.delays_us += [0.0] + [5000.0] * 1000
+    timing = timed(bench)
+    assert timing.remeasured_pairs == 0
+    assert len(timing.blocks) == statistics.MIN_BLOCKS
 
 
 def test_ticks_of_a_frozen_candidate_are_interference() -> None:

@@ -1,0 +1,41 @@
+"""Blocks that other work delayed: their ranks could run and had no processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+Side = Literal["baseline", "candidate"]
+MAX_SHARE = 0.05
+"""Share of a block that its most delayed rank may wait for a processor, beyond what it waits in that side's least
+delayed block: ranks delay themselves too, by threads of their own and where they are more than the processors."""
+
+
+class RunDelays:
+    """Tells the blocks in which other work took processors from the ranks.
+
+    Both sides are judged alike, each by its own blocks: a candidate whose threads always delay each other is not
+    delayed by others for that.
+    """
+
+    def __init__(self) -> None:
+        self._least: dict[Side, float] = {}
+        self._last: dict[Side, float] = {}
+
+    def note(self, side: Side, before_ns: Sequence[int], after_ns: Sequence[int], block_ns: int) -> None:
+        """Takes down one block.
+
+        Args:
+            side: Side that ran the block.
+            before_ns: Run delay of each rank before the block, in nanoseconds since it began.
+            after_ns: Run delay of each rank after the block, in nanoseconds since it began.
+            block_ns: Time of the block, in nanoseconds.
+        """
+        delay_ns = max((after - before for before, after in zip(before_ns, after_ns, strict=True)), default=0)
+        share = self._last[side] = delay_ns / max(block_ns, 1)
+        self._least[side] = min(share, self._least.get(side, share))
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether other work delayed the last block of either side."""
+        return any(share - self._least[side] > MAX_SHARE for side, share in self._last.items())
