@@ -43,7 +43,7 @@ def divide(processors: Sequence[int], ranks: int) -> Division:
         processor for rank in range(ranks) for processor in ordered[rank * share : rank * share + TIMED_PER_RANK]
     )
     working = frozenset(ordered) - timed
-    if not timed or len(working) < MIN_WORKING_SHARE * len(ordered):
+    if share < TIMED_PER_RANK or len(working) < MIN_WORKING_SHARE * len(ordered):
         return Division(frozenset(), frozenset())
     return Division(timed, working)
 
