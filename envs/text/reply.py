@@ -5,8 +5,11 @@ one fenced block                            that
 several, some of which define `solution`    the last of those: models correct themselves
 several, some of which mention `solution`   the last of those
 several others                              the last
-none, and it looks like a source            all of it
-none else, or a block that does not end     nothing
+none, and it looks like a source            all of it, or what stands between <answer> tags
+none else                                   nothing
+
+Blocks that quote the reference are passed over where there are others. A last block that does not end is taken of a
+reply that is known to be complete.
 
 Tags count outside of fenced blocks, or alone on their line: a source may hold some. A block that is indented as a
 whole, as in a list, loses that indentation.
@@ -16,14 +19,18 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.source import looks_like_source
-from pkb_gym.engine.support.fences import FENCE, fence_after, fenced_blocks
+from pkb_gym.envs.equal_sources import code_of
+from pkb_gym.envs.text.code_blocks import code_blocks, without_end_token
 
 THOUGHT_TAGS = ("think", "thinking", "thought", "reasoning")
 """Tags around text that a model writes for itself."""
+
+FENCE = r" {0,3}(?P<fence>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)"
+"""Pattern of a line that begins or ends a block, within which tags do not count."""
 
 _NAMES = "|".join(THOUGHT_TAGS)
 _FENCE_OR_TAG = re.compile(rf"^{FENCE}$|<(?P<tag>{_NAMES})>", re.IGNORECASE | re.MULTILINE)
@@ -40,6 +47,8 @@ _DEFINES = re.compile(
 )
 """Text of sources that can be submitted, as opposed to commands and examples of a call."""
 _MENTIONS = re.compile(r"\bsolution\b")
+_ANSWER = re.compile(r"<answer>[ \t]*\n?((?:(?!<answer>).)*?)</answer>", re.IGNORECASE | re.DOTALL)
+_ZERO_WIDTH = "\ufeff\u200b\u200c\u200d\u2060"
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ def _thoughts(reply: str) -> Iterator[_Thought]:
     while (found := _FENCE_OR_TAG.search(reply, place)) is not None:
         place = found.end()
         if found["tag"] is None:
-            fence = fence_after(fence, found)
+            fence = _fence_after(fence, found)
         elif not fence:
             end = _END_TAG[found["tag"].lower()].search(reply, place)
             text = reply[place : len(reply) if end is None else end.start()]
@@ -120,18 +129,32 @@ def _last_end_tag(answer: str) -> re.Match[str] | None:
     fences = [found for found in _FENCE_OR_TAG.finditer(answer) if found["tag"] is None]
     for found in _ANY_END_TAG.finditer(answer):
         while place < len(fences) and fences[place].start() < found.start():
-            fence = fence_after(fence, fences[place])
+            fence = _fence_after(fence, fences[place])
             place += 1
         if not fence or found.end() <= last_alone:
             last = found
     return last
 
 
-def take_source(reply: str) -> ExtractedSource:
+def _fence_after(fence: str, line: re.Match[str]) -> str:
+    """The fence of the block that is open after a line with one; empty where none is.
+
+    Args:
+        fence: Fence of the block that is open before the line; empty for none.
+        line: Match of `FENCE`.
+    """
+    if not fence:
+        return line["fence"]
+    return "" if line["fence"].startswith(fence) and not line["info"].strip() else fence
+
+
+def take_source(reply: str, *, reference: str | None = None, is_complete: bool = False) -> ExtractedSource:
     r"""The source that a reply submits; see the module.
 
     Args:
         reply: Whole text that the model wrote, its thoughts included.
+        reference: Source of the baseline, which models quote; None where it is not known.
+        is_complete: Whether the reply is known to have ended by itself, and not at a limit of tokens.
 
     Example:
         >>> take_source("<think>```c\nint x;\n```</think>Here:\n```cpp\nint a;\n```")
@@ -142,28 +165,42 @@ def take_source(reply: str) -> ExtractedSource:
         ExtractedSource(source=None, taken='nothing: no fenced block of code in the reply')
     """
     text = split_thoughts(reply).answer
-    fenced = fenced_blocks(text)
-    blocks = fenced.blocks
+    found = code_blocks(text)
+    is_open = bool(found) and not found[-1].is_closed
+    blocks = [block.code for block in found if block.is_closed]
+    if is_open and is_complete:
+        blocks.append(without_end_token(found[-1].code))
     if blocks:
-        chosen = _chosen(blocks)
+        chosen = _chosen(blocks, reference)
         place = "the last" if chosen == len(blocks) - 1 else f"number {chosen + 1}"
         taken = "the fenced block" if len(blocks) == 1 else f"{place} of {len(blocks)} fenced blocks"
-        return ExtractedSource(_unindented(blocks[chosen]), taken + (", before one that does not end" * fenced.is_open))
-    if fenced.is_open:
+        if is_open:
+            is_taken = is_complete and chosen == len(blocks) - 1
+            taken += ", which does not end" if is_taken else ", before one that does not end"
+        return ExtractedSource(_unindented(blocks[chosen]), taken)
+    if is_open:
         return ExtractedSource(None, "nothing: the fenced block of code does not end")
-    if looks_like_source(text):
+    if (answers := _ANSWER.findall(text)) and looks_like_source(answers[-1]):
+        return ExtractedSource(answers[-1], "the text between <answer> tags")
+    if looks_like_source(text := text.lstrip(_ZERO_WIDTH)):
         return ExtractedSource(text, "the whole reply")
     if not text.strip() and reply.strip():
         return ExtractedSource(None, "nothing: the reply ends within its thoughts")
     return ExtractedSource(None, "nothing: no fenced block of code in the reply")
 
 
-def _chosen(blocks: tuple[str, ...]) -> int:
+def _chosen(blocks: Sequence[str], reference: str | None) -> int:
     """The place of the block that is submitted."""
+    places = list(range(len(blocks)))
     for wanted in (_DEFINES, _MENTIONS):
-        if found := [place for place, block in enumerate(blocks) if wanted.search(textwrap.dedent(block))]:
-            return found[-1]
-    return len(blocks) - 1
+        if found := [place for place in places if wanted.search(textwrap.dedent(blocks[place]))]:
+            places = found
+            break
+    if reference is not None and len(places) > 1:
+        quoted = code_of(reference)
+        own = [place for place in places if code_of(_unindented(blocks[place])) != quoted]
+        places = own or places
+    return places[-1]
 
 
 def _unindented(block: str) -> str:
