@@ -1,36 +1,34 @@
 """A model behind any OpenAI-compatible endpoint: OpenAI's own, vLLM, SGLang, llama.cpp, `transformers serve`, routers.
 
 OPENAI_BASE_URL names the endpoint, OPENAI_API_KEY its key. Rate limits and failed connections are tried again by the
-client, with the waits that the server asks for; so are streams that break off.
+client, with the waits that the server asks for; streams that break off and replies that end in an error are tried again
+here. A request that the server refuses ends its own episode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from pydantic import Field
 
+from pkb_gym.agents.chat_answer import ChatAnswer, ReplyFailed
+from pkb_gym.agents.chat_errors import RETRIED, error_of, in_one_line
 from pkb_gym.agents.chat_format import chat_messages
+from pkb_gym.agents.chat_stream import DONE, event_data
 from pkb_gym.agents.options import parse_options
 from pkb_gym.agents.protocol import SUBMIT, Agent, AgentError, AgentProvider, AgentTask, Message, Reply, Setting
-from pkb_gym.agents.submissions import as_text, source_of_arguments
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.attempt import TokenCounts
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.support import env_vars
-from pkb_gym.engine.support.printable import printable
-from pkb_gym.envs.text.reply import split_thoughts
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
 NEEDED = "agent openai needs the package `openai`: pip install 'pkb-gym[agents]'"
-
-REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Fields in which servers put reasoning that they keep apart from the content."""
 
 TOOL = {
     "type": "function",
@@ -55,12 +53,14 @@ TOOL = {
 }
 """The tool as models know it that were trained with `KernelTool`."""
 
-TOO_LONG = ("context_length_exceeded", "maximum context length", "context length exceeded")
-"""Parts of the errors of servers for a conversation that has become too long for the model."""
+OPENAI_URL = "https://api.openai.com/v1"
 
-MAX_ERROR_CHARS = 500
+BROKEN_OFF = "the reply broke off; --set stream=false asks for replies in one piece"
 
-BROKEN_OFF = "the endpoint broke off each of its replies; --set stream=false asks for them in one piece"
+MAX_TRIES_UNREACHED = 2
+"""Further tries while the endpoint has not answered at all: it is likely not there."""
+PAUSE_S, MAX_PAUSE_S = 0.5, 8.0
+"""Waiting time before a reply is asked for again, doubled from time to time."""
 
 
 class ChatOptions(Record):
@@ -96,7 +96,7 @@ def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
     """The provider of agents by a chat endpoint, for `registry.open_agent`.
 
     Raises:
-        ConfigError: The package is missing, or neither an endpoint nor a key is named.
+        ConfigError: The package is missing, neither an endpoint nor a key is named, or the endpoint is no URL.
     """
     chosen = parse_options("openai", ChatOptions, options)
     try:
@@ -105,9 +105,15 @@ def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
         raise ConfigError(NEEDED) from None
     base_url, key = env_vars.openai_base_url(), env_vars.openai_api_key()
     if base_url is None and key is None:
-        raise ConfigError("agent openai: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that asks for no key")
+        raise ConfigError(
+            "agent openai: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that asks for no key; both are empty"
+        )
+    if base_url is not None and urlsplit(base_url).scheme not in ("http", "https"):
+        raise ConfigError(f"OPENAI_BASE_URL is {base_url!r}; expected a URL such as http://localhost:8000/v1")
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ConfigError("OPENAI_API_KEY holds a character that no key has, such as a line break")
     client = openai.OpenAI(
-        base_url=base_url, api_key=key or "none", max_retries=chosen.retries, timeout=chosen.timeout_s
+        base_url=base_url or OPENAI_URL, api_key=key or "none", max_retries=chosen.retries, timeout=chosen.timeout_s
     )
     return ChatProvider(argument.strip(), chosen, client)
 
@@ -125,18 +131,22 @@ class ChatProvider:
     model: str
     options: ChatOptions
     client: OpenAI
+    _was_reached: threading.Event = field(default_factory=threading.Event)
+    _is_closed: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        """Url of the endpoint, without credentials."""
+        url = urlsplit(str(self.client.base_url))
+        port = "" if url.port is None else f":{url.port}"
+        return f"{url.scheme}://{url.hostname}{port}{url.path.rstrip('/')}"
 
     @property
     def settings(self) -> Mapping[str, Setting]:
         """Model, options, and host and path of the endpoint, without credentials."""
-        url = urlsplit(str(self.client.base_url))
-        port = "" if url.port is None else f":{url.port}"
         waits = {"retries", "timeout_s", "stream"}
-        return {
-            "model": self.model,
-            "endpoint": f"{url.hostname}{port}{url.path.rstrip('/')}",
-            **self.options.model_dump(exclude=waits),
-        }
+        endpoint = self.url.partition("://")[2]
+        return {"model": self.model, "endpoint": endpoint, **self.options.model_dump(exclude=waits)}
 
     def begin(self, task: AgentTask) -> Agent:
         """The agent of one episode."""
@@ -144,7 +154,76 @@ class ChatProvider:
 
     def close(self) -> None:
         """Closes the connections, also those that are waited on."""
+        self._is_closed.set()
         self.client.close()
+
+    def ask(self, request: Mapping[str, Any]) -> Reply:
+        """The reply to a request, asked for again while it fails.
+
+        Raises:
+            RequestRefused: The endpoint refuses the request.
+            AgentError: It failed each time.
+            ConfigError: The key is wrong, or there is no such model or endpoint.
+        """
+        import openai
+
+        cause = ""
+        for number in range(1 + self.options.retries):
+            if number and self._is_closed.wait(min(PAUSE_S * 2 ** (number - 1), MAX_PAUSE_S)):
+                break
+            was_reached = self._was_reached.is_set()
+            try:
+                answer = self._streamed(request) if self.options.stream else self._whole(request)
+            except ReplyFailed as failed:
+                cause = str(failed)
+            except openai.APIStatusError as error:
+                self._was_reached.set()
+                if was_reached or not (error.status_code in RETRIED or error.status_code >= 500):
+                    raise error_of(error, self.url, self.model) from None
+                cause = str(error_of(error, self.url, self.model))
+            except openai.OpenAIError as error:
+                raise error_of(error, self.url, self.model) from None
+            else:
+                return self._priced(answer.reply())
+        raise AgentError(f"each reply of the endpoint {self.url} failed, the last one so: {in_one_line(cause)}")
+
+    @property
+    def _client(self) -> OpenAI:
+        """The client, which gives up sooner while nothing has answered."""
+        if self._was_reached.is_set():
+            return self.client
+        return self.client.with_options(max_retries=min(self.options.retries, MAX_TRIES_UNREACHED))
+
+    def _whole(self, request: Mapping[str, Any]) -> ChatAnswer:
+        found = self._client.chat.completions.with_raw_response.create(**request)
+        self._was_reached.set()
+        return _whole_answer(found.text)
+
+    def _streamed(self, request: Mapping[str, Any]) -> ChatAnswer:
+        create = self._client.chat.completions.with_streaming_response.create
+        with create(**request, stream=True, stream_options={"include_usage": True}) as response:
+            self._was_reached.set()
+            if "json" in response.headers.get("content-type", ""):  # of servers that do not stream, and of errors
+                return _whole_answer(b"".join(_received(response.iter_bytes())).decode(errors="replace"))
+            answer, is_done = ChatAnswer(), False
+            for data in event_data(_received(response.iter_bytes())):
+                if data.strip() == DONE:
+                    is_done = True
+                    break
+                answer.read(data)
+        if answer.is_empty:
+            raise ReplyFailed("a stream without any reply")
+        if not is_done and answer.finish_reason is None:
+            raise ReplyFailed(BROKEN_OFF)
+        return answer
+
+    def _priced(self, reply: Reply) -> Reply:
+        """The reply with its cost by the prices given, else as the endpoint reports it."""
+        tokens, options = reply.tokens, self.options
+        if tokens is None or options.prompt_price is None or options.completion_price is None:
+            return reply
+        cost_usd = (tokens.prompt * options.prompt_price + tokens.completion * options.completion_price) / 1e6
+        return replace(reply, cost_usd=cost_usd)
 
 
 @dataclass(frozen=True)
@@ -159,31 +238,8 @@ class ChatAgent:
     provider: ChatProvider
     seed: int
 
-    def act(self, messages: Sequence[Message]) -> Reply | None:
-        """Asks the model; None where the conversation has become too long for it."""
-        import openai
-
-        options = self.provider.options
-        request = self._request(messages)
-        for left in reversed(range(1 + options.retries)):
-            try:
-                answer = self._streamed(request) if options.stream else self._whole(request)
-            except openai.BadRequestError as error:
-                if any(mark in f"{error.code} {error.message}".lower() for mark in TOO_LONG):
-                    return None
-                raise ConfigError(f"the endpoint refuses the request: {_error_text(error)}") from None
-            except (openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError) as error:
-                raise ConfigError(f"the endpoint refuses model {self.provider.model!r}: {_error_text(error)}") from None
-            except _StreamInterrupted:  # within a reply, where the client does not try again by itself
-                if left == 0:
-                    raise AgentError(BROKEN_OFF) from None
-            except (openai.OpenAIError, ValueError) as error:  # ValueError: an answer that is no JSON
-                raise AgentError(f"the endpoint failed: {_error_text(error)}") from None
-            else:
-                return answer.reply(options)
-        raise AssertionError("the last try raises or returns")
-
-    def _request(self, messages: Sequence[Message]) -> dict[str, Any]:
+    def act(self, messages: Sequence[Message]) -> Reply:
+        """Asks the model."""
         options = self.provider.options
         requested = {
             "temperature": options.temperature,
@@ -194,130 +250,30 @@ class ChatAgent:
             "seed": (self.seed + len(messages)) % 2**31 if options.seeded else None,
             "tools": [TOOL] if options.tools else None,
         }
-        return {
-            "model": self.provider.model,
-            "messages": chat_messages(messages, with_tools=options.tools),
-            **{name: value for name, value in requested.items() if value is not None},
-        }
-
-    def _whole(self, request: Mapping[str, Any]) -> _Answer:
-        found = self.provider.client.chat.completions.create(**request)
-        answer = _Answer(usage=_usage(getattr(found, "usage", None)))
-        choices = getattr(found, "choices", None)
-        if not choices:
-            raise AgentError("the endpoint answered without any choice")
-        answer.add(choices[0].message)
-        return answer
-
-    def _streamed(self, request: Mapping[str, Any]) -> _Answer:
-        import openai
-
-        answer = _Answer()
-        stream = self.provider.client.chat.completions.create(
-            **request, stream=True, stream_options={"include_usage": True}
+        return self.provider.ask(
+            {
+                "model": self.provider.model,
+                "messages": chat_messages(messages, with_tools=options.tools),
+                **{name: value for name, value in requested.items() if value is not None},
+            }
         )
-        ended = False
-        with stream:
-            try:
-                for chunk in stream:
-                    answer.usage = _usage(getattr(chunk, "usage", None)) or answer.usage
-                    for choice in getattr(chunk, "choices", None) or ():
-                        answer.add(choice.delta)
-                        ended = ended or choice.finish_reason is not None
-            except openai.APIConnectionError as error:
-                raise _StreamInterrupted from error
-        if not ended:
-            raise _StreamInterrupted
-        return answer
 
 
-class _StreamInterrupted(Exception):
-    """Raised when a stream ends before its reply does."""
+def _whole_answer(text: str) -> ChatAnswer:
+    answer = ChatAnswer()
+    answer.read(text)
+    if answer.is_empty:
+        raise ReplyFailed(f"an answer without any choice: {text.strip()}")
+    return answer
 
 
-@dataclass
-class _Call:
-    """A call of a tool, as its pieces come."""
+def _received(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The bytes of a response.
 
-    name: str = ""
-    arguments: str = ""
-
-
-@dataclass(frozen=True)
-class _Usage:
-    """The tokens and the cost of a reply."""
-
-    tokens: TokenCounts
-    cost_usd: float | None
-
-
-@dataclass
-class _Answer:
-    """The model's message, assembled from its pieces as they come."""
-
-    content: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, _Call] = field(default_factory=dict)
-    usage: _Usage | None = None
-
-    def add(self, part: Any) -> None:  # noqa: ANN401  # a message or a delta, with fields that servers add
-        """Adds a piece, or all of it."""
-        if part is None:
-            return
-        self.content += [text for text in (getattr(part, "content", None),) if isinstance(text, str)]
-        for name in REASONING_FIELDS:
-            text = getattr(part, name, None)
-            if isinstance(text, str) and text:
-                self.reasoning.append(text)
-                break  # some servers fill both with the same
-        for place, call in enumerate(_listed(getattr(part, "tool_calls", None))):
-            # Pieces of a stream name their call; those of a whole message come in order.
-            index = getattr(call, "index", None)
-            gathered = self.calls.setdefault(place if index is None else index, _Call())
-            gathered.name += getattr(call.function, "name", None) or ""
-            gathered.arguments += getattr(call.function, "arguments", None) or ""
-
-    def reply(self, options: ChatOptions) -> Reply:
-        """The complete reply; of several submissions the last counts, as models correct themselves."""
-        split = split_thoughts("".join(self.content))
-        reasoning = "".join(self.reasoning) or split.thoughts
-        content, submission = split.answer, None
-        for _, call in sorted(self.calls.items()):
-            source = source_of_arguments(call.arguments) if call.name == SUBMIT else None
-            if source is None:
-                content += as_text(call.name, call.arguments)
-            else:
-                submission = source
-        tokens = None if self.usage is None else self.usage.tokens
-        return Reply(content, reasoning, submission, tokens, self._cost_usd(options))
-
-    def _cost_usd(self, options: ChatOptions) -> float | None:
-        """The cost by the prices given, else as the endpoint reports it, which routers do."""
-        if self.usage is None:
-            return None
-        if options.prompt_price is None or options.completion_price is None:
-            return self.usage.cost_usd
-        tokens = self.usage.tokens
-        return (tokens.prompt * options.prompt_price + tokens.completion * options.completion_price) / 1e6
-
-
-def _usage(usage: Any) -> _Usage | None:  # noqa: ANN401  # as the server sends it
-    if usage is None:
-        return None
-    reasoning = getattr(getattr(usage, "completion_tokens_details", None), "reasoning_tokens", None)
-    tokens = TokenCounts(
-        prompt=getattr(usage, "prompt_tokens", None) or 0,
-        completion=getattr(usage, "completion_tokens", None) or 0,
-        reasoning=reasoning or 0,
-    )
-    cost = getattr(usage, "cost", None)
-    return _Usage(tokens, float(cost) if isinstance(cost, int | float) and cost >= 0 else None)
-
-
-def _listed(calls: object) -> Iterable[Any]:
-    return calls if isinstance(calls, list) else ()
-
-
-def _error_text(error: Exception) -> str:
-    """The endpoint's error message, in one line and without effect on a terminal."""
-    return printable(" ".join(str(error).split()), MAX_ERROR_CHARS)
+    Raises:
+        ReplyFailed: The connection is lost.
+    """
+    try:
+        yield from pieces
+    except Exception as error:  # of the HTTP library that the client uses
+        raise ReplyFailed(f"{BROKEN_OFF} ({str(error) or type(error).__name__})") from error

@@ -29,6 +29,10 @@ class AgentError(InfrastructureError):
     """Raised when an agent could not reply, for a reason that may pass: its endpoint is down, its program crashed."""
 
 
+class RequestRefused(AgentError):
+    """Raised when the endpoint refuses one conversation: it is too long for the model, or a filter rejects it."""
+
+
 class NotCovered(ConfigError):
     """Raised when an agent has nothing to offer for a problem."""
 
@@ -60,6 +64,7 @@ class Reply:
         submission: Source for the tool `submit`; None for a source that stands in `content`.
         tokens: Numbers of tokens read and written for this reply; None where they are not counted.
         cost_usd: Price of the reply in US dollars; None where no prices are known.
+        finish_reason: Why the reply ended, as endpoints name it: "stop", "length"; None where it is not known.
     """
 
     content: str
@@ -67,6 +72,7 @@ class Reply:
     submission: str | None = None
     tokens: TokenCounts | None = None
     cost_usd: float | None = None
+    finish_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,7 @@ class Agent(Protocol):
 
         Raises:
             AgentError: The agent could not reply; the episode is taken up again when the run is resumed.
+            RequestRefused: The endpoint refuses this conversation, which ends the episode.
             ConfigError: No episode of the agent can succeed: a wrong key, a model that does not exist.
         """
 

@@ -61,6 +61,8 @@ def _of_results(attempts: Sequence[Attempt]) -> Episodes:
     places: dict[tuple[str, int], dict[int, Reply]] = defaultdict(dict)
     files: dict[str, dict[str, int]] = defaultdict(dict)
     for attempt in attempts:
+        if attempt.refusal is not None:
+            continue
         of_problem = files[attempt.problem]
         sample = attempt.sample
         if attempt.file is not None:

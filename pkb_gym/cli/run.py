@@ -276,9 +276,13 @@ def _print(summary: RunSummary) -> None:
         used.append(f"{summary.tokens} tokens")
     if summary.cost_usd:
         used.append(f"${summary.cost_usd:.2f}")
+    played = (
+        f"{summary.passed} of {summary.problems} problems passed, {summary.faster} faster than the baseline"
+        if summary.problems
+        else "no reply was judged"
+    )
     console.print(
-        f"{summary.agent}: {summary.passed} of {summary.problems} problems passed, {summary.faster} faster than the "
-        f"baseline; {summary.complete} of {summary.episodes} episodes complete; {', '.join(used)}",
+        f"{summary.agent}: {played}; {summary.complete} of {summary.episodes} episodes complete; {', '.join(used)}",
         soft_wrap=True,
     )
     errors = stderr()

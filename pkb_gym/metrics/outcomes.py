@@ -22,7 +22,7 @@ class AttemptOutcome(NamedTuple):
 
     Attributes:
         verdict: Verdict of the attempt, as `Attempt.verdict`.
-        is_judged: False where the evaluator or its machine failed.
+        is_judged: False where the evaluator or its machine failed, or the endpoint refused the first request.
         is_evaluation: Whether something was submitted.
         is_right: Whether every check passed and nothing failed afterwards.
         speedup: Measured speedup of a right and timed kernel over the eager baseline.
@@ -60,7 +60,7 @@ def outcome_of(attempt: Attempt) -> AttemptOutcome:
     """The outcome of one attempt."""
     feedback, tokens = attempt.feedback, attempt.tokens
     submitted = attempt.source is not None
-    judged = not submitted if feedback is None else not is_infrastructure_failure(feedback)
+    judged = not submitted and attempt.is_answered if feedback is None else not is_infrastructure_failure(feedback)
     right, timing, roofline, profile = False, None, None, None
     if feedback is not None and is_right(feedback):
         right, timing, roofline, profile = True, feedback.timing, feedback.roofline, feedback.profile

@@ -29,18 +29,20 @@ class Answer:
     breaks_off: bool = False
 
 
-def whole(message: dict[str, Any], usage: dict[str, Any] | None = None) -> Answer:
-    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None, **message}}
+def whole(message: dict[str, Any], usage: dict[str, Any] | None = None, finish: str | None = "stop") -> Answer:
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": None, **message}}
     return Answer(
         {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
     )
 
 
-def chunks(*deltas: dict[str, Any], usage: dict[str, Any] | None = None, ends: bool = True) -> Answer:
+def chunks(
+    *deltas: dict[str, Any], usage: dict[str, Any] | None = None, ends: bool = True, finish: str | None = "stop"
+) -> Answer:
     base = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     lines = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     if ends:
-        lines.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        lines.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
     if usage is not None:
         lines.append({**base, "choices": [], "usage": usage})
     events = [f"data: {json.dumps(line)}\n\n" for line in lines]
@@ -79,7 +81,7 @@ class Endpoint:
                 self._answer(answer)
 
             def _answer(self, answer: Answer) -> None:
-                is_stream = isinstance(answer.body, list)
+                is_stream = isinstance(answer.body, list) and answer.status == 200
                 text = "".join(answer.body) if is_stream else answer.body if isinstance(answer.body, str) else None
                 data = (json.dumps(answer.body) if text is None else text).encode()
                 self.send_response(answer.status)

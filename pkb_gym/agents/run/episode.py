@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pkb_gym.agents.protocol import AgentProvider, AgentTask, Message, Reply
+from pkb_gym.agents.protocol import AgentProvider, AgentTask, Message, Reply, RequestRefused
 from pkb_gym.agents.run.identity import RunIdentity
 from pkb_gym.agents.run.prompts import system_text, unread_text
 from pkb_gym.agents.run.results import Turns, was_judged
@@ -21,8 +21,13 @@ from pkb_gym.envs.attempts import judged_attempt
 from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.loop import EpisodeLoop
 from pkb_gym.envs.text.brief import brief_task
+from pkb_gym.problems.catalogue import reference_source
 from pkb_gym.rewards import find_reward
 from pkb_gym.rewards.empty_value import empty_value
+
+FILTERED = "the endpoint's content filter ended the reply"
+
+_FILTERS = frozenset({"content_filter", "safety", "refusal"})
 
 
 class EpisodeStatus(StrEnum):
@@ -34,6 +39,8 @@ class EpisodeStatus(StrEnum):
     """The run may not go on; resumed, the episode does."""
     NOT_JUDGED = "not judged"
     """The evaluator failed; resumed, the submission is judged again."""
+    REFUSED = "refused"
+    """The endpoint refused the first request; resumed, it is sent again. A later refusal completes the episode."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,7 @@ class _Conversation:
         self._loop = EpisodeLoop(self._env.episode, run.style, run.turns, run.plateau)
         task = brief_task(plan.problem, self._env.config) if run.style == "brief" else str(observation["task"])
         self._messages = [Message("system", system_text(run.style, run.turns)), Message("user", task)]
+        self._reference = reference_source(plan.problem)
         self._read = 0
         """Messages that earlier turns have recorded."""
         self._agent = player.provider.begin(AgentTask(plan.problem, self._env.config, plan.sample, seed))
@@ -125,21 +133,30 @@ class _Conversation:
     def _play_turn(self, number: int) -> EpisodeStatus | None:
         """One reply and its result; None where the episode goes on."""
         earlier = self._earlier.get(number)
+        if earlier is not None and earlier.refusal is not None:
+            if number > 0:
+                return EpisodeStatus.COMPLETE
+            earlier = None
         stands = earlier is not None and was_judged(earlier)
         if not stands and not self._player.may_go_on():
             return EpisodeStatus.STOPPED
         reply_s = None
         if earlier is None:
             began = time.monotonic()
-            reply = self._agent.act(tuple(self._messages))
+            try:
+                reply = self._agent.act(tuple(self._messages))
+            except RequestRefused as refused:
+                return self._end_refused(self._attempt(number, None, time.monotonic() - began), str(refused))
             reply_s = time.monotonic() - began
             if reply is None and number > 0:
                 return EpisodeStatus.COMPLETE
         else:
-            reply, reply_s = _reply_of(earlier), earlier.reply_s
+            reply, reply_s = self._reply_of(earlier), earlier.reply_s
         given = reply or Reply("")  # an episode without any attempt would be missing where others are counted
         attempt = self._attempt(number, given, reply_s)
-        found = read_submission(given)
+        found = read_submission(given, self._reference)
+        if found.source is None and _is_filtered(given.finish_reason):
+            return self._end_refused(attempt, FILTERED)
         if found.source is None:
             attempt = attempt.model_copy(update={"reward": self._empty_value})
             result = self._loop.not_submitted(unread_text(found.taken))
@@ -157,6 +174,27 @@ class _Conversation:
         self._messages.append(Message("user" if given.submission is None else "tool", result.text, turn=result.turn))
         return EpisodeStatus.COMPLETE if reply is None else None
 
+    def _end_refused(self, attempt: Attempt, words: str) -> EpisodeStatus:
+        """Records that the endpoint refused to reply, which is no answer of the model."""
+        is_first = attempt.turn == 0
+        self._player.record(
+            attempt.model_copy(update={"refusal": words, "reward": None if is_first else self._empty_value})
+        )
+        return EpisodeStatus.REFUSED if is_first else EpisodeStatus.COMPLETE
+
+    def _reply_of(self, attempt: Attempt) -> Reply:
+        """The reply of a recorded attempt; where its text does not hold the source, that was handed to the tool."""
+        reply = Reply(
+            attempt.reply or "",
+            attempt.reasoning,
+            tokens=attempt.tokens,
+            cost_usd=attempt.cost_usd,
+            finish_reason=attempt.finish_reason,
+        )
+        if attempt.source is None or read_submission(reply, self._reference).source == attempt.source:
+            return reply
+        return replace(reply, submission=attempt.source)
+
     def _evaluate(self, source: str) -> Feedback:
         """Has a source judged, unless an earlier call did."""
         if (feedback := self._feedback.get(len(self._env.episode.turns))) is not None:
@@ -167,16 +205,17 @@ class _Conversation:
         finally:
             self._duration_s = time.monotonic() - began
 
-    def _attempt(self, number: int, reply: Reply, reply_s: float | None) -> Attempt:
-        run = self._player.run
+    def _attempt(self, number: int, given: Reply | None, reply_s: float | None) -> Attempt:
+        run, reply = self._player.run, given or Reply("")
         return Attempt(
             problem=self._plan.problem.name,
             agent=run.agent,
             sample=self._plan.sample,
             turn=number,
             requested=self._env.request,
-            reply=reply.content,
+            reply=None if given is None else reply.content,
             reasoning=reply.reasoning,
+            finish_reason=reply.finish_reason,
             messages=tuple(ChatMessage(role=m.role, content=m.content) for m in self._messages[self._read :]),
             reward_name=run.reward,
             tokens=reply.tokens,
@@ -189,9 +228,6 @@ ENV_ARGUMENTS = ("device", "world_size", "ranks_per_gpu", "size", "dtype", "lang
 """Fields of `EvalConfig` that are arguments of an environment."""
 
 
-def _reply_of(attempt: Attempt) -> Reply:
-    """The reply of a recorded attempt; where its text does not hold the source, that was handed to the tool."""
-    reply = Reply(attempt.reply or "", attempt.reasoning, None, attempt.tokens, attempt.cost_usd)
-    if attempt.source is None or read_submission(reply).source == attempt.source:
-        return reply
-    return Reply(reply.content, reply.reasoning, attempt.source, reply.tokens, reply.cost_usd)
+def _is_filtered(finish_reason: str | None) -> bool:
+    """Whether a filter of the endpoint ended a reply, by the words of several servers."""
+    return finish_reason is not None and finish_reason.lower() in _FILTERS

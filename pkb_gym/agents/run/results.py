@@ -24,9 +24,9 @@ Turns = Mapping[int, Attempt]
 
 
 def was_judged(attempt: Attempt) -> bool:
-    """Whether an attempt stands: nothing was submitted, or the evaluator did not fail."""
+    """Whether an attempt stands: neither endpoint nor evaluator failed."""
     if attempt.source is None:
-        return True
+        return attempt.is_answered
     return attempt.feedback is not None and attempt.feedback.failure is not Failure.INFRASTRUCTURE
 
 

@@ -43,6 +43,7 @@ class RunStatus:
         open: Number of episodes that were stopped without a failure.
         skipped: Reason why episodes were not played, by problem.
         failed: Problem, sample and reason of episodes that could not be completed.
+        refused: Words of the endpoint for each of these whose first request it refused.
         stopped: Reason why the run stopped before its end; None where it did not.
     """
 
@@ -50,6 +51,7 @@ class RunStatus:
     open: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
     failed: list[tuple[str, int, str]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     stopped: str | None = None
 
 
@@ -95,7 +97,7 @@ class Runner:
             jobs: Number of episodes at a time, at least 1.
 
         Raises:
-            ConfigError: The agent or the evaluator can play no episode.
+            ConfigError: The agent or the evaluator can play no episode; the endpoint refuses every first request.
             StoreError: The turns cannot be recorded.
         """
         outcome = RunStatus()
@@ -105,6 +107,8 @@ class Runner:
             for _ in waiting:
                 plan, status = done.get()
                 self._progress.ended(plan, self._account(plan, status, outcome))
+        if outcome.refused and len(outcome.refused) == len(outcome.failed) and not outcome.complete + outcome.open:
+            raise ConfigError(f"the endpoint refuses every first request, the last one so: {outcome.refused[-1]}")
         outcome.stopped = self._stopped or (self.budget.exhausted if outcome.open else None)
         return outcome
 
@@ -143,6 +147,10 @@ class Runner:
             return f"skipped: {status}"
         if status is EpisodeStatus.NOT_JUDGED:
             detail = self._evaluator_error(plan)
+        elif status is EpisodeStatus.REFUSED:
+            words = self._results.episode(*place)[0].refusal or ""
+            outcome.refused.append(_in_one_line(words))
+            detail = f"refused: {words}"
         elif isinstance(status, StoreError | ConfigError) or not isinstance(status, Exception):
             assert isinstance(status, BaseException)
             raise status
@@ -162,9 +170,9 @@ class Runner:
         return self._stopped is None and self.budget.exhausted is None
 
     def _record(self, attempt: Attempt) -> None:
-        is_new = attempt.turn not in self._results.episode(attempt.problem, attempt.sample)
+        before = self._results.episode(attempt.problem, attempt.sample).get(attempt.turn)
         self._results.append(attempt)
-        if is_new:  # one that was taken up again had its reply counted before
+        if before is None or not before.is_answered:  # one that was taken up again had its reply counted before
             self.budget.count(attempt)
         self.tally.count(attempt)
         self._progress.attempted(attempt)

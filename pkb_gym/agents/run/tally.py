@@ -32,7 +32,9 @@ class Tally:
         self.compiled_only = 0
 
     def count(self, attempt: Attempt) -> None:
-        """Adds one attempt."""
+        """Adds one attempt, unless the endpoint refused it."""
+        if not attempt.is_answered:
+            return
         with self._lock:
             self.compiled_only += attempt.feedback is not None and was_only_compiled(attempt.feedback)
             best = self._best.get((attempt.problem, attempt.sample))

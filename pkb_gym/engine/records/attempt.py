@@ -55,6 +55,10 @@ class Attempt(Record):
     """The text of the model; None where no model wrote it."""
     reasoning: Text | None = None
     """The model's reasoning, where it came apart from the reply."""
+    finish_reason: str | None = None
+    """Why the reply ended, in the endpoint's word: stop, tool_calls, length, content_filter; None where unknown."""
+    refusal: Text | None = None
+    """The endpoint's words where it refused the request or filtered the reply; None where it replied."""
     messages: tuple[ChatMessage, ...] | None = None
     """The model's prompt for this reply, where it was kept: the messages that are new since its last turn."""
     feedback: Feedback | None = None
@@ -77,10 +81,24 @@ class Attempt(Record):
         return None if self.feedback is None else self.feedback.config
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the attempt counts for its author: false where the endpoint refused an episode's first request."""
+        return self.refusal is None or self.turn > 0
+
+    @property
     def verdict(self) -> str:
-        """`passed`, the failure, `no_submission`, or `infrastructure` where the evaluator found nothing."""
+        """`passed` or the failure; `infrastructure` where the evaluator found nothing.
+
+        Without a submission: `refused` by the endpoint, `truncated` at the limit of tokens, else `no_submission`.
+        """
         if self.source is None:
-            return NO_SUBMISSION
+            return (
+                REFUSED
+                if self.refusal is not None
+                else TRUNCATED
+                if is_truncated(self.finish_reason)
+                else NO_SUBMISSION
+            )
         if self.feedback is None:
             return Failure.INFRASTRUCTURE.value
         return "passed" if self.feedback.failure is None else self.feedback.failure.value
@@ -109,8 +127,21 @@ class Attempt(Record):
             raise ConfigError("; ".join(_complaint(dict(each)) for each in error.errors()[:MAX_COMPLAINTS])) from None
 
 
-NO_SUBMISSION = "no_submission"
+NO_SUBMISSION, TRUNCATED, REFUSED = "no_submission", "truncated", "refused"
+"""Verdicts of replies without a submission."""
+
+_CUT_OFF = frozenset({"length", "max_tokens", "model_length"})
 MAX_COMPLAINTS = 3
+
+
+def is_truncated(finish_reason: str | None) -> bool:
+    """Whether a reply ended at a limit of tokens, by the words of several servers.
+
+    Example:
+        >>> is_truncated("length"), is_truncated("stop"), is_truncated(None)
+        (True, False, False)
+    """
+    return finish_reason is not None and finish_reason.lower() in _CUT_OFF
 
 
 def _complaint(error: dict[str, object]) -> str:

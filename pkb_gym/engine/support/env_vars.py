@@ -136,13 +136,13 @@ def episode_settings() -> str:
 
 
 def openai_base_url() -> str | None:
-    """Endpoint of models; None where it is not set."""
-    return os.environ.get("OPENAI_BASE_URL") or None
+    """Endpoint of models, without blanks around it; None where it is not set."""
+    return os.environ.get("OPENAI_BASE_URL", "").strip() or None
 
 
 def openai_api_key() -> str | None:
-    """Key of that endpoint; None where it is not set."""
-    return os.environ.get("OPENAI_API_KEY") or None
+    """Key of that endpoint, without the line breaks that files leave; None where it is not set."""
+    return os.environ.get("OPENAI_API_KEY", "").strip() or None
 
 
 def cuda_home() -> Path | None:

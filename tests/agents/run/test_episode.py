@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.agents.protocol import Reply
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.agents.protocol import Reply, RequestRefused
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.attempt import TokenCounts
+from pkb_gym.metrics.outcomes import outcome_of
+from pkb_gym.problems.catalogue import find_problem, reference_source
 from tests.agents.conversations import Scripted, turn_of
 from tests.agents.run.runs import Run, places, recorded
 from tests.envs.fake_evaluator import FakeEvaluator
@@ -146,3 +148,68 @@ def test_an_episode_that_was_broken_off_goes_on_as_if_it_had_not_been(tmp_path):
         again, before = recorded(folder), recorded(tmp_path / "whole")
         timeless = {"reply_s": None, "duration_s": None}
         assert [a.model_copy(update=timeless) for a in again] == [a.model_copy(update=timeless) for a in before]
+
+
+def refusing(refused, reply=None):
+    """An agent that is refused in the turns given, and submits in the others."""
+
+    def script(_, messages):
+        if turn_of(messages) in refused:
+            if reply is not None:
+                return reply
+            raise RequestRefused("the endpoint refuses the request: HTTP 400: prompt is too long")
+        return Reply(f"```\nspeedup 1.{turn_of(messages)}\n```")
+
+    return Scripted(script)
+
+
+def test_a_refusal_ends_its_episode_with_its_words_in_the_record(tmp_path):
+    agent = refusing({2})
+    for _ in range(2):  # resumed, the endpoint is not asked again
+        run = Run(tmp_path, agent, FakeEvaluator(), turns=5)
+        *_, last = recorded(tmp_path)
+        assert (last.turn, last.verdict, last.source, last.reply, last.reward) == (2, "refused", None, None, 0.0)
+        assert "prompt is too long" in last.refusal and run.outcome.complete == 1
+    assert len(agent.read) == 3 and places(tmp_path) == [("AllReduce", 0, turn) for turn in (0, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [(None, "prompt is too long"), (Reply("I", finish_reason="content_filter"), "the endpoint's content filter")],
+)
+def test_an_episode_whose_first_request_is_refused_is_no_wrong_answer(tmp_path, reply, words):
+    """The model did not write it; the next call asks again."""
+    scatter = refusing({0}, reply)
+    agent = Scripted(
+        lambda task, messages: (scatter if task.problem.name == "Scatter" else says("speedup 2")).script(task, messages)
+    )
+    run = Run(tmp_path, agent, FakeEvaluator(), problems=("AllReduce", "Scatter"))
+    ((problem, _, why),) = run.outcome.failed
+    assert (problem, run.outcome.complete, run.runner.tally.problems()) == ("Scatter", 1, (1, 1, 1))
+    assert why.startswith("refused: ") and words in why
+    refused = recorded(tmp_path)[1]
+    assert (refused.verdict, refused.reward) == ("refused", None) and not outcome_of(refused).is_judged
+    run = Run(tmp_path, says("speedup 2"), FakeEvaluator(), problems=("AllReduce", "Scatter"))
+    assert run.outcome.complete == 2 and places(tmp_path)[1:] == [("Scatter", 0, 0)] * 2
+
+
+def test_a_refusal_of_every_first_request_is_wrong_usage(tmp_path):
+    with pytest.raises(ConfigError, match=r"refuses every first request, the last one so: .*prompt is too long"):
+        Run(tmp_path, refusing({0}), FakeEvaluator(), problems=("AllReduce", "Scatter"), samples=2)
+
+
+def test_a_reply_that_was_cut_off_is_a_failure_of_its_own(tmp_path):
+    cut = Reply("```cpp\nint", reasoning="all of it", finish_reason="length")
+    agent = says(cut, Reply("```\nspeedup 2", finish_reason="stop"))
+    Run(tmp_path, agent, FakeEvaluator(), turns=2)
+    first, second = recorded(tmp_path)
+    assert (first.verdict, first.finish_reason, first.reward) == ("truncated", "length", 0.0)
+    assert outcome_of(first).is_judged and "cut off at its limit of tokens" in agent.read[1][-1].content
+    assert (second.verdict, second.finish_reason, second.source) == ("passed", "stop", "speedup 2")
+
+
+def test_the_quoted_reference_is_not_submitted(tmp_path):
+    reference = reference_source(find_problem("AllReduce"))
+    kernel = "def solution(): ...  # speedup 2\n"
+    Run(tmp_path, says(Reply(f"```\n{kernel}```\nAs against\n```\n{reference}```")), FakeEvaluator())
+    assert recorded(tmp_path)[0].source == kernel
