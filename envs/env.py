@@ -13,13 +13,13 @@ import numpy as np
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
-from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.axes import AxisValue
 from pkb_gym.engine.records.config import EvalConfig, Protocol, ResolvedConfig, Until
 from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.engine.records.feedback import Feedback
-from pkb_gym.engine.stages.execution_environment import can_run, check_memory, resolve_here
+from pkb_gym.engine.records.machine import Machine
+from pkb_gym.engine.stages.execution_environment import check_memory
 from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
@@ -32,9 +32,9 @@ Frame: TypeAlias = "str | np.ndarray[Any, np.dtype[np.uint8]]"
 MAX_SEED = 2**31 - 1
 
 COMPILES_ONLY = (
-    "this machine has no GPU: CUDA sources are compiled and not run, their failure is compiled_only, and they earn no "
-    "reward. device='emulated' runs them on a model of GPUs, device='cpu' runs C++ kernels; evaluator='http://...' has "
-    "them judged elsewhere"
+    "the machine that judges has no GPU: CUDA sources are compiled and not run, their failure is compiled_only, and "
+    "they earn no reward. device='emulated' runs them on a model of GPUs, device='cpu' runs C++ kernels; "
+    "evaluator='http://...' has them judged elsewhere"
 )
 
 
@@ -167,9 +167,10 @@ class PKBEnv(gym.Env[Observation, str]):
         if problem == "":
             raise ConfigError("PKB/Path-v0: give problem=PATH, the folder that holds problem.py and reference.py")
         self._problem = choose_problem(problem)
-        self._config = self._fitting_config(self._problem)
-        if not can_run(self._config.device) and evaluator_registry.evaluates_here(evaluator):
-            warnings.warn(COMPILES_ONLY, stacklevel=2)
+        self._config: ResolvedConfig | None = None
+        self._was_warned = False
+        if evaluator_registry.evaluates_here(evaluator):
+            self._config = self._fitting_config(self._problem)
         self._input_seed, self._task = 0, ""
         self._episode = self._new_episode()
 
@@ -209,18 +210,33 @@ class PKBEnv(gym.Env[Observation, str]):
 
     @property
     def config(self) -> ResolvedConfig:
-        """The configuration of evaluations, where the source does not decide it."""
+        """The configuration of evaluations, where the source does not decide it.
+
+        Raises:
+            ConfigError, SizeError: An evaluator on another machine, which is asked for it first here, cannot meet it.
+            InfrastructureError: That evaluator cannot be reached.
+        """
+        if self._config is None:
+            self._config = self._fitting_config(self._problem)
         return self._config
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that judges, as the evaluator describes it.
+
+        Raises:
+            ConfigError, InfrastructureError: The evaluator cannot describe it, or cannot be reached.
+        """
+        return evaluator_registry.find_machine(self._evaluator)
 
     @property
     def request(self) -> EvalConfig:
         """The request under which the next submission is judged: what was asked for, with seed and turn.
 
-        Device, world size, size and dtype are those of the task text, whatever an evaluation service on another
-        machine would choose.
+        Device, world size, size and dtype are those of the task text.
         """
         names = ("device", "world_size", "ranks_per_gpu", "size", "dtype")
-        fixed = {name: getattr(self._config, name) for name in names}
+        fixed = {name: getattr(self.config, name) for name in names}
         return self._requested.model_copy(update=fixed | {"seed": self._input_seed, "turn": len(self._episode.turns)})
 
     @property
@@ -246,7 +262,9 @@ class PKBEnv(gym.Env[Observation, str]):
             The observation with the task text, and `problem` and `input_seed`.
 
         Raises:
-            ConfigError: An option is not known, or names no problem.
+            ConfigError: An option is not known, or names no problem; an evaluator on another machine, which is asked
+                for that machine at the first reset, cannot meet the configuration.
+            InfrastructureError: That evaluator cannot be reached.
             gymnasium.error.Error: The seed is no whole number >= 0.
         """
         super().reset(seed=seed)
@@ -298,8 +316,8 @@ class PKBEnv(gym.Env[Observation, str]):
         episode = self._episode
         if self.render_mode == "ansi":
             reward = episode.turns[-1].reward if episode.turns else None
-            return render.card_text(self._problem, self._config, episode.feedback, reward)
-        return render.roofline_picture(self._problem, self._config, episode.feedback)
+            return render.card_text(self._problem, self.config, episode.feedback, reward)
+        return render.roofline_picture(self._problem, self.config, episode.feedback)
 
     def _choose_problem(self, options: Mapping[str, Any]) -> None:
         """Called at each reset; this environment keeps its problem."""
@@ -308,9 +326,17 @@ class PKBEnv(gym.Env[Observation, str]):
         self._problem, self._config = problem, self._fitting_config(problem)
 
     def _fitting_config(self, problem: Problem) -> ResolvedConfig:
-        config = resolve_here(self._requested, problem)
-        if self._evaluator == "local":  # a service on another machine has memory of its own
-            check_memory(problem, config)
+        machine = self.machine
+        try:
+            config = machine.resolve(self._requested, problem)
+            check_memory(problem, config, machine)
+        except ConfigError as error:
+            if evaluator_registry.evaluates_here(self._evaluator):
+                raise
+            raise type(error)(f"{self._evaluator}: {error}") from None
+        if not (self._was_warned or machine.can_run(config.device)):
+            self._was_warned = True
+            warnings.warn(COMPILES_ONLY, stacklevel=3)
         return config
 
     def _new_episode(self) -> Episode:
@@ -319,8 +345,8 @@ class PKBEnv(gym.Env[Observation, str]):
     def _observe(self) -> Observation:
         if not self._task:
             language = self._requested.language
-            languages = LANGUAGES[self._config.device] if language == "auto" else (language,)
-            self._task = task_text(self._problem, self._config, languages, known_hardware(self._config.device))
+            languages = LANGUAGES[self.config.device] if language == "auto" else (language,)
+            self._task = task_text(self._problem, self.config, languages, self.machine)
         return observe(self._task, self._episode)
 
 

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.evaluators.evaluator import DescribedEvaluator, Evaluator, machine_of
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator, check_url
+from pkb_gym.engine.records.machine import Machine
+from pkb_gym.engine.stages.execution_environment import this_machine
 from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs.registration import evaluator_entry_points
 
@@ -35,16 +37,18 @@ def evaluator_by_address(text: str) -> Callable[[str], Evaluator] | None:
 
 
 _factories: dict[str, Callable[[], Evaluator]] = {"local": _local}
+_elsewhere: set[str] = set()
 _started: dict[tuple[int, str], Evaluator] = {}
 _lock = threading.Lock()
 
 
-def add_evaluator(name: str, factory: Callable[[], Evaluator]) -> None:
+def add_evaluator(name: str, factory: Callable[[], Evaluator], *, elsewhere: bool = False) -> None:
     """Registers an evaluator for environments of this process: `evaluator=name` survives JSON, an object would not.
 
     Args:
         name: New name, or one that no environment has used yet.
         factory: Maker of the evaluator, called when it is first needed.
+        elsewhere: Whether it judges on another machine, which a `DescribedEvaluator` is asked for at the first reset.
 
     Raises:
         ConfigError: An evaluator of that name is already at work.
@@ -53,6 +57,7 @@ def add_evaluator(name: str, factory: Callable[[], Evaluator]) -> None:
         if (os.getpid(), name) in _started:
             raise ConfigError(f"evaluator {name!r} is already at work in this process")
         _factories[name] = factory
+        (_elsewhere.add if elsewhere else _elsewhere.discard)(name)
 
 
 def check_evaluator(evaluator: str | Evaluator) -> None:
@@ -80,8 +85,20 @@ def check_evaluator(evaluator: str | Evaluator) -> None:
 
 
 def evaluates_here(evaluator: str | Evaluator) -> bool:
-    """Whether it judges on this machine; False for an evaluator by url."""
-    return not isinstance(evaluator, RemoteEvaluator) and (evaluator in _factories or not isinstance(evaluator, str))
+    """Whether it judges on this machine; False for urls and addresses."""
+    if isinstance(evaluator, str):
+        return evaluator in _factories and evaluator not in _elsewhere
+    return not isinstance(evaluator, DescribedEvaluator)
+
+
+def find_machine(evaluator: str | Evaluator) -> Machine:
+    """The machine that an evaluator judges on; one elsewhere is asked, and none of this machine is started for it.
+
+    Raises:
+        ConfigError: There is no such evaluator, or it cannot describe its machine.
+        InfrastructureError: It could not be started, or not be reached.
+    """
+    return this_machine() if evaluates_here(evaluator) else machine_of(find_evaluator(evaluator))
 
 
 def find_evaluator(evaluator: str | Evaluator) -> Evaluator:

@@ -10,6 +10,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import CATEGORIES
 from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs.env import PKBEnv
+from pkb_gym.envs.evaluator_registry import evaluates_here
 from pkb_gym.envs.samplers import Sampler, SamplerLike, find_sampler
 from pkb_gym.problems.catalogue import all_problems, catalogue, find_problem
 from pkb_gym.problems.splits import SPLITS
@@ -98,8 +99,9 @@ class SuiteEnv(PKBEnv):
         self._names = split_names(split)
         self._sampler = find_sampler(sampler)
         super().__init__(self._names[0], **kwargs)
-        for name in self._names:  # a configuration that does not fit is refused now, not in the hundredth episode
-            self._set_problem(find_problem(name))
+        self._is_checked = False
+        if evaluates_here(self._evaluator):
+            self._check_all()
 
     @property
     def problem_names(self) -> tuple[str, ...]:
@@ -111,7 +113,15 @@ class SuiteEnv(PKBEnv):
         """The sampler that draws the problems, with all that it has learnt."""
         return self._sampler
 
+    def _check_all(self) -> None:
+        """Refuses a configuration that does not fit every problem: now, not in the hundredth episode."""
+        for name in self._names:
+            self._fitting_config(find_problem(name))
+        self._is_checked = True
+
     def _choose_problem(self, options: Mapping[str, Any]) -> None:
+        if not self._is_checked:
+            self._check_all()
         requested = None if options.get("problem") is None else find_problem(options["problem"])
         if (best := self._episode.best_value) is not None:
             self._sampler.update(self._problem.name, best)

@@ -6,6 +6,8 @@ import pytest
 
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.gpus import GpuConnections
+from pkb_gym.engine.hardware.peaks import find_gpu
+from pkb_gym.engine.records.machine import HeaderLibrary, Machine
 from pkb_gym.engine.stages import execution_environment
 
 
@@ -24,3 +26,18 @@ def pretend(
     monkeypatch.setattr(gpus, "connections", lambda: connections if names else None)
     monkeypatch.setattr(execution_environment, "nvcc_available", lambda: nvcc)
     monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)
+
+
+def gpu_node(count: int = 8, **changes: object) -> Machine:
+    """The description of a node with H200s, as its evaluator hands it out."""
+    machine = Machine(
+        memory_bytes=1 << 40,
+        gpu_names=("NVIDIA H200",) * count,
+        gpu_memory_bytes=141 << 30,
+        gpu_connections=GpuConnections(nvlinks=(18,) * count, apart=()),
+        compiles_cuda=True,
+        architecture="sm_100a",  # of no GPU of these tests, so that it can have come from the description alone
+        header_libraries=(HeaderLibrary(title="CUTLASS 9.9", begins=("cutlass/",), folders=("/node/cutlass",)),),
+        gpu=find_gpu("NVIDIA H200"),
+    )
+    return machine.model_copy(update=changes)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 
-from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
-from pkb_gym.engine.stages import execution_environment
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.envs.text.task import python_signature
 from pkb_gym.problems.catalogue import reference_source
@@ -21,12 +20,13 @@ MAX_AXES_CHARS = 160
 MAX_DETAIL_CHARS = 180
 
 
-def brief_task(problem: Problem, config: ResolvedConfig) -> str:
+def brief_task(problem: Problem, config: ResolvedConfig, machine: Machine) -> str:
     """A task in at most 1000 characters: what, in which language, with which arguments, how large, where.
 
     Args:
         problem: Problem to solve.
         config: Configuration with size, world size, dtype and language.
+        machine: Machine that judges.
     """
     lines = [
         f"{problem.name}: {_cut(problem.summary, MAX_SUMMARY_CHARS)}",
@@ -34,7 +34,7 @@ def brief_task(problem: Problem, config: ResolvedConfig) -> str:
         f"signature: {_cut(_signature(problem, config), MAX_SIGNATURE_CHARS)}",
         f"axes: {_cut(_axes(problem, config), MAX_AXES_CHARS)}",
         f"dtype: {config.dtype}",
-        f"ranks: {config.world_size}, {_place(config)}",
+        f"ranks: {config.world_size}, {_place(config, machine)}",
     ]
     return "\n".join(lines)
 
@@ -102,15 +102,14 @@ def _axes(problem: Problem, config: ResolvedConfig) -> str:
     return ", ".join(f"{name}={value}".replace(" ", "") for name, value in axes.items())
 
 
-def _place(config: ResolvedConfig) -> str:
+def _place(config: ResolvedConfig, machine: Machine) -> str:
     if config.device == "cpu":
         return "cores of one CPU, shared memory"
     if config.device == "emulated":
         return "one emulated GPU each, not timed"
     if config.ranks_per_gpu > 1:
         return f"up to {config.ranks_per_gpu} to a GPU"
-    names = gpus.names()
-    return f"one {names[0]} each, NVLink" if names and execution_environment.can_run("cuda") else "one GPU each, NVLink"
+    return f"one {machine.gpu_names[0] if machine.gpu_names else 'GPU'} each, NVLink"
 
 
 def _cut(text: str, most: int) -> str:

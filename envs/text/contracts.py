@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pkb_gym.engine.compile.library_headers import header_libraries
-from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available
 from pkb_gym.engine.records.config import Device
-from pkb_gym.engine.support.header_libraries import FoundLibrary
+from pkb_gym.engine.records.machine import Machine
 
 EXPORT = """\
 Export `solution` with exactly this signature ({language}, one translation unit, with `#include "pkb/symm.h"`):
@@ -170,49 +168,47 @@ handle.barrier(channel=1)  # every rank has read: the next call may fill the buf
 }
 
 
-def native_contract(language: str, signature: str) -> str:
+def native_contract(language: str, signature: str, machine: Machine) -> str:
     """The symbol that a native source has to export, and the means that it may use.
 
     Args:
         language: "cpp" or "cuda".
         signature: Signature, as `cpp_signature` writes it.
+        machine: Machine that judges.
     """
     if language == "cuda":
-        compiled = COMPILED.format(architecture=default_architecture())
-        return EXPORT.format(language="CUDA C++", signature=signature) + compiled + _includable() + CUDA
+        compiled = COMPILED.format(architecture=machine.architecture)
+        return EXPORT.format(language="CUDA C++", signature=signature) + compiled + _includable(machine) + CUDA
     return EXPORT.format(language="C++", signature=signature) + CPP
 
 
-def python_contract(signature: str, device: Device) -> str:
+def python_contract(signature: str, device: Device, machine: Machine) -> str:
     """The function that a Python source has to define, and the means that it may use.
 
     Args:
         signature: Line `def solution(...)`, as the reference writes it.
         device: Device of its tensors.
+        machine: Machine that judges.
     """
-    folders = _include_paths() if device == "cuda" else ""
+    folders = _include_paths(machine) if device == "cuda" else ""
     return PYTHON.format(signature=signature) + folders + PYTHON_ON[device]
 
 
-def _libraries() -> tuple[FoundLibrary, ...]:
-    return header_libraries(find_toolkit()) if nvcc_available() else ()
-
-
-def _includable() -> str:
+def _includable(machine: Machine) -> str:
     """The header libraries of a native source's contract; empty where there are none."""
     lines = []
-    for found in _libraries():
-        headers = ", ".join(f"`{begin}{'...' if begin.endswith('/') else ''}`" for begin in found.library.begins)
-        note = f" ({found.library.note})" if found.library.note else ""
-        lines.append(f"  - {found.title}: {headers}{note}\n")
+    for library in machine.header_libraries:
+        headers = ", ".join(f"`{begin}{'...' if begin.endswith('/') else ''}`" for begin in library.begins)
+        note = f" ({library.note})" if library.note else ""
+        lines.append(f"  - {library.title}: {headers}{note}\n")
     return f"- It may include these header libraries:\n{''.join(lines)}" if lines else ""
 
 
-def _include_paths() -> str:
+def _include_paths(machine: Machine) -> str:
     """The same for a Python source, which names folders itself; those of the CUDA toolkit are looked in anyway."""
     lines = [
-        f"  - {found.title}: {', '.join(f'`{folder}`' for folder in found.folders)}\n"
-        for found in _libraries()
-        if not found.is_built_in
+        f"  - {library.title}: {', '.join(f'`{folder}`' for folder in library.folders)}\n"
+        for library in machine.header_libraries
+        if not library.is_built_in
     ]
     return f"- Header libraries, for `extra_include_paths`:\n{''.join(lines)}" if lines else ""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.hardware.peaks import HardwareSpec
 from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Result, Scalar, Sparse, Tensor, TensorList
 from pkb_gym.engine.problem.axes import Axes
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.race_check import EMULATED_SIZE
-from pkb_gym.engine.stages import execution_environment
-from pkb_gym.engine.support import env_vars, syntax_tree
+from pkb_gym.engine.support import syntax_tree
 from pkb_gym.envs.text.contracts import native_contract, python_contract
-from pkb_gym.envs.text.topology import SHARED_GPUS, emulated_text, links_text, topology_text
+from pkb_gym.envs.text.topology import machine_text
 from pkb_gym.problems.catalogue import reference_source
 
 LANGUAGES: dict[Device, tuple[Language, ...]] = {
@@ -32,19 +30,15 @@ MAX_LISTED = 6
 CLOSE = """\
 "close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank."""
 
-NO_GPU = """\
-This machine has no GPU. CUDA sources are compiled all the same, and the compiler's report on each kernel (registers,
-shared memory, spills, transfer instructions) comes back; they are not run, and so neither checked nor timed."""
 
-
-def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str], hardware: HardwareSpec | None) -> str:
+def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str], machine: Machine) -> str:
     """The prompt of one task.
 
     Args:
         problem: Problem to solve.
         config: Configuration with size, world size, dtype and rules.
         languages: Accepted dialects: "cpp" or "cuda", "python", "triton".
-        hardware: Hardware of each rank; None where its peaks are unknown.
+        machine: Machine that judges.
 
     Raises:
         SizeError: Size, dtype and world size do not fit the problem.
@@ -64,10 +58,10 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
         f"# {problem.name}\n\n{problem.summary}\n\n"
         f"Write a kernel that computes the same as the reference on each of {config.world_size} ranks, and faster.",
         f"## Reference\n\n```python\n{source.rstrip()}\n```",
-        "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages, config.device)),
+        "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages, config.device, machine)),
         _data_section(problem, config, ranks),
         _rules_section(problem, config),
-        f"## Machine\n\n{_machine_text(config, hardware)}",
+        f"## Machine\n\n{machine_text(config, machine)}",
         f"## Answer\n\nOne complete source file ({' or '.join(languages)}), nothing else. It is judged as it stands: "
         f"static checks, compiler, a run on all ranks, outputs of every rank in several trials{_then(config)}.",
     ]
@@ -93,10 +87,11 @@ def python_signature(source: str) -> str:
     raise ValueError("the reference defines no `solution` at its top level")
 
 
-def _contracts(problem: Problem, source: str, languages: Sequence[str], device: Device) -> list[str]:
-    texts = [native_contract(language, cpp_signature(problem)) for language in ("cpp", "cuda") if language in languages]
+def _contracts(problem: Problem, source: str, languages: Sequence[str], device: Device, machine: Machine) -> list[str]:
+    signature = cpp_signature(problem)
+    texts = [native_contract(native, signature, machine) for native in ("cpp", "cuda") if native in languages]
     if "python" in languages or "triton" in languages:
-        texts.append(python_contract(python_signature(source), device))
+        texts.append(python_contract(python_signature(source), device, machine))
     return texts
 
 
@@ -182,27 +177,3 @@ def _rules_section(problem: Problem, config: ResolvedConfig) -> str:
 
 def _is_mutable(arg: Tensor | TensorList | Linear | Sparse) -> bool:
     return isinstance(arg, Tensor | TensorList) and arg.mutable
-
-
-def _machine_text(config: ResolvedConfig, hardware: HardwareSpec | None) -> str:
-    if config.device == "emulated":
-        return emulated_text(config.world_size)
-    ranks = f"{config.world_size} ranks, one process each, on"
-    if hardware is None and config.device == "cpu":
-        return f"{ranks} cores of one CPU machine, sharing memory. Peaks: not measured yet."
-    share = "one each" if config.ranks_per_gpu == 1 else f"up to {config.ranks_per_gpu} on each: {SHARED_GPUS}"
-    if not execution_environment.can_run(config.device):
-        return f"{ranks} GPUs, {share}. Peaks: not known.\n{NO_GPU}"
-    multicast_disabled = env_vars.multicast_disabled()
-    connections = gpus.connections() if config.device == "cuda" else None
-    if hardware is None:
-        links = links_text(-(-config.world_size // config.ranks_per_gpu), multicast_disabled, connections)
-        return f"{ranks} GPUs ({gpus.names()[0]}), {share}. Peaks: not known.\n{links}"
-    return topology_text(
-        hardware,
-        config.world_size,
-        config.dtype,
-        ranks_per_gpu=config.ranks_per_gpu,
-        multicast_disabled=multicast_disabled,
-        connections=connections,
-    )

@@ -4,10 +4,46 @@ from __future__ import annotations
 
 from pkb_gym.engine.hardware.gpus import GpuConnections
 from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
+from pkb_gym.engine.records.config import ResolvedConfig
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.envs.text.formatting import decimal_text, size_text
 
 SHARED_GPUS = "checked and not timed, collectives go through main memory, and their contexts take turns on the GPU"
 """The note on ranks that share GPUs."""
+
+NO_GPU = """\
+This machine has no GPU. CUDA sources are compiled all the same, and the compiler's report on each kernel (registers,
+shared memory, spills, transfer instructions) comes back; they are not run, and so neither checked nor timed."""
+
+
+def machine_text(config: ResolvedConfig, machine: Machine) -> str:
+    """The machine that judges, as the task text has it: ranks, links, peaks.
+
+    Args:
+        config: Resolved configuration, with device, ranks and dtype.
+        machine: Machine that judges.
+    """
+    if config.device == "emulated":
+        return emulated_text(config.world_size)
+    hardware = machine.hardware(config.device)
+    ranks = f"{config.world_size} ranks, one process each, on"
+    if hardware is None and config.device == "cpu":
+        return f"{ranks} cores of one CPU machine, sharing memory. Peaks: not measured yet."
+    share = "one each" if config.ranks_per_gpu == 1 else f"up to {config.ranks_per_gpu} on each: {SHARED_GPUS}"
+    if not machine.can_run(config.device):
+        return f"{ranks} GPUs, {share}. Peaks: not known.\n{NO_GPU}"
+    connections = machine.gpu_connections if config.device == "cuda" else None
+    if hardware is None:
+        links = links_text(-(-config.world_size // config.ranks_per_gpu), machine.multicast_disabled, connections)
+        return f"{ranks} GPUs ({machine.gpu_names[0]}), {share}. Peaks: not known.\n{links}"
+    return topology_text(
+        hardware,
+        config.world_size,
+        config.dtype,
+        ranks_per_gpu=config.ranks_per_gpu,
+        multicast_disabled=machine.multicast_disabled,
+        connections=connections,
+    )
 
 
 def topology_text(

@@ -33,7 +33,7 @@ class EpisodeSettings(Record):
     reward: str = "default"
     """Name of a reward, or "module:function"."""
     device: Literal["auto", "cpu", "cuda"] | None = None
-    """Device that kernels run on; with a service on another machine, name it."""
+    """Device that kernels run on."""
     world_size: int | None = None
     """Ranks."""
     size: str | dict[str, object] | None = None

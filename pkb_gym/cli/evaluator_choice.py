@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.problem import Problem
     from pkb_gym.engine.records.config import EvalConfig
     from pkb_gym.engine.records.feedback import Feedback
+    from pkb_gym.engine.records.machine import Machine
     from pkb_gym.engine.stages.progress import Progress
 
 ASKING = "asking the evaluator"
@@ -121,6 +122,12 @@ class Accounted:
         rest_s = time.monotonic() - began - sum(feedback.durations_s.values())
         # Less than nothing where the service had judged an equal request before.
         return feedback.model_copy(update={"durations_s": {**feedback.durations_s, ASKING: max(0.0, rest_s)}})
+
+    def machine(self) -> Machine:
+        """The machine of its evaluator; see `machine_of`."""
+        from pkb_gym.engine.evaluators.evaluator import machine_of
+
+        return machine_of(self._evaluator)
 
     def close(self) -> None:
         """Closes the evaluator."""

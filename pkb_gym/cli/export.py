@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from .command import EXIT_STATUSES, Session, Status, add_parser, stderr
 from .export_harbor import EXAMPLE as HARBOR_EXAMPLE
-from .export_harbor import register_harbor
+from .export_harbor import add_evaluator_option, register_harbor
 from .export_results import EXAMPLE as RESULTS_EXAMPLE
 from .export_results import add_to_folder, command_of, register_results
 from .options import positive_float, positive_int
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pkb_gym.corpus.evaluate import Candidate
     from pkb_gym.engine.evaluators.evaluator import Evaluator
     from pkb_gym.engine.records.feedback import Feedback
+    from pkb_gym.engine.records.machine import Machine
 
 PROMPTS_EXAMPLE = """pkb export prompts --out data --problems train --language cpp --sizes tiny --world-size 2
 pkb export prompts --out data --problems families --language cuda --style brief --seeds 4 --variations 6"""
@@ -101,7 +102,6 @@ def _register_corpus(kinds: argparse._SubParsersAction[argparse.ArgumentParser])
     parser.add_argument(
         "--repairs-per-problem", type=_natural, default=20, metavar="N", help="broken kernels to try (default: 20)"
     )
-    parser.add_argument("--evaluator", default="local", help="local, or the address of a service (default: local)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all choices and inputs (default: 0)")
     parser.add_argument(
         "--jobs", type=positive_int, default=DEFAULT_JOBS, metavar="N", help="evaluations at a time (default: 4)"
@@ -125,7 +125,7 @@ def _register_corpus(kinds: argparse._SubParsersAction[argparse.ArgumentParser])
     parser.add_argument(
         "--compile-only",
         action="store_true",
-        help="treat kernels that compile as right where this machine cannot run them, unchecked",
+        help="treat kernels that compile as right where the machine that judges cannot run them, unchecked",
     )
 
 
@@ -139,6 +139,7 @@ def _register_counts(kinds: argparse._SubParsersAction[argparse.ArgumentParser])
 
 def _add_common_options(parser: argparse.ArgumentParser, default_problems: str) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
+    add_evaluator_option(parser)
     parser.add_argument(
         "--problems",
         nargs="+",
@@ -185,10 +186,16 @@ def run_prompts(args: argparse.Namespace, session: Session) -> int:
     from pkb_gym.problems.catalogue import find_problem
 
     parts: dict[str, list[PromptRow]] = {"train": [], "held_out": []}
+    machine = _machine(args)
     for language in args.language:
         problems = train_problems(args.problems, language)
-        common = {"languages": [language], "world_size": _world_size(args, language), "style": args.style}
-        sizes = _sizes(args, language)
+        common = {
+            "languages": [language],
+            "world_size": _world_size(args, language, machine),
+            "style": args.style,
+            "machine": machine,
+        }
+        sizes = _sizes(args, language, machine)
         parts["train"] += prompt_rows(
             problems, sizes=sizes, seeds=args.seeds, part="train", variations=args.variations, **common
         )
@@ -219,17 +226,19 @@ def run_corpus(args: argparse.Namespace, session: Session) -> int:
     from pkb_gym.corpus.tasks import train_problems
     from pkb_gym.engine.evaluators.caching import CachingEvaluator
 
+    machine = _machine(args)
     plan = CorpusPlan(
         problems=train_problems(args.problems, args.language),
         language=args.language,
-        sizes=_sizes(args, args.language),
-        world_size=_world_size(args, args.language),
+        sizes=_sizes(args, args.language, machine),
+        world_size=_world_size(args, args.language, machine),
         style=args.style,
         variants=args.variants_per_problem,
         repairs=args.repairs_per_problem,
         variations=args.variations,
         seed=args.seed,
         compile_only=args.compile_only,
+        machine=machine,
     )
     deadline = None if args.max_minutes is None else time.monotonic() + 60 * args.max_minutes
     limits = TimeLimits(timing_budget_s=args.timing_budget, timeout_s=args.timeout)
@@ -302,24 +311,28 @@ def _print_result(args: argparse.Namespace, rows: int, compiled_only: int, fault
         console.print(f"{left} evaluations are left; the same command continues")
 
 
-def _world_size(args: argparse.Namespace, language: str) -> int:
-    from pkb_gym.engine.hardware import gpus
+def _machine(args: argparse.Namespace) -> Machine | None:
+    """The machine that judges; None for this one."""
+    from pkb_gym.envs.evaluator_registry import find_machine
+
+    return None if args.evaluator == "local" else find_machine(args.evaluator)
+
+
+def _world_size(args: argparse.Namespace, language: str, machine: Machine | None) -> int:
     from pkb_gym.engine.records.config import default_world_size
-    from pkb_gym.engine.stages import execution_environment
+    from pkb_gym.engine.stages.execution_environment import this_machine
 
     if args.world_size is not None:
         return int(args.world_size)
-    return default_world_size(
-        len(gpus.names()) if execution_environment.choose_device("auto", language) == "cuda" else 0
-    )
+    judge = machine or this_machine()
+    return default_world_size(len(judge.gpu_names) if judge.choose_device("auto", language) == "cuda" else 0)
 
 
-def _sizes(args: argparse.Namespace, language: str) -> list[str]:
-    from pkb_gym.engine.stages import execution_environment
+def _sizes(args: argparse.Namespace, language: str, machine: Machine | None) -> list[str]:
+    from pkb_gym.engine.stages.execution_environment import this_machine
 
-    return args.sizes or (
-        ["published"] if execution_environment.choose_device("auto", language) == "cuda" else ["tiny"]
-    )
+    judge = machine or this_machine()
+    return args.sizes or (["published"] if judge.choose_device("auto", language) == "cuda" else ["tiny"])
 
 
 def _natural(text: str) -> int:

@@ -11,6 +11,17 @@ from .options import positive_int
 EXAMPLE = "pkb export harbor --out tasks --language cpp --world-size 2 --size tiny"
 
 
+def add_evaluator_option(parser: argparse.ArgumentParser) -> None:
+    """Adds `--evaluator`, whose machine the prompts are about."""
+    parser.add_argument(
+        "--evaluator",
+        default="local",
+        metavar="ADDRESS",
+        help="evaluator that will judge: local, ray, or the url of a service, with the token in PKB_TOKEN; prompts are "
+        "about its machine (default: local)",
+    )
+
+
 def register_harbor(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `pkb export harbor`."""
     parser = add_parser(
@@ -29,6 +40,7 @@ def register_harbor(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--world-size", type=positive_int, default=4, metavar="N", help="ranks (default: 4)")
     parser.add_argument("--size", default="tiny", help="a named size (default: tiny)")
     parser.add_argument("--until", choices=("check", "time", "profile"), default="profile", help="last stage")
+    add_evaluator_option(parser)
     parser.add_argument("--reward", default="default", metavar="NAME", help="a preset (default: default)")
 
 
@@ -41,6 +53,7 @@ def run_harbor(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG0
     from pkb_gym.adapters.harbor.task_folder import HarborTask, write_task
     from pkb_gym.engine.errors import ConfigError
     from pkb_gym.engine.records.config import EvalConfig
+    from pkb_gym.envs.evaluator_registry import find_machine
     from pkb_gym.envs.suite import split_names
     from pkb_gym.problems.catalogue import catalogue, find_problem
     from pkb_gym.rewards.presets import PRESETS
@@ -58,8 +71,9 @@ def run_harbor(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG0
         until=args.until,
     )
     tasks = [HarborTask(problem, config, args.language, args.reward) for problem in problems]
+    machine = find_machine(args.evaluator)
     for task in tasks:
-        write_task(args.out, task)
+        write_task(args.out, task, machine)
     experts = sum(task.expert is not None for task in tasks)
     stderr().print(f"{len(tasks)} tasks in {args.out}, {experts} with a solution", soft_wrap=True)
     return Status.PASSED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,21 +169,21 @@ def run(args: argparse.Namespace, session: Session) -> int:
     from pkb_gym.agents.registry import open_agent
     from pkb_gym.agents.run.plan import choose_problems, resolve_all
     from pkb_gym.agents.run.results import RunResults
+    from pkb_gym.engine.evaluators.evaluator import machine_of
+    from pkb_gym.engine.stages.execution_environment import this_machine
 
-    workload = resolve_all(choose_problems(args.problems), evaluation_config(args), judged_here=judged_here(args))
-    if not judged_here(args) and args.device == "auto":
-        chosen = next(iter(workload.resolved.values()))
-        owner = "cluster" if args.service is None else "service"
-        stderr().print(
-            f"device auto: {chosen.device}, {chosen.world_size} ranks, as on this machine; for what the {owner} has, "
-            "give --device and --world-size",
-            soft_wrap=True,
-        )
-    with closing(open_agent(args.agent, settings)) as provider:
+    problems = choose_problems(args.problems)
+    with ExitStack() as opened:
+        # One elsewhere knows its machine; one of this machine starts processes, and wrong usage is refused before.
+        elsewhere = None if judged_here(args) else opened.enter_context(closing(open_chosen(args, session, None)))
+        machine = this_machine() if elsewhere is None else machine_of(elsewhere)
+        workload = resolve_all(problems, evaluation_config(args), machine)
+        provider = opened.enter_context(closing(open_agent(args.agent, settings)))
         identity = _identity(args, provider, workload)
         output: Path = args.output or OUTPUT / re.sub(r"[^\w.-]+", "_", identity.agent)
-        with RunResults(output, identity) as results, closing(open_chosen(args, session, None)) as evaluator:
-            summary = _play(args, workload, Parts(results, provider, evaluator))
+        results = opened.enter_context(RunResults(output, identity))
+        evaluator = elsewhere or opened.enter_context(closing(open_chosen(args, session, None)))
+        summary = _play(args, workload, Parts(results, provider, evaluator))
     if args.json:
         print(summary.model_dump_json())
     else:
@@ -209,7 +209,7 @@ def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunS
 
     from .run_progress import RunCounter
 
-    if any(config.device == "cpu" for config in workload.resolved.values()):
+    if judged_here(args) and any(config.device == "cpu" for config in workload.resolved.values()):
         find_hardware("cpu")  # measured once: task texts must not depend on what was evaluated before
     results = parts.results
     plans = [EpisodePlan(each, sample) for sample in range(args.samples) for each in workload.problems]

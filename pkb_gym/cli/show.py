@@ -16,7 +16,7 @@ from pkb_gym.engine.problem.axes import Axes, AxisValue
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.roofline import Roofline
-from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.engine.stages.execution_environment import resolve_here, this_machine
 from pkb_gym.engine.stages.roofline import place
 from pkb_gym.envs.text.formatting import decimal_text, time_text
 from pkb_gym.envs.text.task import LANGUAGES, task_text
@@ -78,13 +78,13 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     register_problems(args)
     problem = choose_problem(args.problem)
     config = resolve_here(machine_config(args), problem)
-    hardware = hardware_for(config.device)
+    hardware = hardware_for(config.device)  # measured once, before the machine is described
     work = work_of(problem, config, hardware)
     sizes: dict[str, str | Mapping[str, AxisValue]] = {name: name for name in NAMED_SIZES}
     if not isinstance(config.size, str):
         sizes["as asked"] = config.size_argument
     shapes = {name: shapes_of(problem, size, config) for name, size in sizes.items()}
-    text = task_text(problem, config, LANGUAGES[config.device], hardware)
+    text = task_text(problem, config, LANGUAGES[config.device], this_machine())
     if args.json:
         print(json.dumps(_record(problem, config, text, shapes, work), indent=2))
     else:

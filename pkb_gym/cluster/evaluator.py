@@ -17,11 +17,12 @@ from pkb_gym.cluster.address import ClusterAddress
 from pkb_gym.cluster.connection import CONNECTION, NAMESPACE, in_one_line, require_ray
 from pkb_gym.cluster.records import Hello, PoolReply, PoolRequest, PoolStatus, from_text, to_text
 from pkb_gym.cluster.settings import PoolSettings
-from pkb_gym.engine.errors import EvaluationNotFound, InfrastructureError
+from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError
 from pkb_gym.engine.evaluators.polling import Polling, growing_pauses, while_busy
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.engine.stages.progress import Progress
 
@@ -37,6 +38,9 @@ GRACE_S = 30.0
 """Deadline of a reply, beyond the time that the call may wait in the pool."""
 
 END_S = 30.0
+DESCRIBE_S = 120.0
+"""Longest wait for the description of the machine: a worker of its node loads the package first."""
+
 MAX_PAUSE_S = 5.0
 """Between attempts."""
 
@@ -85,7 +89,8 @@ class RayEvaluator:
         self._priority, self._timeout_s, self._unreachable_s = priority, timeout_s, unreachable_s
         self._replay_key = replay_key
         self._client = secrets.token_hex(8)
-        self._lock = threading.Lock()
+        self._lock, self._describing = threading.Lock(), threading.Lock()
+        self._machine: Machine | None = None
         self._pool: Any = None
         self._uses_connection = False
         self._generation = 0
@@ -163,6 +168,26 @@ class RayEvaluator:
         """
         deadline = time.monotonic() + self._unreachable_s
         return from_text(PoolStatus, self._retried("status", deadline=deadline))
+
+    def machine(self) -> Machine:
+        """The machine of the pool's gangs; requested once, and again while the CPU of its node is not measured yet.
+
+        Raises:
+            ConfigError: The pool is of an earlier version, which does not describe it.
+            InfrastructureError: The cluster cannot be reached, or the node not be examined.
+        """
+        with self._describing:
+            if self._machine is None or (self._machine.cpu or self._machine.gpu) is None:
+                deadline = time.monotonic() + self._unreachable_s
+                try:
+                    self._machine = from_text(Machine, self._retried("machine", DESCRIBE_S, deadline=deadline))
+                except AttributeError:
+                    raise ConfigError(
+                        f"the pool of {self.address} does not describe its machine, on which task texts and "
+                        f"device='auto' depend: it was started by an earlier version than this pkb-gym "
+                        f"{pkb_gym.__version__}; end it, or name another pool (ray?pool=NAME)"
+                    ) from None
+            return self._machine
 
     def close(self) -> None:
         """Takes back what was submitted; the last client of a pool ends it. It is connected anew if used again."""

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pkb_gym
-from pkb_gym.cluster import placement
+from pkb_gym.cluster import inspection, placement
 from pkb_gym.cluster.evaluation import PoolEvaluation
 from pkb_gym.cluster.evaluation_step import refusal
 from pkb_gym.cluster.lane import GangCounts, Lane
@@ -124,6 +124,18 @@ class Pool:
         """JSON text of a `PoolStatus`."""
         await self._start()
         return to_text(self._status())
+
+    async def machine(self, wait_s: float) -> str:
+        """JSON text of the `Machine` that gangs judge on: the node with the most GPUs, and then processors.
+
+        GPUs that an autoscaler may add are counted, by a name that says no more.
+
+        Args:
+            wait_s: Longest wait for the node in seconds.
+        """
+        await self._start()
+        described = await asyncio.to_thread(inspection.describe_largest_node, wait_s)
+        return to_text(inspection.as_gangs_see_it(described, self._gpus(), self._settings.architecture))
 
     async def leave(self, client: str) -> bool:
         """Takes back all that a client submitted; whether it was the last client, and the pool has ended its gangs."""

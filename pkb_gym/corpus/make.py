@@ -21,6 +21,7 @@ from pkb_gym.corpus.tasks import Task, workloads
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.envs.text.turn import Style
 from pkb_gym.rewards.reward import was_only_compiled
 
@@ -39,7 +40,8 @@ class CorpusPlan:
         repairs: Number of repairs of each problem.
         variations: Trained workloads of each problem and size besides the size itself, at least 0.
         seed: Seed of all choices and of the inputs.
-        compile_only: Whether kernels that were compiled, and could not be run here, count as right.
+        compile_only: Whether kernels that were compiled, and could not be run, count as right.
+        machine: Machine that judges; None for this one.
     """
 
     problems: Sequence[Problem]
@@ -52,6 +54,7 @@ class CorpusPlan:
     variations: int = 0
     seed: int = 0
     compile_only: bool = False
+    machine: Machine | None = None
 
 
 @dataclass
@@ -80,7 +83,14 @@ def planned_variants(plan: CorpusPlan) -> list[Trajectory]:
         for k, variant in enumerate(sampled_variants(problem.name, plan.language, plan.variants, plan.seed)):
             workload = chosen[k % len(chosen)]
             task = Task(
-                problem.name, plan.language, plan.world_size, workload.size, workload.dtype, plan.seed, plan.style
+                problem.name,
+                plan.language,
+                plan.world_size,
+                workload.size,
+                workload.dtype,
+                plan.seed,
+                plan.style,
+                plan.machine,
             )
             trajectories.append(Trajectory(task, variant, (variant.source,)))
     return trajectories

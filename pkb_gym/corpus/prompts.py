@@ -9,9 +9,9 @@ from typing import TypedDict
 
 from pkb_gym.corpus.tasks import Part, Task, TaskRow, TaskWorkload, workloads
 from pkb_gym.engine.hardware.calibrate import cpu_hardware
-from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.envs.suite import split_names
 from pkb_gym.envs.text.brief import brief_task
 from pkb_gym.envs.text.task import task_text
@@ -67,15 +67,15 @@ def prompt_messages(task: Task) -> list[PromptMessage]:
     it, so that tasks that differ in nothing else have the same prompt.
 
     Raises:
-        ConfigError, SizeError: the task makes no sense on this machine.
+        ConfigError, SizeError: the task makes no sense on the machine that judges.
     """
     problem, config = find_problem(task.problem), task.resolved()
     if task.style == "brief":
-        user = brief_task(problem, config)
+        user = brief_task(problem, config, task.judge())
     else:
-        if config.device == "cpu":
+        if config.device == "cpu" and task.machine is None:
             cpu_hardware()  # measured once: the text must not depend on whether something was evaluated before
-        user = task_text(problem, config, (task.language,), known_hardware(config.device))
+        user = task_text(problem, config, (task.language,), task.judge())
         example = example_for(problem.name, task.language)
         if example is not None:
             user += "\n" + example_text(task, example)
@@ -90,10 +90,10 @@ def example_text(task: Task, example: str) -> str:
         example: Name of the other problem.
     """
     problem = find_problem(example)
-    theirs = Task(example, task.language, task.world_size, "tiny", problem.dtypes[0], task.seed, "brief")
+    theirs = replace(task, problem=example, size="tiny", dtype=problem.dtypes[0], style="brief")
     source = expert_source(problem, SUFFIXES[task.language])
     assert source is not None
-    return EXAMPLE.format(task=brief_task(problem, theirs.resolved()), language="cpp", source=source)
+    return EXAMPLE.format(task=brief_task(problem, theirs.resolved(), theirs.judge()), language="cpp", source=source)
 
 
 @cache
@@ -130,6 +130,7 @@ def prompt_rows(
     seeds: int,
     part: Part,
     variations: int,
+    machine: Machine | None = None,
 ) -> list[PromptRow]:
     """One row for each problem, language, workload and seed.
 
@@ -142,6 +143,7 @@ def prompt_rows(
         seeds: Number of rows for each prompt, with the inputs of seeds 0, 1, ...
         part: Part of the rows, training or held out, as `part_of` finds it.
         variations: Number of workloads of each problem and size besides the size itself.
+        machine: Machine that judges; None for this one.
 
     Raises:
         ConfigError, SizeError: a size makes no sense for a problem.
@@ -153,7 +155,7 @@ def prompt_rows(
             chosen |= dict.fromkeys(workloads(problem, size, world_size, part, variations))
         for language in languages:
             for workload in chosen:
-                task = Task(problem.name, language, world_size, workload.size, workload.dtype, 0, style)
+                task = Task(problem.name, language, world_size, workload.size, workload.dtype, 0, style, machine)
                 messages = prompt_messages(task)
                 rows += [{**replace(task, seed=seed).columns(), "prompt": messages} for seed in range(seeds)]
     return rows

@@ -6,15 +6,16 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, TypeAlias, TypedDict, cast
 
 from pkb_gym.engine.errors import ConfigError, SizeError
 from pkb_gym.engine.problem import Output, Problem, Tensor
 from pkb_gym.engine.problem.axes import AxisValue, frozen_axes
-from pkb_gym.engine.records.config import EvalConfig, Language, ResolvedConfig
-from pkb_gym.engine.stages.execution_environment import choose_device, resolve_here
+from pkb_gym.engine.records.config import Device, EvalConfig, Language, ResolvedConfig
+from pkb_gym.engine.records.machine import Machine
+from pkb_gym.engine.stages.execution_environment import this_machine
 from pkb_gym.envs.suite import split_names
 from pkb_gym.envs.text.turn import Style
 from pkb_gym.problems.catalogue import find_problem
@@ -69,6 +70,7 @@ class Task:
         dtype: Floating dtype.
         seed: Seed of the inputs.
         style: Style of prompt and feedback.
+        machine: Machine that judges; None for this one.
     """
 
     problem: str
@@ -78,11 +80,16 @@ class Task:
     dtype: str
     seed: int
     style: Style
+    machine: Machine | None = field(default=None, compare=False, repr=False)
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         """The device: "cpu" or "cuda"."""
-        return choose_device("auto", self.language)
+        return self.judge().choose_device("auto", self.language)
+
+    def judge(self) -> Machine:
+        """The machine that judges."""
+        return self.machine or this_machine()
 
     def columns(self) -> TaskRow:
         """Its columns of a row."""
@@ -104,7 +111,7 @@ class Task:
             **changes: Further fields of `EvalConfig`.
         """
         requested = EvalConfig(
-            device=choose_device("auto", self.language),
+            device=self.device,
             world_size=self.world_size,
             size=parse_axes(self.size),
             dtype=self.dtype,
@@ -114,13 +121,13 @@ class Task:
         return requested.model_copy(update=changes)
 
     def resolved(self) -> ResolvedConfig:
-        """The configuration resolved on this machine.
+        """The configuration resolved on the machine that judges.
 
         Raises:
-            ConfigError: it cannot be met here.
+            ConfigError: it cannot be met there.
             SizeError: size, dtype and world size do not fit the problem.
         """
-        return resolve_here(self.config(), find_problem(self.problem))
+        return self.judge().resolve(self.config(), find_problem(self.problem))
 
 
 def parse_axes(size: str) -> str | dict[str, AxisValue]:

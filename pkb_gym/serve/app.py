@@ -28,6 +28,8 @@ from pkb_gym.engine.errors import (
     ServiceBusy,
 )
 from pkb_gym.engine.evaluators.queue.listeners import Flag, wait_until
+from pkb_gym.engine.evaluators.remote import MACHINE
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.service import (
     FINISHED,
     MAX_WAIT_S,
@@ -183,6 +185,12 @@ def give_up(evaluation_id: str, request: Request) -> dict[str, str]:
 def status(request: Request) -> ServiceStatus:
     """The state of the service, and its counts."""
     return _parts(request).service.status()
+
+
+@with_token.get(MACHINE)
+def machine(request: Request) -> Machine:
+    """The machine that judges: devices, compilers, libraries and peaks, for task texts and `device="auto"`."""
+    return _parts(request).service.machine()
 
 
 @with_token.post("/v1/pause")

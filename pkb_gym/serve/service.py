@@ -21,11 +21,13 @@ from concurrent.futures import Future
 from typing import Literal, Self
 
 from pkb_gym.engine.errors import ConfigError, EvaluationNotFound, InfrastructureError, PkbError
+from pkb_gym.engine.evaluators.evaluator import machine_of
 from pkb_gym.engine.evaluators.queue.deadlines import DeadlineWatch
 from pkb_gym.engine.evaluators.queue.evaluation_queue import EvaluationQueue
 from pkb_gym.engine.evaluators.queue.quotas import Quotas
 from pkb_gym.engine.evaluators.queue.store import StoredEvaluation
 from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.service import EvaluationRequest, ServiceStatus
 from pkb_gym.serve.clients import SOLE, Client
 from pkb_gym.serve.current_evaluator import MAX_FAILURES, CurrentEvaluator
@@ -91,7 +93,7 @@ class EvaluationService:
         observers: Sequence[ServiceObserver] = (),
     ) -> None:
         self._recorder, self._observers = recorder or Recorder(), observers
-        self._evaluator = CurrentEvaluator(open_evaluator, max_failures)
+        self._evaluator, self._device = CurrentEvaluator(open_evaluator, max_failures), device
         self._resolver = RequestResolver(self._evaluator, device, takes_keys, deadline_s)
         self._statistics = Statistics()
         self._assigning = threading.Lock()
@@ -153,6 +155,15 @@ class EvaluationService:
             EvaluationNotFound: There is no such evaluation.
         """
         self._queue.give_up(self.find(evaluation_id, client), client.name)
+
+    def machine(self) -> Machine:
+        """The machine of the evaluator, limited to the device of this service.
+
+        Raises:
+            InfrastructureError: There is no evaluator, or the service was closed.
+        """
+        machine = machine_of(self._evaluator.get())
+        return machine if self._device == "auto" else machine.model_copy(update={"device": self._device})
 
     def pause(self, timeout_s: float | None = None) -> bool:
         """Leaves the devices to another program until `resume`; whether nothing runs: see `CurrentEvaluator.pause`."""

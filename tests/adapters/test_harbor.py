@@ -14,9 +14,12 @@ import pytest
 from pkb_gym.adapters.harbor.task_folder import HarborTask, write_task
 from pkb_gym.cli import main
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.stages.execution_environment import this_machine
+from pkb_gym.envs.evaluator_registry import close_evaluators
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from pkb_gym.rewards import find_reward
 from pkb_gym.serve.server import HttpServer
+from tests.fake_gpus import gpu_node
 from tests.serve.fake_owner import ON_TWO, TOKEN, Owners, make_service
 
 PROBLEM = find_problem("AllReduce")
@@ -134,15 +137,25 @@ def test_a_variable_that_is_not_set_is_named(judge):
 
 def test_a_task_takes_the_place_of_an_earlier_one_alone(tmp_path):
     task = HarborTask(PROBLEM, ON_TWO, "cpp")
-    place = write_task(tmp_path, task)
+    place = write_task(tmp_path, task, this_machine())
     (place / "left over").touch()
-    assert write_task(tmp_path, task) == place and not (place / "left over").exists()
+    assert write_task(tmp_path, task, this_machine()) == place and not (place / "left over").exists()
     assert [entry.name for entry in tmp_path.iterdir()] == ["all_reduce"]
     (place / "task.toml").write_text("# my own\n")
     with pytest.raises(ConfigError, match="is no task of `pkb export harbor`; --out names another folder"):
-        write_task(tmp_path, task)
+        write_task(tmp_path, task, this_machine())
 
 
 def test_an_unknown_reward_is_refused(tmp_path, capsys):
     assert main(["export", "harbor", "--out", str(tmp_path / "tasks"), "--reward", "os:getpid"]) == 2
     assert "no preset of rewards 'os:getpid'" in capsys.readouterr().err and not (tmp_path / "tasks").exists()
+
+
+def test_texts_are_about_the_machine_of_the_service(tmp_path, monkeypatch):
+    monkeypatch.setenv("PKB_TOKEN", TOKEN)
+    with make_service(Owners(described=gpu_node(4))) as service, HttpServer(service, TOKEN) as server:
+        command = ["export", "harbor", "--out", str(tmp_path), "--problems", "AllReduce", "--language", "cuda"]
+        assert main([*command, "--evaluator", server.url]) == 0
+    close_evaluators()
+    text = (tmp_path / "all_reduce" / "instruction.md").read_text()
+    assert "each on its own NVIDIA H200" in text and "for sm_100a." in text

@@ -9,6 +9,7 @@ import pytest
 
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.serve.server import HttpServer
+from tests.fake_gpus import gpu_node
 from tests.serve.fake_owner import TOKEN, Owners, make_service
 
 
@@ -109,13 +110,15 @@ def test_a_service_judges(pkb, folder, tmp_path, monkeypatch):
     assert ran.status == 0 and ran.evaluators == [] and "1 of 1 problems passed, 1 faster" in ran.out
     (attempt,) = read_attempts(tmp_path / "o/results.jsonl")
     assert attempt.verdict == "passed" and attempt.feedback.config.world_size == 2
-    assert "device auto" not in ran.err
 
 
-def test_the_device_of_a_service_is_not_guessed_in_silence(pkb, folder, monkeypatch):
+def test_the_device_is_that_of_the_service(pkb, folder, tmp_path, monkeypatch):
     """A service with GPUs judged on its CPU, since the machine of the agent had none."""
+    (folder / "all_reduce.cpp").write_text("speedup 2.0")
     monkeypatch.setenv("PKB_TOKEN", TOKEN)
-    with make_service(Owners()) as service, HttpServer(service, TOKEN) as server:
-        words = ("--problems", "AllReduce", "--world-size", "2", "--service", server.url, "--output", "o")
-        ran = pkb("run", "--agent", "reference", *words)
-    assert "device auto: cpu, 2 ranks, as on this machine; for what the service has, give --device" in ran.err
+    owners = Owners(described=gpu_node(8))
+    with make_service(owners) as service, HttpServer(service, TOKEN) as server:
+        words = ("--problems", "AllReduce", "--service", server.url, "--output", "o")
+        pkb("run", "--agent", f"replay:{folder}", *words)
+    (judged,) = [config for owner in owners.opened for _, _, config in owner.requested]
+    assert (judged.device, judged.world_size, judged.size) == ("cuda", 8, "published")

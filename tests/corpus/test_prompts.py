@@ -12,6 +12,7 @@ from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from pkb_gym.problems.splits import near_duplicates
+from tests.fake_gpus import gpu_node, pretend
 
 TEST = set(split_names("test"))
 HEADING = EXAMPLE.split("\n")[0]
@@ -75,3 +76,21 @@ def test_rows_have_every_seed_and_one_prompt():
     assert {row["device"] for row in rows if row["language"] == "cpp"} == {"cpu"}
     prompts = {json.dumps([row["language"], row["size"], row["dtype"], row["prompt"]]) for row in rows}
     assert len(prompts) == 6
+
+
+def test_prompts_are_about_the_machine_that_judges(monkeypatch):
+    pretend(monkeypatch)
+    (row,) = prompt_rows(
+        [find_problem("AllReduce")],
+        languages=["cuda"],
+        sizes=["published"],
+        world_size=4,
+        style="full",
+        seeds=1,
+        part="train",
+        variations=0,
+        machine=gpu_node(4),
+    )
+    assert row["device"] == "cuda" and "each on its own NVIDIA H200" in row["prompt"][1]["content"]
+    brief = Task("AllReduce", "cuda", 4, "published", "bfloat16", 0, "brief", gpu_node(4))
+    assert "ranks: 4, one NVIDIA H200 each, NVLink" in prompt_messages(brief)[1]["content"]

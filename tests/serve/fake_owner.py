@@ -14,7 +14,9 @@ from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.service import EvaluationRequest
+from pkb_gym.engine.stages.execution_environment import this_machine
 from pkb_gym.engine.stages.progress import PREPARING, WAITING, Progress
 from pkb_gym.serve.clients import SOLE, Client
 from pkb_gym.serve.service import EvaluationService
@@ -31,11 +33,16 @@ class Owner(FakeEvaluator):
 
     Attributes:
         goes_on: Event that waiting words wait for.
+        described: Machine that it judges on; None for this one.
     """
 
     goes_on: threading.Event = field(default_factory=threading.Event)
     arbiter: DeviceArbiter = field(default_factory=DeviceArbiter)
     replay_keys: list[bytes | None] = field(default_factory=list)
+    described: Machine | None = None
+
+    def machine(self) -> Machine:
+        return self.described or this_machine()
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         total = host.memory_total_bytes()
@@ -89,11 +96,12 @@ class Owners:
 
     opened: list[Owner] = field(default_factory=list)
     error: Exception | None = None
+    described: Machine | None = None
 
     def __call__(self) -> Owner:
         if self.error is not None:
             raise self.error
-        self.opened.append(Owner())
+        self.opened.append(Owner(described=self.described))
         return self.opened[-1]
 
     @property

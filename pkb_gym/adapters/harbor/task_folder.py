@@ -23,10 +23,9 @@ from pathlib import Path
 import pkb_gym
 from pkb_gym.adapters.harbor import judge
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig, Language
-from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.envs.text.task import task_text
 from pkb_gym.problems.catalogue import expert_source
@@ -139,20 +138,21 @@ class HarborTask:
         return expert_source(self.problem, SUFFIXES[self.language])
 
 
-def write_task(out: Path, task: HarborTask) -> Path:
+def write_task(out: Path, task: HarborTask, machine: Machine) -> Path:
     """Writes the folder of a task, in place of one that an earlier export wrote; it is whole or not there.
 
     Args:
         out: Folder of all tasks, made where it is missing.
         task: Task to write.
+        machine: Machine of the service that will judge.
 
     Raises:
-        ConfigError, SizeError: The configuration cannot be met here, or the folder holds something else.
+        ConfigError, SizeError: The configuration cannot be met there, or the folder holds something else.
     """
     place = out / task.folder
     if place.exists() and MARK not in _text_of(place / "task.toml"):
         raise ConfigError(f"{place} is no task of `pkb export harbor`; --out names another folder")
-    files = _files(task)
+    files = _files(task, machine)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{task.folder}.") as beside:
         new = Path(beside, "new")
@@ -167,11 +167,10 @@ def write_task(out: Path, task: HarborTask) -> Path:
     return place
 
 
-def _files(task: HarborTask) -> Mapping[str, str]:
+def _files(task: HarborTask, machine: Machine) -> Mapping[str, str]:
     """Text by path in the folder."""
     problem, artefact = task.problem, task.artefact
-    resolved = resolve_here(task.config, problem)
-    text = task_text(problem, resolved, (task.language,), known_hardware(resolved.device))
+    text = task_text(problem, machine.resolve(task.config, problem), (task.language,), machine)
     config = task.config.model_dump(mode="json", exclude_defaults=True)
     request = {"problem": problem.name, "config": config, "reward": task.reward, "deadline_s": DEADLINE_S}
     files = {

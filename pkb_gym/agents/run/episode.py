@@ -111,7 +111,11 @@ class _Conversation:
         )
         observation, _ = self._env.reset(seed=seed)
         self._loop = EpisodeLoop(self._env.episode, run.style, run.turns, run.plateau)
-        task = brief_task(plan.problem, self._env.config) if run.style == "brief" else str(observation["task"])
+        task = (
+            brief_task(plan.problem, self._env.config, self._env.machine)
+            if run.style == "brief"
+            else str(observation["task"])
+        )
         self._messages = [Message("system", system_text(run.style, run.turns)), Message("user", task)]
         self._reference = reference_source(plan.problem)
         self._read = 0

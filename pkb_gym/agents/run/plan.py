@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pkb_gym.engine.errors import ConfigError, SizeError
 from pkb_gym.engine.problem import CATEGORIES, Problem
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
-from pkb_gym.engine.stages.execution_environment import check_memory, resolve_here
+from pkb_gym.engine.records.machine import Machine
+from pkb_gym.engine.stages.execution_environment import check_memory
 from pkb_gym.envs.suite import split_names
 from pkb_gym.problems.catalogue import find_problem
 
@@ -45,27 +46,26 @@ def choose_problems(choices: Sequence[str]) -> list[Problem]:
     return [find_problem(name) for name in names]
 
 
-def resolve_all(problems: Sequence[Problem], requested: EvalConfig, *, judged_here: bool) -> RunWorkload:
+def resolve_all(problems: Sequence[Problem], requested: EvalConfig, machine: Machine) -> RunWorkload:
     """Resolves a configuration for each problem; problems that it does not fit are left out, with the reason.
 
     Args:
         problems: Problems, in order.
         requested: Configuration as requested.
-        judged_here: Whether this machine's memory has to suffice.
+        machine: Machine that judges.
 
     Raises:
-        ConfigError: The configuration cannot be met on this machine, or fits none of the problems.
+        ConfigError: The configuration cannot be met there, or fits none of the problems.
     """
     found = RunWorkload()
     for problem in problems:
         try:
-            config = resolve_here(requested, problem)
+            config = machine.resolve(requested, problem)
         except SizeError as error:
             found.skipped[problem.name] = str(error)
             continue
         try:
-            if judged_here:
-                check_memory(problem, config)
+            check_memory(problem, config, machine)
         except ConfigError as error:
             found.skipped[problem.name] = str(error)
             continue

@@ -7,10 +7,11 @@ from collections import OrderedDict
 from concurrent.futures import Executor, Future
 from typing import Protocol
 
-from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.evaluators.evaluator import Evaluator, machine_of
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.service import EvaluationRequest
 from pkb_gym.engine.stages.progress import Progress
 
@@ -98,6 +99,10 @@ class CachingEvaluator:
         with self._lock:
             for key in [key for key, remembered in self._futures.items() if remembered is future]:
                 del self._futures[key]
+
+    def machine(self) -> Machine:
+        """The machine of its evaluator; see `machine_of`."""
+        return machine_of(self._evaluator)
 
     def close(self) -> None:
         """Closes the evaluator."""

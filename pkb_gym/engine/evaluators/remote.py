@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib.metadata
 import json
 import os
 import threading
@@ -23,6 +24,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.service import (
     MAX_WAIT_S,
     ErrorReport,
@@ -45,6 +47,9 @@ GRACE_S = 10.0
 
 MAX_PAUSE_S = 2.0
 """Between attempts."""
+
+MACHINE = "/v1/machine"
+"""Path of the description of the service's machine."""
 
 
 class _Unreachable(Exception):
@@ -101,16 +106,17 @@ class RemoteEvaluator:
         self.url = check_url(url)
         self._token, self._timeout_s, self._unreachable_s = token, timeout_s, unreachable_s
         self._replay_key = None if replay_key is None else replay_key.hex()
-        self._lock = threading.Lock()
+        self._lock, self._describing = threading.Lock(), threading.Lock()
         self._connected: tuple[int, Connections] | None = None
+        self._machine: Machine | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Connections and locks belong to a process."""
-        return self.__dict__ | {"_lock": None, "_connected": None}
+        return self.__dict__ | {"_lock": None, "_describing": None, "_connected": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock, self._describing = threading.Lock(), threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -171,6 +177,18 @@ class RemoteEvaluator:
             InfrastructureError: It cannot be reached.
         """
         return self._call("GET", "/v1/status", ServiceStatus, self._deadline())
+
+    def machine(self) -> Machine:
+        """The machine of the service; requested once, and again while its CPU is not measured yet.
+
+        Raises:
+            ConfigError: The service is of an earlier version, which does not describe its machine.
+            InfrastructureError: It cannot be reached.
+        """
+        with self._describing:
+            if self._machine is None or (self._machine.cpu or self._machine.gpu) is None:
+                self._machine = self._call("GET", MACHINE, Machine, self._deadline())
+            return self._machine
 
     def pause(self, timeout_s: float = TIMEOUT_S) -> None:
         """Has the service leave its devices to another program; returns when nothing runs there any more.
@@ -273,6 +291,12 @@ class RemoteEvaluator:
             raise _Unreachable(f"{type(error).__name__}: {error}") from None
         if 200 <= status < 300:
             return body
+        if status == 404 and path == MACHINE:
+            version = importlib.metadata.version("pkb-gym")
+            raise ConfigError(
+                f"{self.url} does not describe its machine (GET {MACHINE}), on which task texts and device='auto' "
+                f"depend: it runs an earlier version than this pkb-gym {version}; install one version on both machines"
+            )
         raise self._refusal(status, body)
 
     def _refusal(self, status_code: int, body: bytes) -> Exception:

@@ -10,13 +10,15 @@ from typing import Literal
 from pkb_gym.engine.compile.library_headers import header_libraries
 from pkb_gym.engine.compile.nvcc import default_architecture, find_toolkit, nvcc_available, nvcc_version
 from pkb_gym.engine.compile.toolchain import compiler_version
-from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.hardware.cpu_info import cpu_info
+from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig, resolve
+from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.feedback import Environment
+from pkb_gym.engine.records.machine import HeaderLibrary, Machine
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.support import env_vars
@@ -24,26 +26,36 @@ from pkb_gym.engine.support.emulator_package import why_missing
 from pkb_gym.engine.wire.orders import Dialect
 
 
+def this_machine() -> Machine:
+    """The machine of this process."""
+    return Machine(
+        memory_bytes=host.memory_total_bytes(),
+        gpu_names=gpus.names(),
+        gpu_memory_bytes=gpus.memory_bytes() if gpus.names() else None,
+        gpu_connections=gpus.connections(),
+        multicast_disabled=env_vars.multicast_disabled(),
+        compiles_cuda=nvcc_available(),
+        architecture=default_architecture(),
+        no_emulator=why_not_emulated() or "",
+        no_detector=no_detector(),
+        header_libraries=_libraries(),
+        cpu=known_hardware("cpu"),
+        gpu=known_hardware("cuda"),
+    )
+
+
+def _libraries() -> tuple[HeaderLibrary, ...]:
+    if not nvcc_available():
+        return ()
+    try:
+        return tuple(map(HeaderLibrary.of, header_libraries(find_toolkit())))
+    except InfrastructureError:  # an nvcc that does not work is the business of those who compile with it
+        return ()
+
+
 def choose_device(requested: Literal["auto"] | Device, language: str = "auto") -> Device:
-    """The device of a configuration on this machine: by default GPUs, where there are any.
-
-    Args:
-        requested: Requested device, as in `EvalConfig`.
-        language: Requested language, as in `EvalConfig`; one that runs on one device alone decides where the device is
-            left open.
-
-    Raises:
-        ConfigError: it cannot be had. Without a GPU, "cuda" sources can still be compiled where there is nvcc.
-    """
-    if requested == "auto" and language in ("cuda", "triton"):
-        requested = "cuda"
-    if requested == "auto":
-        return "cuda" if gpus.names() and language != "cpp" else "cpu"
-    if requested == "cuda" and not gpus.names() and not nvcc_available():
-        raise ConfigError("device 'cuda' is not available here: there is neither an NVIDIA GPU nor nvcc")
-    if requested == "emulated" and (why := why_not_emulated()) is not None:
-        raise ConfigError(f"device 'emulated' is not available here: {why}")
-    return requested
+    """The device of a configuration on this machine; see `Machine.choose_device`."""
+    return this_machine().choose_device(requested, language)
 
 
 def why_not_emulated() -> str | None:
@@ -81,53 +93,36 @@ def can_run(device: Device) -> bool:
 def resolve_source(config: EvalConfig, problem: Problem, text: str) -> tuple[Source, ResolvedConfig]:
     """A submission parsed, and its configuration resolved on this machine, on which it has been found to fit.
 
-    Arguments and errors as `resolve_here` and `check_memory`.
+    Arguments and errors as `Machine.resolve` and `check_memory`.
     """
-    source = Source.parse(text, choose_device(config.device, config.language), config.language)
-    resolved = resolve_here(config, problem, source)
-    check_memory(problem, resolved)
+    machine = this_machine()
+    source = Source.parse(text, machine.choose_device(config.device, config.language), config.language)
+    resolved = machine.resolve(config, problem, source)
+    check_memory(problem, resolved, machine)
     return source, resolved
 
 
 def resolve_here(config: EvalConfig, problem: Problem, source: Source | None = None) -> ResolvedConfig:
-    """Resolves a configuration on this machine.
-
-    Args:
-        config: Requested configuration.
-        problem: Problem to be solved.
-        source: Source text; where there is none yet, the device's native language is assumed.
-
-    Raises:
-        ConfigError: it cannot be met here.
-        SizeError: size, dtype and world size do not fit the problem.
-    """
-    device = choose_device(config.device, config.language)
-    return resolve(
-        config,
-        problem,
-        device=device,
-        language=source.language if source else ("cpp" if device == "cpu" else "cuda"),
-        memory_total_bytes=host.memory_total_bytes(),
-        gpus=len(gpus.names()),
-        no_detector=no_detector() if device == "cuda" else "",
-    )
+    """Resolves a configuration on this machine; see `Machine.resolve`."""
+    return this_machine().resolve(config, problem, source)
 
 
-def check_memory(problem: Problem, config: ResolvedConfig) -> None:
-    """Refuses a size that this machine has no memory for.
+def check_memory(problem: Problem, config: ResolvedConfig, machine: Machine) -> None:
+    """Refuses a size that a machine has no memory for.
 
     Args:
         problem: Problem to be solved.
         config: Resolved configuration; one that stops after compiling needs no memory, nor does one for GPUs where
             there are none.
+        machine: Machine that judges.
 
     Raises:
         ConfigError: the evaluation needs more than there is.
     """
-    if config.until == "compile" or not can_run(config.device):
+    if config.until == "compile" or not machine.can_run(config.device):
         return
     on_gpus = config.device == "cuda"
-    present = gpus.memory_bytes() if on_gpus else host.memory_total_bytes()
+    present = machine.gpu_memory_bytes if on_gpus else machine.memory_bytes
     needed = lay_out(problem, config).memory_bytes
     if present is None or needed <= present:
         return

@@ -14,6 +14,7 @@ from pkb_gym.agents.run.runner import Runner, RunStatus
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.stages.execution_environment import this_machine
 from tests.agents.conversations import Scripted
 from tests.envs.fake_evaluator import FakeEvaluator
 
@@ -35,7 +36,7 @@ class ReportedProgress:
 
 
 def identity_of(problems: Sequence[str], **fields: object) -> RunIdentity:
-    workload = resolve_all(choose_problems(problems), REQUESTED, judged_here=True)
+    workload = resolve_all(choose_problems(problems), REQUESTED, this_machine())
     given = {"agent": "scripted", "kind": "scripted", "settings": {}, "turns": 1, "style": "brief", "reward": "default"}
     return RunIdentity(**given | {"seed": 0, "requested": REQUESTED, "resolved": workload.resolved} | fields)
 

@@ -7,6 +7,7 @@ import pytest
 from pkb_gym.agents.run.plan import choose_problems, resolve_all
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.stages.execution_environment import this_machine
 from pkb_gym.envs.suite import split_names
 
 
@@ -29,8 +30,8 @@ def test_an_unknown_word_is_reported_with_the_nearest():
 
 def test_what_does_not_fit_is_skipped_with_the_reason():
     problems = choose_problems(["AllReduce", "HyenaCP"])
-    found = resolve_all(problems, EvalConfig(device="cpu", size={"M": 4, "N": 4}, world_size=2), judged_here=True)
+    found = resolve_all(problems, EvalConfig(device="cpu", size={"M": 4, "N": 4}, world_size=2), this_machine())
     assert [problem.name for problem in found.problems] == ["AllReduce"] == list(found.resolved)
     assert "no axis" in found.skipped["HyenaCP"]
     with pytest.raises(ConfigError, match="no problem to play: HyenaCP: no axis"):
-        resolve_all(problems[1:], EvalConfig(device="cpu", size={"M": 4}, world_size=2), judged_here=True)
+        resolve_all(problems[1:], EvalConfig(device="cpu", size={"M": 4}, world_size=2), this_machine())

@@ -99,16 +99,17 @@ def test_the_cccl_of_the_toolkit_gives_way_to_the_variable_and_not_to_a_wheel(
 
 @pytest.mark.usefixtures("checkouts")
 def test_the_record_the_task_text_and_doctor_name_them(toolkit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (execution_environment, contracts, doctor_libraries):
+    for module in (execution_environment, doctor_libraries):
         monkeypatch.setattr(module, "find_toolkit", lambda: toolkit)
         monkeypatch.setattr(module, "nvcc_available", lambda: True)
     monkeypatch.setattr(execution_environment, "nvcc_version", lambda: "nvcc 13.0")
     titles = ("CUTLASS 4.2.1", "ThunderKittens", "CCCL 3.0.1")
     assert execution_environment.describe("cuda", "native").header_libraries == titles
     assert execution_environment.describe("cpu", "native").header_libraries == ()
-    native = contracts.native_contract("cuda", "void solution();")
+    machine = execution_environment.this_machine()
+    native = contracts.native_contract("cuda", "void solution();", machine)
     assert "  - CUTLASS 4.2.1: `cutlass/...`, `cute/...`\n" in native and "  - ThunderKittens: `kittens.cuh`" in native
-    python = contracts.python_contract("def solution():", "cuda")
+    python = contracts.python_contract("def solution():", "cuda", machine)
     assert "tk/include`" in python and "CCCL" not in python
     findings = {finding.name: finding for finding in examine_libraries()}
     assert list(findings) == ["CUTLASS", "ThunderKittens", "CCCL", "NVSHMEM"]

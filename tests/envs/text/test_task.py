@@ -10,14 +10,14 @@ import pytest
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import host
-from pkb_gym.engine.hardware.lookup import known_hardware
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.stages.execution_environment import resolve_here
+from pkb_gym.engine.stages.execution_environment import this_machine
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.env import LANGUAGES
 from pkb_gym.envs.text.contracts import CPP, CUDA, PYTHON_ON
-from pkb_gym.envs.text.task import NO_GPU, task_text
+from pkb_gym.envs.text.task import task_text
+from pkb_gym.envs.text.topology import NO_GPU
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import ROOT
 from tests.engine.compiling import cuda_errors
@@ -30,8 +30,9 @@ pytestmark = pytest.mark.usefixtures("evaluator")
 
 def text_on(device: str, **requested) -> str:
     problem = find_problem("AllReduce")
-    config = resolve_here(EvalConfig(device=device, **requested), problem)
-    return task_text(problem, config, LANGUAGES[config.device], known_hardware(config.device))
+    machine = this_machine()
+    config = machine.resolve(EvalConfig(device=device, **requested), problem)
+    return task_text(problem, config, LANGUAGES[config.device], machine)
 
 
 def test_auto_means_gpus_where_there_are_any(monkeypatch):
