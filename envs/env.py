@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Never, TypeAlias
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -23,8 +24,10 @@ from pkb_gym.engine.stages.execution_environment import check_memory
 from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
+from pkb_gym.envs.plain_spec import plain_spec
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
 from pkb_gym.envs.text.task import LANGUAGES, task_text
+from pkb_gym.envs.turn_limit import turn_limit
 from pkb_gym.problems.catalogue import choose_problem, lookup_key
 from pkb_gym.rewards import Reward, find_reward
 
@@ -65,6 +68,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `is_placed`, `roofline_us`                              | (ceiling, matrix, vector, memory, link)                |
     | `utilisation`                                           | ceiling over time, of (baseline, candidate)            |
     | `turn`                                                  | submissions so far                                     |
+    | `is_limited`, `turns_left`                              | submissions until the episode is truncated             |
     | `best_turn`, `best_value`                               | the best submission so far; turn 0 means none          |
     | `best_speedup`, `best_source`                           | its speedup, 0 if not timed, and its text              |
 
@@ -121,6 +125,7 @@ class PKBEnv(gym.Env[Observation, str]):
     """The keys of `options` that `reset` accepts."""
     FIXED: ClassVar[tuple[str, ...]] = ()
     """Arguments that are not for users of the class."""
+    _spec: EnvSpec | None = None
 
     def __init__(
         self,
@@ -172,6 +177,7 @@ class PKBEnv(gym.Env[Observation, str]):
         if evaluator_registry.evaluates_here(evaluator):
             self._config = self._fitting_config(self._problem)
         self._input_seed, self._task = 0, ""
+        self._turn_limit: int | None = None
         self._episode = self._new_episode()
 
     @classmethod
@@ -202,6 +208,15 @@ class PKBEnv(gym.Env[Observation, str]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"_problem": choose_problem(state["_problem"])})
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The spec that `gymnasium.make` makes an equal environment of; None where this one was made without it."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        self._spec = plain_spec(spec)
 
     @property
     def problem(self) -> Problem:
@@ -277,6 +292,7 @@ class PKBEnv(gym.Env[Observation, str]):
         self._choose_problem(options or {})
         self._input_seed, self._task = int(self.np_random.integers(MAX_SEED)), ""
         self._episode = self._new_episode()
+        self._turn_limit = turn_limit(self)
         return self._observe(), {"problem": self._problem.name, "input_seed": self._input_seed}
 
     def step(self, action: str) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -293,6 +309,7 @@ class PKBEnv(gym.Env[Observation, str]):
         source = checked_action(action)
         feedback = self._episode.earlier_feedback(source) or self.evaluate(source)
         turn = self._episode.record(source, feedback)
+        self._turn_limit = turn_limit(self)
         info: dict[str, Any] = {"feedback": feedback, "reward_valid": turn.is_valid, "reward_parts": turn.parts}
         if turn.value is not None:
             info["value"] = turn.value
@@ -347,7 +364,12 @@ class PKBEnv(gym.Env[Observation, str]):
             language = self._requested.language
             languages = LANGUAGES[self.config.device] if language == "auto" else (language,)
             self._task = task_text(self._problem, self.config, languages, self.machine)
-        return observe(self._task, self._episode)
+        return observe(self._task, self._episode, self._turns_left())
+
+    def _turns_left(self) -> int | None:
+        if self._turn_limit is None:
+            return self._episode.turns_left
+        return self._turn_limit - len(self._episode.turns)
 
 
 def checked_action(action: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
@@ -159,3 +160,17 @@ def find_sampler(sampler: SamplerLike) -> Sampler:
     if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise ConfigError(f"a sampler is a name, a mapping or an object with choose and update, got {sampler!r}")
     return sampler
+
+
+def sampler_mapping(sampler: object) -> dict[str, object] | None:
+    """The mapping that `find_sampler` makes an equal sampler of; None for what is none of `SAMPLERS`.
+
+    Example:
+        >>> sampler_mapping(LearningProgress(floor=0.5))["floor"]
+        0.5
+    """
+    name = next((name for name, kind in SAMPLERS.items() if type(sampler) is kind), None)
+    if name is None:
+        return None
+    parameters: dict[str, object] = json.loads(json.dumps(vars(sampler)))  # in its own types, to be equal afterwards
+    return {"name": name} | parameters

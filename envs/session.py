@@ -13,6 +13,7 @@ from pkb_gym.envs.env import checked_action
 from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.loop import EpisodeLoop, TurnResult
 from pkb_gym.envs.suite import SuiteEnv
+from pkb_gym.envs.text.turn import left_text
 from pkb_gym.envs.wrappers import chat_message
 
 logger = logging.getLogger(__name__)
@@ -132,8 +133,7 @@ class SubmissionSession:
             raise
         if result.turn is None or result.turn.feedback is None:
             return result
-        left = self.episode.turns_left
-        return replace(result, text=f"{result.text}\n{left} submission{'' if left == 1 else 's'} left.")
+        return replace(result, text=f"{result.text}\n{left_text(self.episode.turns_left or 0)}")
 
     def close(self) -> None:
         """Ends the episode; calling it again changes nothing. The evaluator, shared by a process, goes on."""

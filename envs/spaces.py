@@ -60,6 +60,8 @@ def observation_space() -> spaces.Dict:
             "utilisation": spaces.Box(0.0, MAX_RATIO, (2,), np.float64),
             "is_placed": spaces.Discrete(2),
             "turn": spaces.Box(0, MAX_TURNS, (1,), np.int64),
+            "turns_left": spaces.Box(0, MAX_TURNS, (1,), np.int64),
+            "is_limited": spaces.Discrete(2),
             "best_turn": spaces.Box(0, MAX_TURNS, (1,), np.int64),
             "best_value": spaces.Box(-MAX_RATIO, MAX_RATIO, (1,), np.float64),
             "best_speedup": spaces.Box(0.0, MAX_RATIO, (1,), np.float64),
@@ -68,12 +70,13 @@ def observation_space() -> spaces.Dict:
     )
 
 
-def observe(task: str, episode: Episode) -> Observation:
+def observe(task: str, episode: Episode, turns_left: int | None = None) -> Observation:
     """One observation, always inside `observation_space`.
 
     Args:
         task: Task text.
         episode: Episode with the submissions so far.
+        turns_left: Number of turns until the episode is truncated; None for no limit.
 
     Returns:
         Fresh objects: `stage` is 0 for none, else 1 + position in `STAGES`, and likewise `failure`; `times_us` is
@@ -113,6 +116,8 @@ def observe(task: str, episode: Episode) -> Observation:
         "utilisation": _floats(utilisation, MAX_RATIO),
         "is_placed": np.int64(roofline is not None),
         "turn": np.array([min(turn, MAX_TURNS)], np.int64),
+        "turns_left": np.array([min(max(turns_left or 0, 0), MAX_TURNS)], np.int64),
+        "is_limited": np.int64(turns_left is not None),
         "best_turn": np.array([min(0 if best is None else best.number, MAX_TURNS)], np.int64),
         "best_value": np.clip(np.array([episode.best_value or 0.0]), -MAX_RATIO, MAX_RATIO),
         "best_speedup": _floats((0.0 if best is None else best.speedup,), MAX_RATIO),

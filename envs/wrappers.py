@@ -9,14 +9,15 @@ import gymnasium as gym
 from pkb_gym.envs.source_text import SourceText
 from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation
 from pkb_gym.envs.text.reply import take_source
-from pkb_gym.envs.text.turn import turn_text
+from pkb_gym.envs.text.turn import left_text, turn_text
 
 
 class ChatObservation(gym.ObservationWrapper[str, str, Observation], gym.utils.RecordConstructorArgs):
     """Turns the Dict into the next message to a chat model.
 
     The first message of an episode is the task; each later one is the feedback on the submission just made, headed by
-    its turn and closed by where the best submission so far stands. The conversation itself keeps the rest.
+    its turn and closed by where the best submission so far stands and by the turns that are left, where they are
+    limited. The conversation itself keeps the rest.
 
     Example:
         >>> import gymnasium as gym
@@ -84,4 +85,5 @@ def chat_message(observation: Observation) -> str:
     if turn == 0:
         return str(entries["task"])
     best_value, best_speedup = float(entries["best_value"][0]), float(entries["best_speedup"][0])
-    return turn_text(turn, str(entries["feedback"]), int(entries["best_turn"][0]), best_value, best_speedup)
+    text = turn_text(turn, str(entries["feedback"]), int(entries["best_turn"][0]), best_value, best_speedup)
+    return f"{text}\n{left_text(int(entries['turns_left'][0]))}" if entries["is_limited"] else text

@@ -23,3 +23,12 @@ def turn_text(turn: int, feedback: str, best_turn: int, best_value: float, best_
         speed = f", speedup {best_speedup:.3g}" if best_speedup > 0 else ""
         standing = f"Best so far: turn {best_turn}, value {best_value:.3g}{speed}."
     return f"Turn {turn}\n\n{feedback}\n\n{standing}"
+
+
+def left_text(turns_left: int) -> str:
+    """The line on the submissions that are left.
+
+    Args:
+        turns_left: Number of submissions that are still judged, at least 0.
+    """
+    return f"{turns_left} submission{'' if turns_left == 1 else 's'} left."
