@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
 
-PROBLEMS = ("AllGather", "AllReduce", "Gather", "HyenaCP", "SampleSort", "SAM3IoUSuppression")
+PROBLEMS = ("AllReduce", "Gather", "SampleSort", "SAM3IoUSuppression")
 """With one output and several, of fixed shape and not: a door treats all problems alike."""
 SEED = 11
 INFRASTRUCTURE = "# contract: the evaluator fails at this source"

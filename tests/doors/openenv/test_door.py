@@ -125,7 +125,7 @@ def test_a_session_that_its_client_abandons_is_ended():
 
 
 def test_typed_client(url):
-    case = contract.find("AllGather", "expert")
+    case = contract.find("AllReduce", "expert")
     with KernelEnv(base_url=url).sync() as env:
         assert env.reset(problem=case.problem, seed=contract.SEED).observation.text == case.task
         result = env.step(KernelAction(source=case.source))
