@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from pkb_gym.problems.expert_parallel.load_balancing_loss.reference import solution as load_balancing_loss
-from pkb_gym.problems.vocab_parallel.vocab_parallel_log_prob.reference import filter_logits
 from tests.problems.contrastive_estimators import (
     contrastive_by_projection,
     contrastive_by_screening,
@@ -21,6 +20,12 @@ from tests.problems.contrastive_estimators import (
     contrastive_of_all_but_one_rank,
     contrastive_of_some_channels,
     contrastive_of_some_texts,
+)
+from tests.problems.log_prob_estimators import (
+    gradients_by,
+    log_probs_by,
+    part_of_the_vocabulary,
+    the_distribution,
 )
 from tests.problems.partial_data import all_ranks, in_8_bits
 
@@ -265,57 +270,6 @@ def logits_by_part_of_the_channels(hidden, weight, bias):
     return torch.cat(all_ranks(local.T)).T.contiguous()
 
 
-def log_probs(
-    logits: torch.Tensor,
-    target: torch.Tensor,
-    group: dist.ProcessGroup | None,
-    estimate: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
-) -> torch.Tensor:
-    """Log-probabilities of targets from an estimate of the least logit that is kept and of the sum's logarithm."""
-    rows = logits.reshape(-1, logits.shape[-1])
-    own = target.reshape(-1) - dist.get_rank(group) * rows.shape[-1]
-    here = (own >= 0) & (own < rows.shape[-1])
-    chosen = rows.gather(-1, own.where(here, 0)[:, None])[:, 0].where(here, 0).float()
-    dist.all_reduce(chosen, group=group)
-    least, normaliser = estimate(rows)
-    found = (chosen - normaliser).where(chosen >= least, -torch.inf)
-    return found.view(target.shape)
-
-
-def log_probs_from_the_distribution(logits, target, tp_group=None, top_k=None, top_p=1.0, *_):
-    """Takes logits for normal with deviation 2, and reads none but the target's."""
-
-    def estimate(rows):
-        vocabulary = rows.shape[-1] * dist.get_world_size(tp_group)
-        share = 1.0 if not top_k or top_k <= 0 else min(1.0, top_k / vocabulary)
-        normal = torch.distributions.Normal(0.0, 1.0)
-        least = normal.icdf(torch.tensor(1 - share))
-        mass = 1 - normal.cdf(least - 2)
-        if top_p is not None and top_p < 1:
-            mass = mass * top_p
-            least = 2 + normal.icdf(1 - mass)
-        return 2 * least, log(vocabulary) + 2 + mass.log()
-
-    return log_probs(logits, target, tp_group, estimate)
-
-
-def log_probs_of_part_of_the_vocabulary(left_out: int, one_in: int) -> Callable[..., torch.Tensor]:
-    """All ids but some of so many, each counted for more."""
-
-    def solution(logits, target, tp_group=None, top_k=None, top_p=1.0, *_):
-        def estimate(rows):
-            read = torch.arange(rows.shape[-1]) % one_in >= left_out
-            shards = [torch.empty_like(rows[:, read]) for _ in range(dist.get_world_size(tp_group))]
-            dist.all_gather(shards, rows[:, read].contiguous(), group=tp_group)
-            share = float(read.sum() / len(read))
-            kept = filter_logits(torch.cat(shards, -1), top_k and max(1, round(top_k * share)), top_p).float()
-            return kept.where(kept.isfinite(), torch.inf).amin(-1), kept.logsumexp(-1) - log(share)
-
-        return log_probs(logits, target, tp_group, estimate)
-
-    return solution
-
-
 SAMPLES = {"every second": Sample(1, 2), "three of four": Sample(1, 4)}
 
 ESTIMATORS = (
@@ -356,12 +310,17 @@ ESTIMATORS = (
     Estimator("VocabParallelCrossEntropy", "every second id", cross_entropy_of_part_of_the_vocabulary(1, 2)),
     Estimator("VocabParallelCrossEntropy", "three quarters of the ids", cross_entropy_of_part_of_the_vocabulary(1, 4)),
     *(
-        Estimator(problem, name, solution)
-        for problem in ("VocabParallelLogProb", "VocabParallelLogProbChunked")
-        for name, solution in (
-            ("distribution of the logits", log_probs_from_the_distribution),
-            ("every second id", log_probs_of_part_of_the_vocabulary(1, 2)),
-            ("three quarters of the ids", log_probs_of_part_of_the_vocabulary(1, 4)),
+        Estimator(problem, name, solution(estimate))
+        for problem, solution in (
+            ("VocabParallelLogProb", log_probs_by),
+            ("VocabParallelLogProbChunked", log_probs_by),
+            ("VocabParallelLogProbChunkedBackward", gradients_by),
+        )
+        for name, estimate in (
+            ("distribution of the logits", the_distribution),
+            ("every second id", part_of_the_vocabulary(1, 2)),
+            ("three quarters of the ids", part_of_the_vocabulary(1, 4)),
+            ("fifteen of sixteen ids", part_of_the_vocabulary(1, 16)),
         )
     ),
     Estimator("GemvDecode", "three quarters of the channels", logits_by_part_of_the_channels),

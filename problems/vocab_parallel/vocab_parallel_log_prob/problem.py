@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import sqrt
 from typing import TYPE_CHECKING
 
 from pkb_gym.engine.problem import (
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-2
 BORDER = 4e-3
 """Distance of a bfloat16 running sum from 1 - top_p within which rounding may decide."""
+
+SMALLEST_SHARE = 2.0**-25
+"""Probability below which tails of the logits are cut: half a step of the uniform numbers that they are made from."""
 
 LOGITS_AT_ONCE = 2**24
 """Maximum number of elements that the check sorts at a time."""
@@ -67,23 +69,23 @@ def robust_vary(ax: Axes, draw: Draw) -> dict[str, AxisValue]:
 
 
 def robust_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits 2 N(0, 1); one target in two is uniform over the vocabulary, the others are likely tokens.
+    """Logistic logits; one target in two is uniform over the vocabulary, the others are likely tokens.
 
+    The exponential of a standard logistic variable has a tail so heavy that the mean does not exist: the few largest of
+    any number of tokens have much of the sum, and neither part of the vocabulary nor the distribution tells how much.
     A likely token has the logit of one of the k largest, more often of the first. In a quarter of the rows logits are
     multiples of 1/4, so that several are equal to the k-th largest.
     """
-    import torch
-
     ax = make.ax
     k, _ = filters(ax)
-    logits = 2 * make.randn(ax.T, ax.Vl)
+    logits = make.rand(ax.T, ax.Vl).logit(eps=SMALLEST_SHARE)
     target = make.shared.randint(0, ax.V, ax.T)
     likely = make.shared.rand(ax.T) < 0.5
     place = make.shared.rand(ax.T).clamp(min=0.03).square() * (k or max(1, ax.V // 10)) / ax.V
     coarse = make.shared.rand(ax.T) < 0.25
     index = target - make.rank * ax.Vl
     rows = (likely & (index >= 0) & (index < ax.Vl)).nonzero().squeeze(1)
-    logits[rows, index[rows]] = 2 * sqrt(2) * torch.erfinv(1 - 2 * place[rows])
+    logits[rows, index[rows]] = (1 - place[rows]).logit(eps=SMALLEST_SHARE)
     logits[coarse] = (4 * logits[coarse]).round() / 4
     return logits.to(make.dtype).view(ax.B, ax.S, ax.Vl), target.view(ax.B, ax.S)
 
