@@ -66,7 +66,7 @@ def test_the_form_of_its_origin_is_right(size: str, world_size: int) -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.75])
 def test_a_random_part_of_many_tokens_is_not_enough(share: float) -> None:
-    """Their mean is that of all within 1 / sqrt(n), which shows in calls of few tokens."""
+    """Their mean is that of all within 1 / sqrt(n); the weights of the mask make n small in nearly every call."""
     size = dict(find_problem(NAME).sizes["large"]) | {"L": 8, "seq": 2048, "E": 16, "k": 2}
     verdicts = []
     for trial in range(6):
@@ -75,7 +75,7 @@ def test_a_random_part_of_many_tokens_is_not_enough(share: float) -> None:
         assert not run.wrong(0, "loss", torch.tensor(sum(losses) / 2).float())
         partial = [masked_loss(ax, args, share) for ax, args in zip(run.axes, run.args, strict=True)]
         verdicts.append(bool(run.wrong(0, "loss", torch.tensor(sum(partial) / 2).float())))
-    assert any(verdicts)
+    assert sum(verdicts) >= 5
 
 
 def masked_loss(ax: Axes, args: dict[str, Any], share: float = 1.0) -> float:

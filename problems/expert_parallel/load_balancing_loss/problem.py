@@ -38,6 +38,9 @@ FLOAT32_ERROR = 1e-4
 DEVIATIONS = 6.0
 """Largest error of the loss, in units of the standard deviation that follows from the roundings."""
 
+MAX_POWER = 16
+"""Largest power of two that a token weighs."""
+
 SEGMENTS = 4
 """Runs of tokens that differ in the experts that they prefer."""
 
@@ -147,9 +150,11 @@ def clear_choices(make: InputMaker, bias: torch.Tensor) -> torch.Tensor:
 
 
 def padding(make: InputMaker) -> torch.Tensor:
-    """1 for the first tokens of each sequence and 0 for its end; as float32, tokens weigh 0.5, 1 or 2.
+    """1 for the first tokens of each sequence and 0 for its end; unless it is a bool, 2^j with a share of 2^-j.
 
-    In half of the calls all sequences of all ranks are short: of few tokens, no part has the mean of the whole.
+    So each power of two has about as much of the weight as any other, and the heaviest are so few that no part of the
+    tokens, not even a random half, has the mean of the whole. A bool has this in half of the calls, in which all
+    sequences of all ranks are short.
     """
     import torch
 
@@ -158,8 +163,9 @@ def padding(make: InputMaker) -> torch.Tensor:
     longest = seq if part < 0.5 else round(seq**log_part)
     lengths = make.randint(1, longest + 1, batch, 1)
     mask = (torch.arange(seq, device=make.device) < lengths).to(dtype)
-    if dtype == torch.float32:
-        mask *= torch.exp2(make.randint(-1, 2, batch, seq).float())
+    if dtype != torch.bool:
+        power = -make.rand(batch, seq).clamp(min=2.0**-MAX_POWER).log2()
+        mask *= torch.exp2(power.floor()).to(dtype)
     return mask
 
 
