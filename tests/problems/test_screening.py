@@ -1,0 +1,68 @@
+"""No reduction can be screened: what is left out, or done coarsely, does not pass for right."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pkb_gym.problems.catalogue import catalogue
+from tests.problems.counterfeit_runs import refused
+from tests.problems.screening import SCREENINGS, WHOLE, screened
+from tests.problems.support import Job, Run, run_jobs, same
+
+TRIALS = ((1, False), (0, True)) if os.environ.get("PKB_TEST_MUTANTS") else ((0, True),)
+"""Number of the trial, and whether it serves timing; checked ones too by `make mutants`."""
+
+WITH_REDUCTION = 60
+"""Problems with a sum or product of rounded numbers; the others move data, sort, or compute element by element."""
+
+LOW_PRECISION_PASSES = {
+    **dict.fromkeys(
+        ("FusedMoE", "FusedMoELoRA", "MoEBalanced", "MoENarrow", "MoEWide"),
+        "several roundings to bfloat16 between tokens and results",
+    ),
+    **dict.fromkeys(
+        ("KimiDeltaAttention", "GatedDeltaNetCP"), "states of many tokens, whose products are rounded to bfloat16"
+    ),
+    "Conv3dAllReduce": "a sum of hundreds of products, each rank's rounded to bfloat16",
+    "Conv2dBoundaryExchange": "weights alone are screened, in rows with a scale each",
+    "SinkhornKnopp": "the scores' errors average out in the sums that they are divided by",
+    "VocabParallelCrossEntropy": "8 bits for a sum of exponentials, which the definition rounds to bfloat16",
+    "LoadBalancingLoss": "means of probabilities, whose errors average out",
+}
+"""Problem -> why eight bits for all but the largest may pass; all of it is read."""
+
+
+def is_unchanged(one: Run, other: Run) -> bool:
+    """Whether two runs have the same outputs."""
+    return all(
+        mine[leaf].shape == value.shape and same(mine[leaf], value)
+        for mine, its in zip(one.outputs, other.outputs, strict=True)
+        for leaf, value in its.items()
+    )
+
+
+@pytest.mark.parametrize("name", SCREENINGS)
+def test_screened_reductions_are_refused(name: str) -> None:
+    tried = [(problem, *trial) for problem in catalogue() for trial in TRIALS]
+    jobs = [
+        Job(problem.name, world_size=2, trial=trial, timed=timed, solution=solution)
+        for problem, trial, timed in tried
+        for solution in (None, screened(problem, WHOLE), screened(problem, SCREENINGS[name]))
+    ]
+    runs = iter(run_jobs(jobs, 120))
+    changed, passing = set(), set()
+    for problem, trial, timed in tried:
+        truth, whole, got = (next(runs) for _ in range(3))
+        assert not refused(truth, whole), (problem.name, trial, timed)
+        if not is_unchanged(whole, got):
+            changed.add(problem.name)
+            if not refused(truth, got):
+                passing.add(problem.name)
+    if name == "low precision":
+        assert passing <= set(LOW_PRECISION_PASSES)
+    else:
+        assert not passing
+    if name == "three quarters of the channels":
+        assert len(changed) == WITH_REDUCTION
