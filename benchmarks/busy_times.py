@@ -2,8 +2,9 @@
 
 python -m benchmarks.busy_times [--device cpu|cuda] [--world-size N] [--evaluations N] [--beside N]
 
-The expert of AllReduce at size published, compiled before. Evaluations alternate: one with the evaluator to itself, and
-one while others submit fresh sources to it, which it compiles, each a new one as soon as it has an answer.
+The expert of AllReduce at size published, compiled before. Rounds alternate: some evaluations with the evaluator to
+itself, and as many while others submit fresh sources to it, which it compiles, each a new one as soon as it has an
+answer.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pkb_gym.problems.catalogue import expert_source, find_problem
 from pkb_gym.rewards import find_reward
 
 PROBLEM = find_problem("AllReduce")
+ROUNDS = 2
 SUFFIX = {"cpu": "cpp", "cuda": "cu"}
 
 
@@ -39,12 +41,17 @@ def main() -> None:
     alone: list[Feedback] = []
     beside: list[Feedback] = []
     with LocalEvaluator() as evaluator:
-        evaluator.evaluate(PROBLEM, source, config)  # compiles it, and prepares gangs
-        for _ in range(options.evaluations):
-            alone.append(evaluator.evaluate(PROBLEM, source, config))
+
+        def evaluate() -> Feedback:
+            feedback = evaluator.evaluate(PROBLEM, source, config)
+            print(f"{_timing(feedback).speedup:.3f}", file=sys.stderr)
+            return feedback
+
+        evaluate()  # compiles it, and prepares gangs
+        for _ in range(ROUNDS):
+            alone += [evaluate() for _ in range(options.evaluations)]
             with fresh_submissions(evaluator, source, config, options.beside):
-                beside.append(evaluator.evaluate(PROBLEM, source, config))
-            print(*(f"{_timing(column[-1]).speedup:.3f}" for column in (alone, beside)), file=sys.stderr)
+                beside += [evaluate() for _ in range(options.evaluations)]
     columns = {"alone": column(alone), "beside": column(beside)}
     result = {
         "device": options.device,
@@ -61,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser = make_parser("busy_times", __doc__)
     parser.add_argument("--device", choices=tuple(SUFFIX), default="cpu", help="(default: cpu)")
     parser.add_argument("--world-size", type=int, default=2, metavar="N", help="ranks (default: 2)")
-    parser.add_argument("--evaluations", type=int, default=10, metavar="N", help="of each column (default: 10)")
+    parser.add_argument("--evaluations", type=int, default=5, metavar="N", help="of a round, each way (default: 5)")
     parser.add_argument("--beside", type=int, default=14, metavar="N", help="other submissions (default: 14)")
     return parser.parse_args()
 
@@ -109,7 +116,7 @@ def column(feedbacks: Sequence[Feedback]) -> dict[str, Any]:
         "baseline_us": [round(timing.baseline_us, 1) for timing in timings],
         "kernel_us": [round(timing.candidate_us, 1) for timing in timings],
         "pairs": [len(timing.blocks) for timing in timings],
-        "remeasured_pairs": [timing.remeasured_pairs for timing in timings],
+        "delayed_pairs": [timing.delayed_pairs for timing in timings],
         "rewards": [round(reward(feedback) or 0.0, 4) for feedback in feedbacks],
     }
 

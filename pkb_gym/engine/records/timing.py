@@ -92,9 +92,9 @@ class Timing(Record):
     are over baselines without it: a python source that writes its results into the heap itself gains nothing."""
     converged: bool
     """Whether the interval became tight before the budget ran out."""
-    remeasured_pairs: int | None = None
-    """Pairs of blocks that were measured again and do not count, because other work of the machine took processors from
-    the ranks of either side; None in records of versions that did not look."""
+    delayed_pairs: int | None = None
+    """Pairs of blocks during which other work of the machine took processors from the ranks of either side. They were
+    measured again and do not count, unless most pairs were delayed. None in records of versions that did not look."""
     blocks: tuple[Block, ...]
     """Raw samples."""
 

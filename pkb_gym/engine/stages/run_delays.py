@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
+
+from pkb_gym.engine.records.timing import Block
 
 Side = Literal["baseline", "candidate"]
 MAX_SHARE = 0.05
 """Share of a block that its most delayed rank may wait for a processor, beyond what it waits in that side's least
 delayed block: ranks delay themselves too, by threads of their own and where they are more than the processors."""
+
+
+@dataclass(frozen=True)
+class TimedPair:
+    """One pair of blocks.
+
+    Attributes:
+        block: Times of both sides.
+        is_delayed: Whether other work delayed either side.
+    """
+
+    block: Block
+    is_delayed: bool
+
+
+def counted(pairs: Sequence[TimedPair]) -> list[Block]:
+    """The blocks of calm pairs; of all pairs where most were delayed, as that machine is busy throughout."""
+    calm = [pair.block for pair in pairs if not pair.is_delayed]
+    return calm if 2 * len(calm) >= len(pairs) else [pair.block for pair in pairs]
 
 
 class RunDelays:

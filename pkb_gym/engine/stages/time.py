@@ -29,7 +29,7 @@ from pkb_gym.engine.stages.mismatch import failed_while_timed
 from pkb_gym.engine.stages.null_blocks import measure_overhead
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.progress import Progress
-from pkb_gym.engine.stages.run_delays import RunDelays
+from pkb_gym.engine.stages.run_delays import RunDelays, TimedPair, counted
 
 ALONE_CALLS = 2
 """Calls of the baseline that are timed before the candidate is loaded."""
@@ -108,20 +108,16 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     length = _BlockLength(run, baseline_us, warm)
     if run.config.protocol == "published":
         _warm_up_as_published(run, warm.baseline_us, length.calls)
-    blocks: list[Block] = []
-    remeasured = 0
-    while not _timed_enough(run, blocks, began):
-        block = pairs.time_pair(pairs.draw_calls(length.calls), baseline_first=len(blocks) % 2 == 0)
-        if pairs.delays.is_delayed and _may_remeasure(run, remeasured, began):
-            remeasured += 1
-            continue
-        blocks = length.long_enough([*blocks, block])
+    timed: list[TimedPair] = []
+    while not _timed_enough(run, counted(timed), began):
+        block = pairs.time_pair(pairs.draw_calls(length.calls), baseline_first=len(timed) % 2 == 0)
+        timed = length.long_enough([*timed, TimedPair(block, pairs.is_delayed)])
         if pairs.draws.random() < DISTURBED_SHARE:
             pairs.disturb_pair(pairs.draw_calls(length.calls))
     for _ in range(LAST_DISTURBED):
         pairs.disturb_pair(pairs.draw_calls(length.calls))
     run.feedback.timing = statistics.summarise(
-        blocks,
+        counted(timed),
         protocol=run.config.protocol,
         overhead=overhead,
         on_gpus=run.config.device == "cuda",
@@ -130,7 +126,7 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
             sum(leaf.capacity_bytes for leaf in delivered_leaves(run.workload.problem, ax, run.dialect))
             for ax in run.workload.axes(0, True)
         ),
-        remeasured_pairs=remeasured,
+        delayed_pairs=sum(pair.is_delayed for pair in timed),
     )
 
 
@@ -140,17 +136,6 @@ def _timed_enough(run: CandidateRun, blocks: list[Block], began: float) -> bool:
     spent = time.monotonic() - began >= run.config.timing_budget_s
     most = statistics.MAX_BLOCKS[run.config.device]
     return len(blocks) >= most or (len(blocks) >= statistics.MIN_BLOCKS and spent) or statistics.is_settled(blocks)
-
-
-def _may_remeasure(run: CandidateRun, remeasured: int, began: float) -> bool:
-    """Whether a delayed pair is measured again; not where ranks are more than processors and so delay each other."""
-    config = run.config
-    within_budget = time.monotonic() - began < config.timing_budget_s
-    return (
-        within_budget
-        and remeasured < statistics.MAX_REMEASURED[config.device]
-        and config.world_size <= host.processors()
-    )
 
 
 class _BlockLength:
@@ -165,10 +150,10 @@ class _BlockLength:
         self.calls = 0
         self._follow(warm.candidate_us)
 
-    def long_enough(self, blocks: list[Block]) -> list[Block]:
-        """The blocks so far that count, the last of which has just been timed."""
-        self._follow(blocks[-1].candidate_us)
-        return [block for block in blocks if block.calls >= SHORT_BLOCK * self.calls]
+    def long_enough(self, pairs: list[TimedPair]) -> list[TimedPair]:
+        """The pairs so far that are long enough, the last of which has just been timed."""
+        self._follow(pairs[-1].block.candidate_us)
+        return [pair for pair in pairs if pair.block.calls >= SHORT_BLOCK * self.calls]
 
     def _follow(self, candidate_us: float) -> None:
         run = self._run
@@ -183,14 +168,18 @@ class _Pairs:
 
     Attributes:
         draws: Random generator that the candidate cannot predict.
-        delays: Delays of the last block of each side.
     """
 
     def __init__(self, run: CandidateRun, overhead: Overhead, baseline_us: float) -> None:
         self.draws = random.Random(run.workload.trial_key(0, True).derive_seed("blocks"))
-        self.delays = RunDelays()
+        self._delays = RunDelays()
         self._run, self._overhead, self._baseline_us = run, overhead, baseline_us
         self._frozen_ticks = self._disturbed = 0
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether other work delayed the last pair; ranks that are more than the processors delay each other."""
+        return self._delays.is_delayed and self._run.config.world_size <= host.processors()
 
     def draw_calls(self, calls: int) -> int:
         """About so many."""
@@ -235,7 +224,7 @@ class _Pairs:
         baseline_ns = self._time_baseline(plan) if baseline_first else 0
         delays_ns = run.run_delays_ns()
         finished = run.run(plan, range(calls), staging)
-        self.delays.note("candidate", delays_ns, run.run_delays_ns(), finished.nanoseconds)
+        self._delays.note("candidate", delays_ns, run.run_delays_ns(), finished.nanoseconds)
         self._suspect_busy_gpu()
         if not baseline_first:
             baseline_ns = self._time_baseline(plan)
@@ -256,7 +245,7 @@ class _Pairs:
         nanoseconds = run.reference.run(
             len(plan.sets), run.dialect, handovers=True, pad_ns=self._overhead.pad_ns, staged_bytes=plan.nbytes
         )
-        self.delays.note("baseline", delays_ns, run.reference.run_delays_ns(), nanoseconds)
+        self._delays.note("baseline", delays_ns, run.reference.run_delays_ns(), nanoseconds)
         ticks = run.processor_ticks() - before
         self._frozen_ticks += ticks
         run.feedback.suspect(integrity.interference(ticks, self._frozen_ticks, run.config.world_size))

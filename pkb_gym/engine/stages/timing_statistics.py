@@ -37,9 +37,6 @@ MAX_BLOCKS = {"cpu": 60, "cuda": 16}
 """Number of blocks of each side. Fewer than the least let one slow block ruin the interval: more than one resample in
 forty would count a slow block. More of them make the interval narrower, while others wait for the GPUs."""
 
-MAX_REMEASURED = {"cpu": 30, "cuda": 8}
-"""Pairs of blocks that are measured again at most, because other work delayed them: half of the most that count."""
-
 TARGET_BLOCK_US = 10_000.0
 """Length that the faster side's blocks aim at, far above what the gate costs and a block's first call takes more."""
 
@@ -185,7 +182,7 @@ def summarise(
     on_gpus: bool,
     baseline_alone_us: float | None,
     delivered_bytes: int,
-    remeasured_pairs: int,
+    delayed_pairs: int,
 ) -> Timing:
     """Times of both sides, their ratio, and its interval."""
     ratio = _widened(bootstrap_speedup(blocks))
@@ -203,7 +200,7 @@ def summarise(
         baseline_alone_us=baseline_alone_us,
         delivered_bytes=delivered_bytes,
         converged=protocol == "published" or is_tight(blocks),
-        remeasured_pairs=remeasured_pairs,
+        delayed_pairs=delayed_pairs,
         blocks=tuple(blocks),
     )
 

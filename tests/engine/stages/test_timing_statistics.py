@@ -132,7 +132,7 @@ def summary(samples: list[Block], delivered_bytes: int = 0) -> Timing:
         on_gpus=True,
         baseline_alone_us=150,
         delivered_bytes=delivered_bytes,
-        remeasured_pairs=0,
+        delayed_pairs=0,
     )
 
 
