@@ -12,7 +12,6 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.kernels import CORPUS_FAMILIES
 from pkb_gym.kernels.family import Family, Knobs
 from pkb_gym.kernels.modules import MODULES
-from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.problems.splits import near_duplicates
 
 Pattern: TypeAlias = Literal["gemm", "exchange", "push", "reduce", "pull"]
@@ -93,17 +92,17 @@ def pattern_of(problem: Problem) -> Pattern:
     return next((pattern for pattern, tags in _TAGS.items() if tags & set(problem.tags)), "pull")
 
 
-def example_for(problem: str, language: str) -> Example:
+def example_for(problem: Problem, language: str) -> Example:
     """The kernel that is shown to those who are to solve a problem.
 
     It is of the train split, and neither of the problem itself nor of a near-duplicate of it: one of the same pattern
     where there is one, else of the next pattern.
 
     Args:
-        problem: Name of the problem to solve.
+        problem: Problem to solve.
         language: "cpp" or "cuda"; for "python" and "triton" the example is Python.
     """
-    wanted, forbidden = pattern_of(find_problem(problem)), near_duplicates(problem)
+    wanted, forbidden = pattern_of(problem), near_duplicates(problem.name)
     written = language if language in ("cpp", "cuda") else "python"
     shown = (example for pattern in _from(wanted) for example in examples(written, pattern))
     return next(example for example in shown if example.problem not in forbidden)

@@ -40,7 +40,7 @@ def test_native_examples_are_variants_of_the_corpus(example):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_an_example_is_of_another_problem_and_mostly_of_the_same_pattern(language):
     for problem in catalogue():
-        example, wanted = example_for(problem.name, language), pattern_of(problem)
+        example, wanted = example_for(problem, language), pattern_of(problem)
         assert example.problem not in near_duplicates(problem.name)
         fitting = [each for each in examples(language, wanted) if each.problem not in near_duplicates(problem.name)]
         assert example == fitting[0] if fitting else wanted != "gemm"
@@ -63,7 +63,8 @@ def test_patterns_follow_from_tags(name, pattern):
 
 
 def test_triton_is_shown_python():
-    assert example_for("TPRMSNorm", "triton") == example_for("TPRMSNorm", "python")
+    problem = find_problem("TPRMSNorm")
+    assert example_for(problem, "triton") == example_for(problem, "python")
 
 
 @pytest.mark.parametrize("example", [each for each in ALL if each.language != "cuda"], ids=_ids)
