@@ -27,6 +27,7 @@ from pkb_gym.envs.episode import Episode
 from pkb_gym.envs.plain_spec import plain_spec
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
 from pkb_gym.envs.text.task import LANGUAGES, task_text
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES, Style
 from pkb_gym.envs.turn_limit import turn_limit
 from pkb_gym.problems.catalogue import choose_problem, lookup_key
 from pkb_gym.rewards import Reward, find_reward
@@ -112,6 +113,7 @@ class PKBEnv(gym.Env[Observation, str]):
     | `until`         | last stage: "compile", "check", "time", "profile"     | "profile"; "check" if emulated      |
     | `timeout_s`     | deadline of a block of calls, in seconds              | 10, or 30 times the baseline        |
     | `race_check`    | "auto", "on", "off", "strict": the race detector      | "auto": "on" where it can be        |
+    | `style`         | "full", "standard", "brief": length of the task text  | "standard"                          |
     | `reward`        | a name, "module:function", or a function of Feedback  | "default"                           |
     | `evaluator`     | "local", "ray", a url, a name, or an object           | "local"                             |
     | `render_mode`   | None, "ansi", "rgb_array"                             | None                                |
@@ -141,6 +143,7 @@ class PKBEnv(gym.Env[Observation, str]):
         until: Until | None = None,
         timeout_s: float | None = None,
         race_check: Literal["auto", "on", "off", "strict"] = "auto",
+        style: Style = DEFAULT_STYLE,
         reward: str | Reward = "default",
         evaluator: str | Evaluator = "local",
         render_mode: Literal["ansi", "rgb_array"] | None = None,
@@ -149,6 +152,8 @@ class PKBEnv(gym.Env[Observation, str]):
         self._refuse_unknown(unknown)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ConfigError(f"render_mode must be None, 'ansi' or 'rgb_array', got {render_mode!r}")
+        if style not in STYLES:
+            raise ConfigError(f"style must be one of {', '.join(STYLES)}, got {style!r}")
         evaluator_registry.check_evaluator(evaluator)
         self.render_mode = render_mode
         self.action_space = action_space()
@@ -167,6 +172,7 @@ class PKBEnv(gym.Env[Observation, str]):
                 "race_check": race_check,
             }
         )
+        self.style = style
         self._reward = find_reward(reward)
         self._evaluator = evaluator
         if problem == "":
@@ -363,7 +369,7 @@ class PKBEnv(gym.Env[Observation, str]):
         if not self._task:
             language = self._requested.language
             languages = LANGUAGES[self.config.device] if language == "auto" else (language,)
-            self._task = task_text(self._problem, self.config, languages, self.machine)
+            self._task = task_text(self._problem, self.config, languages, self.machine, self.style)
         return observe(self._task, self._episode, self._turns_left())
 
     def _turns_left(self) -> int | None:

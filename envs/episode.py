@@ -8,7 +8,7 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.equal_sources import code_of
 from pkb_gym.envs.text.brief import brief_feedback
 from pkb_gym.envs.text.feedback import feedback_text
-from pkb_gym.envs.text.turn import Style, turn_text
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, Style, turn_text
 from pkb_gym.rewards import EpisodeScore, Reward, TurnScore
 from pkb_gym.rewards.reward import was_only_compiled
 
@@ -127,7 +127,7 @@ class Episode:
             self.best, self.best_value = turn, turn.value
         return turn
 
-    def message(self, style: Style = "full") -> str:
+    def message(self, style: Style = DEFAULT_STYLE) -> str:
         """The message to the model that follows the last submission.
 
         Raises:

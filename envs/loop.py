@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.episode import Episode, Turn
-from pkb_gym.envs.text.turn import Style
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, Style
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,11 @@ class EpisodeLoop:
     """
 
     def __init__(
-        self, episode: Episode, style: Style = "full", max_replies: int | None = None, plateau: int | None = None
+        self,
+        episode: Episode,
+        style: Style = DEFAULT_STYLE,
+        max_replies: int | None = None,
+        plateau: int | None = None,
     ) -> None:
         self.episode = episode
         self._style = style

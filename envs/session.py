@@ -62,7 +62,7 @@ class SubmissionSession:
 
     def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
         self._env = _LimitedSuite(split, max_turns, **kwargs)
-        self._loop = EpisodeLoop(self._env.episode)
+        self._loop = EpisodeLoop(self._env.episode, self._env.style)
         self._closed = False
 
     @property
@@ -95,7 +95,7 @@ class SubmissionSession:
         """
         options = {} if problem is None else {"problem": problem}
         observation, _info = self._env.reset(seed=seed, options=options)
-        self._loop = EpisodeLoop(self._env.episode)
+        self._loop = EpisodeLoop(self._env.episode, self._env.style)
         self._closed = False
         return chat_message(observation)
 

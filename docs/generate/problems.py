@@ -34,7 +34,7 @@ from pkb_gym.engine.problem.axes import Axes, AxisValue
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.stages.heap_layout import GPU_RESERVE_BYTES, lay_out
-from pkb_gym.envs.text.task import python_signature
+from pkb_gym.envs.text.python_sources import python_signature
 from pkb_gym.problems.catalogue import catalogue, reference_source
 from pkb_gym.problems.splits import SPLITS
 

@@ -8,7 +8,7 @@ from pkb_gym.kernels.text import NativeLanguage
 _HOST = """\
 // pkb/symm.h: pkb::Comm{enqueued}
 int32_t rank, world_size; uint64_t epoch, scratch_bytes;
-T* peer<T>(const TensorView& own, int r);  // rank r's counterpart; also peer(T* own, int r)
+T* peer<T>(const TensorView& own, int r);  // rank r's counterpart; or peer(T* own, int r)
 T* scratch<T>(uint64_t offset);  // symmetric, keeps its contents
 void put(void* to, const void* from, uint64_t bytes, int r);  // to rank r's counterpart of `to`
 void get(void* to, const void* from, uint64_t bytes, int r);  // from that of `from`

@@ -3,40 +3,53 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.problem.signature import plain_cpp_signature
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.machine import Machine
 from pkb_gym.envs.text.formatting import time_text
-from pkb_gym.envs.text.task import python_signature
+from pkb_gym.envs.text.python_sources import plain_source, python_signature
 from pkb_gym.problems.catalogue import reference_source
 
 MAX_FEEDBACK_CHARS = 300
 MAX_SUMMARY_CHARS = 160
-MAX_SIGNATURE_CHARS = 520
-MAX_AXES_CHARS = 160
 MAX_DETAIL_CHARS = 180
 
 
-def brief_task(problem: Problem, config: ResolvedConfig, machine: Machine) -> str:
-    """A task in at most 1000 characters: what, in which language, with which arguments, how large, where.
+def brief_task(problem: Problem, config: ResolvedConfig, languages: Sequence[str], machine: Machine) -> str:
+    """A task in a few lines and the reference's code: no contract, no rules, no peaks, no example.
 
     Args:
         problem: Problem to solve.
-        config: Configuration with size, world size, dtype and language.
+        config: Configuration with size, world size and dtype.
+        languages: Accepted dialects; the signature is that of the first.
         machine: Machine that judges.
     """
     lines = [
         f"{problem.name}: {_cut(problem.summary, MAX_SUMMARY_CHARS)}",
-        f"language: {config.language}",
-        f"signature: {_cut(_signature(problem, config), MAX_SIGNATURE_CHARS)}",
-        f"axes: {_cut(_axes(problem, config), MAX_AXES_CHARS)}",
+        f"language: {' or '.join(languages)}",
+        f"signature: {_signature(problem, languages[0])}",
+        f"axes: {axes_text(problem, config)}",
         f"dtype: {config.dtype}",
         f"ranks: {config.world_size}, {_place(config, machine)}",
+        f"reference:\n{plain_source(reference_source(problem))}",
     ]
     return "\n".join(lines)
+
+
+def axes_text(problem: Problem, config: ResolvedConfig) -> str:
+    """The values of the axes that the size gives.
+
+    Args:
+        problem: Problem with the axes.
+        config: Configuration with the size.
+    """
+    size = config.size_argument
+    axes = problem.sizes[size] if isinstance(size, str) else size
+    return ", ".join(f"{name}={value}".replace(" ", "") for name, value in axes.items())
 
 
 def brief_feedback(feedback: Feedback, value: float | None) -> str:
@@ -88,18 +101,10 @@ def _first_detail(feedback: Feedback) -> str:
     return first.removesuffix("Expected this signature and export:").strip()
 
 
-def _signature(problem: Problem, config: ResolvedConfig) -> str:
-    if config.dialect == "python":
+def _signature(problem: Problem, language: str) -> str:
+    if language not in ("cpp", "cuda"):
         return " ".join(python_signature(reference_source(problem)).split()).replace("( ", "(").replace(", )", ")")
-    text = cpp_signature(problem).split("\n\nTVM_FFI")[0]
-    code = " ".join(line.split("//")[0].strip() for line in text.splitlines() if not line.startswith("//"))
-    return code.replace("tvm::ffi::", "").replace("( ", "(").rstrip(";")
-
-
-def _axes(problem: Problem, config: ResolvedConfig) -> str:
-    size = config.size_argument
-    axes = problem.sizes[size] if isinstance(size, str) else size
-    return ", ".join(f"{name}={value}".replace(" ", "") for name, value in axes.items())
+    return plain_cpp_signature(problem).replace("tvm::ffi::", "").rstrip(";")
 
 
 def _place(config: ResolvedConfig, machine: Machine) -> str:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
+from pkb_gym.engine.problem import Group, Problem
+from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.machine import Machine
+from pkb_gym.envs.text.api_card import api_card
+from pkb_gym.envs.text.turn import Style
+from pkb_gym.kernels.examples import pattern_of
+from pkb_gym.kernels.text import NativeLanguage
+
+TITLES: dict[NativeLanguage, str] = {"cpp": "C++", "cuda": "CUDA C++"}
 
 EXPORT = """\
-Export `solution` with exactly this signature ({language}, one translation unit, with `#include "pkb/symm.h"`):
+Export `solution` with this signature ({language}, one translation unit, `#include "pkb/symm.h"`):
 
 ```cpp
 {signature}```
@@ -26,46 +36,19 @@ A call happens in the order of its rank's {order}, and ranks do not reach it tog
 - A kernel that breaks this fails with `race`, even if its outputs happen to be right most of the time.
 """
 
-CPP_EXAMPLE = """\
-For example, an all-reduce that reads its peers' tensors in place:
+SHORT_CALLS = """\
+Ranks do not reach a call together, and no barrier lies between calls:
+- Touch a peer's arguments or outputs only after it has signalled in this call that it has begun (by a barrier, a
+  signal, or data with a flag); {end} only when no peer touches this rank's any more. Else: `race`.
+- `comm.epoch` grows by one each call: compare signals with it, never reset them. Scratch keeps its contents: guard its
+  reuse.
+"""
+
+CARD = """\
+API, shortened:
 
 ```cpp
-comm.barrier();  // every rank's call has begun: its x may be read
-for (int64_t i = 0; i < n; ++i) {
-  float sum = 0;
-  for (int r = 0; r < comm.world_size; ++r) sum += comm.peer(x, r)[i];
-  out[i] = sum;
-}
-comm.barrier();  // every rank has read: this call may return
-```
-"""
-
-CUDA_EXAMPLE = """\
-For example, an all-reduce that reads its peers' tensors in place, with as many blocks on every rank:
-
-```cuda
-__global__ void add_up(const float* x, float* out, int64_t n, pkb::Device comm) {
-  comm.barrier_blocks(0);  // the call has begun on every rank: its x may be read
-  for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < n; i += int64_t(gridDim.x) * blockDim.x) {
-    float sum = 0;
-    for (int r = 0; r < comm.world_size; ++r) sum += comm.peer(x, r)[i];
-    out[i] = sum;
-  }
-  comm.barrier_blocks(1);  // this block's counterparts have read: it may end
-}
-```
-"""
-
-COMM = """\
-- `comm.rank`, `comm.world_size`, `comm.epoch`; `comm.group(g)` gives size, rank and members of group argument `g`.
-- `comm.peer<T>(x, r)`: rank r's counterpart of tensor or pointer `x`. Arguments, preallocated outputs and scratch lie
-  in symmetric memory, so peers' inputs can be read and peers' outputs written in place.
-- `comm.put(to, from, bytes, r)`, `comm.get(to, from, bytes, r)`: copies to and from rank r's counterpart of an
-  address{by}.
-- `comm.signal(slot, r)`, `comm.wait(slot)`: set word `slot` of rank r to the epoch; wait until one's own has reached
-  it. Both take another value to use instead of the epoch. What was written before a signal is seen after its wait.
-- `comm.barrier()`: all ranks meet; `comm.barrier(g)`: those of a group. `comm.scratch<T>(offset)`: symmetric
-  scratch."""
+{card}```"""
 
 CPP = (
     """\
@@ -74,50 +57,42 @@ CPP = (
 """
     + CALLS.format(order="thread", ends="returns", end="return")
     + "\n"
-    + CPP_EXAMPLE
-    + """
-`pkb::Comm` (one interface on every device):
-"""
-    + COMM.format(by="")
 )
-
-COMPILED = """\
-- It is compiled by nvcc with `-std=c++17 -O3` for {architecture}.
-"""
 
 CUDA = (
     """\
+- It is compiled by nvcc with `-std=c++17 -O3` for {architecture}.
+{libraries}\
 - `solution` is host code: it enqueues kernels and copies on `comm.cuda_stream()` and returns without waiting for them.
   Work on streams of your own has to be joined to that one by events. The clock counts the host's work too.
 - Tensors and preallocated outputs lie in the memory of this rank's GPU, contiguous, in row-major order, from multiples
   of 256 bytes on; write every element of every output.
 - Blocks that wait for other ranks must all be resident at once, or the wait may never end.
+- Peers' memory is ordinary global memory: loads, stores, atomics, `cp.async.bulk` and tensor maps reach it.
+- `__syncthreads()` before a signal and after a wait takes the rest of a block along.
 
 """
     + CALLS.format(order="stream", ends="has finished", end="finish")
     + "\n"
-    + CUDA_EXAMPLE
-    + """
-`pkb::Comm`, on the host; what it does is enqueued on the stream and happens in its order:
+)
+
+SHORT_CPP = (
+    """\
+Tensors are contiguous and row-major; write every element of every output.
+
 """
-    + COMM.format(by=", by a copy engine")
-    + """
+    + SHORT_CALLS.format(end="return")
+    + "\n"
+)
 
-`pkb::Device`, in kernels: pass `comm.device()` by value, as in
-`kernel<<<blocks, threads, 0, comm.cuda_stream()>>>(..., comm.device())`. It has the same members for pointers, and:
-- `comm.peer(pointer, r)` is ordinary global memory: loads, stores, atomics, `cp.async.bulk` and tensor maps reach it.
-- `comm.signal(slot, r)`, `comm.wait(slot)` are called by one thread; `__syncthreads()` before the one and after the
-  other takes the rest of the block along.
-- `comm.barrier_blocks(phase)`: block b of all ranks meets, called by all threads of at most 1024 blocks; number the
-  barriers of one call 0, 1, 2, ... by `phase` (less than 64). `comm.barrier_blocks(phase, g)`: those of a group.
-- `comm.put`, `comm.get` copy with all threads of a one-dimensional block.
-- `comm.group_size(g)`, `comm.group_rank(g)`, `comm.group_member(g, place)` for group arguments.
+SHORT_CUDA = (
+    """\
+`solution` enqueues work on `comm.cuda_stream()` and returns ({architecture}). Tensors are contiguous and row-major;
+write every element of every output. Blocks that wait for other ranks must all be resident.
 
-Include what CUDA has (`<cuda_bf16.h>`, `<cuda_fp16.h>`, ...), and `pkb/transfer_cuda.h` for moving tensors, 16 bytes an
-access. All threads of blocks of `pkb::kTransferThreads` call it; block `part` of `parts` takes its share:
-- `pkb::copy(char* to, const char* from, uint64_t bytes, part, parts)`, on any rank;
-- `pkb::add_up<T>(uint64_t count, int terms, term, int results, result, part, parts)`: adds up `count` elements of each
-  of `const T* term(0)` .. `term(terms - 1)`, and stores the sums to each of `T* result(0)` .. `result(results - 1)`."""
+"""
+    + SHORT_CALLS.format(end="finish")
+    + "\n"
 )
 
 PYTHON = """\
@@ -168,28 +143,51 @@ handle.barrier(channel=1)  # every rank has read: the next call may fill the buf
 }
 
 
-def native_contract(language: str, signature: str, machine: Machine) -> str:
+SHORT_PYTHON = {
+    "cpu": """\
+Define `solution` in one Python module, with the signature of the reference. Tensors are private to the rank; the
+default process group is initialised (gloo). Return fresh outputs, and wait for asynchronous collectives before.""",
+    "cuda": """\
+Define `solution` in one Python module, with the signature of the reference. Tensors are private to the rank and lie on
+its GPU; the default process group is initialised (NCCL). Kernels may be Triton's or built by load_inline, and
+torch.distributed._symmetric_memory may be used, with a barrier before and after accesses. Return fresh outputs.""",
+}
+"""Device -> contract of a Python source in the standard style."""
+
+
+def native_contract(problem: Problem, language: NativeLanguage, machine: Machine, style: Style) -> str:
     """The symbol that a native source has to export, and the means that it may use.
 
     Args:
+        problem: Problem to solve.
         language: "cpp" or "cuda".
-        signature: Signature, as `cpp_signature` writes it.
         machine: Machine that judges.
+        style: "full", or "standard" without header libraries, reasons, and functions that the problem hardly needs.
     """
-    if language == "cuda":
-        compiled = COMPILED.format(architecture=machine.architecture)
-        return EXPORT.format(language="CUDA C++", signature=signature) + compiled + _includable(machine) + CUDA
-    return EXPORT.format(language="C++", signature=signature) + CPP
+    if style == "full":
+        libraries = _includable(machine)
+        rules = CUDA.format(architecture=machine.architecture, libraries=libraries) if language == "cuda" else CPP
+        card, signature = api_card(language), cpp_signature(problem)
+    else:
+        rules = SHORT_CUDA.format(architecture=machine.architecture) if language == "cuda" else SHORT_CPP
+        groups = any(isinstance(arg, Group) for arg in problem.args)
+        card = api_card(language, pattern_of(problem), groups=groups)
+        signature = re.sub(" +// ", "  // ", cpp_signature(problem))
+    export = EXPORT.format(language=TITLES[language], signature=signature)
+    return export + rules + CARD.format(card=card)
 
 
-def python_contract(signature: str, device: Device, machine: Machine) -> str:
+def python_contract(signature: str, device: Device, machine: Machine, style: Style) -> str:
     """The function that a Python source has to define, and the means that it may use.
 
     Args:
         signature: Line `def solution(...)`, as the reference writes it.
         device: Device of its tensors.
         machine: Machine that judges.
+        style: "full", or "standard" without header libraries and lines of code.
     """
+    if style != "full":
+        return SHORT_PYTHON[device]
     folders = _include_paths(machine) if device == "cuda" else ""
     return PYTHON.format(signature=signature) + folders + PYTHON_ON[device]
 

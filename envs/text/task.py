@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 
 from pkb_gym.engine.problem import Argument, Group, InPlace, Linear, Problem, Result, Scalar, Sparse, Tensor, TensorList
 from pkb_gym.engine.problem.axes import Axes
-from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, output_leaves
 from pkb_gym.engine.records.config import Device, Language, ResolvedConfig
 from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.records.race_check import EMULATED_SIZE
-from pkb_gym.engine.support import syntax_tree
+from pkb_gym.envs.text.brief import axes_text, brief_task
 from pkb_gym.envs.text.contracts import native_contract, python_contract
+from pkb_gym.envs.text.example import example_text
+from pkb_gym.envs.text.python_sources import plain_source, python_signature
 from pkb_gym.envs.text.topology import machine_text
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, Style
+from pkb_gym.kernels.text import NativeLanguage
 from pkb_gym.problems.catalogue import reference_source
 
 LANGUAGES: dict[Device, tuple[Language, ...]] = {
@@ -30,19 +32,31 @@ MAX_LISTED = 6
 CLOSE = """\
 "close" is |got - expected| <= rtol |expected| + atol + atol_rms rms(expected), over one output of one rank."""
 
+VARIES = "Modes and sizes change from trial to trial: read them from the arguments."
 
-def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str], machine: Machine) -> str:
-    """The prompt of one task.
+
+def task_text(
+    problem: Problem,
+    config: ResolvedConfig,
+    languages: Sequence[str],
+    machine: Machine,
+    style: Style = DEFAULT_STYLE,
+) -> str:
+    """The prompt of one task; every style holds the reference's code and the signature.
 
     Args:
         problem: Problem to solve.
         config: Configuration with size, world size, dtype and rules.
         languages: Accepted dialects: "cpp" or "cuda", "python", "triton".
         machine: Machine that judges.
+        style: "full"; "standard", without header libraries, reasons of rules, shapes at this size, source of peaks and,
+            beside a C++ signature that has them, comments of the reference; or "brief", as `brief_task` has it.
 
     Raises:
         SizeError: Size, dtype and world size do not fit the problem.
     """
+    if style == "brief":
+        return brief_task(problem, config, languages, machine)
     ranks = [
         problem.axes(
             size=config.size_argument,
@@ -53,58 +67,58 @@ def task_text(problem: Problem, config: ResolvedConfig, languages: Sequence[str]
         )
         for rank in range(config.world_size)
     ]
-    source = reference_source(problem)
+    source, is_full = reference_source(problem), style == "full"
+    shown = source.rstrip() if is_full or not {"cpp", "cuda"} & set(languages) else plain_source(source)
+    contracts = _contracts(problem, source, languages, config.device, machine, style)
     sections = [
         f"# {problem.name}\n\n{problem.summary}\n\n"
-        f"Write a kernel that computes the same as the reference on each of {config.world_size} ranks, and faster.",
-        f"## Reference\n\n```python\n{source.rstrip()}\n```",
-        "## What to write\n\n" + "\n\nOr:\n\n".join(_contracts(problem, source, languages, config.device, machine)),
-        _data_section(problem, config, ranks),
+        f"Write a kernel that computes the same on each of {config.world_size} ranks, faster.",
+        f"## Reference\n\n```python\n{shown}\n```",
+        "## What to write\n\n" + "\n\nOr:\n\n".join(contracts),
+        _data_section(problem, config, ranks) if is_full else _axes_section(problem, config),
         _rules_section(problem, config),
-        f"## Machine\n\n{machine_text(config, machine)}",
-        f"## Answer\n\nOne complete source file ({' or '.join(languages)}), nothing else. It is judged as it stands: "
-        f"static checks, compiler, a run on all ranks, outputs of every rank in several trials{_then(config)}.",
+        f"## Machine\n\n{machine_text(config, machine, with_source=is_full)}",
+        example_text(problem, languages),
+        f"## Answer\n\nOne complete source file ({' or '.join(languages)}), nothing else."
+        + (_judged(config) if is_full else ""),
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _then(config: ResolvedConfig) -> str:
-    """The stages after the check."""
-    if config.device != "emulated":
-        emulated = f"; of CUDA sources each access to memory in an emulated run at size {EMULATED_SIZE}, for races"
-        return ", then time" + ("" if config.race_check == "off" else emulated)
-    return "; nothing is timed" + (
-        ", and each access to memory is checked for races" if config.race_check != "off" else ""
-    )
+def _judged(config: ResolvedConfig) -> str:
+    """The stages of the evaluation."""
+    text = " It is judged as it stands: static checks, compiler, a run on all ranks, outputs in several trials"
+    races = config.race_check != "off"
+    if config.device == "emulated":
+        return f"{text}; nothing is timed{', and each access to memory is checked for races' if races else ''}."
+    emulated = f"; of CUDA sources each access to memory in an emulated run at size {EMULATED_SIZE}, for races"
+    return f"{text}, then time{emulated if races else ''}."
 
 
-def python_signature(source: str) -> str:
-    """The `def` of `solution`, as the reference writes it."""
-    for node in syntax_tree.parse(source).body:
-        if isinstance(node, ast.FunctionDef) and node.name == "solution":
-            lines = source.splitlines()[node.lineno - 1 : node.body[0].lineno - 1]
-            return "\n".join(lines)
-    raise ValueError("the reference defines no `solution` at its top level")
-
-
-def _contracts(problem: Problem, source: str, languages: Sequence[str], device: Device, machine: Machine) -> list[str]:
-    signature = cpp_signature(problem)
-    texts = [native_contract(native, signature, machine) for native in ("cpp", "cuda") if native in languages]
+def _contracts(
+    problem: Problem, source: str, languages: Sequence[str], device: Device, machine: Machine, style: Style
+) -> list[str]:
+    natives: tuple[NativeLanguage, ...] = ("cpp", "cuda")
+    texts = [native_contract(problem, native, machine, style) for native in natives if native in languages]
     if "python" in languages or "triton" in languages:
-        texts.append(python_contract(python_signature(source), device, machine))
+        texts.append(python_contract(python_signature(source), device, machine, style))
     return texts
 
 
+def _axes_section(problem: Problem, config: ResolvedConfig) -> str:
+    varies = f" {VARIES}" if problem.trials(config.protocol).vary is not None else ""
+    axes = axes_text(problem, config)
+    return f"## Data\n\n{config.world_size} ranks, floating dtype {config.dtype}, axes {axes}.{varies}"
+
+
 def _data_section(problem: Problem, config: ResolvedConfig, ranks: Sequence[Axes]) -> str:
-    size = config.size if isinstance(config.size, str) else ", ".join(f"{k}={v}" for k, v in config.size.items())
+    size = config.size if isinstance(config.size, str) else axes_text(problem, config)
     lines = [f"## Data\n\nSize {size}, {config.world_size} ranks, floating dtype {config.dtype}. Arguments:"]
     lines += [_argument_line(arg, ranks) for arg in problem.args]
     lines.append("Results:")
     lines += [_result_line(problem, out, ranks) for out in problem.outputs]
     if problem.trials(config.protocol).vary is not None:
-        lines.append(
-            "Modes and sizes above are typical: they change from trial to trial, so read them from the arguments."
-        )
+        lines.append(VARIES)
     return "\n".join(lines)
 
 
@@ -163,7 +177,7 @@ def _short(text: str, most: int = 200) -> str:
 
 
 def _rules_section(problem: Problem, config: ResolvedConfig) -> str:
-    lines = ["## What counts as right\n", "Every result of every rank is compared with the reference's:"]
+    lines = ["## What counts as right\n", "Every result of every rank is compared:"]
     for out in problem.outputs:
         rule = out.check if config.protocol == "robust" else out.published
         lines.append(f"- `{out.name}`: {'not compared' if rule is None else rule.describe(config.dtype)}")

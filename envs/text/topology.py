@@ -16,12 +16,13 @@ This machine has no GPU. CUDA sources are compiled all the same, and the compile
 shared memory, spills, transfer instructions) comes back; they are not run, and so neither checked nor timed."""
 
 
-def machine_text(config: ResolvedConfig, machine: Machine) -> str:
+def machine_text(config: ResolvedConfig, machine: Machine, *, with_source: bool = True) -> str:
     """The machine that judges, as the task text has it: ranks, links, peaks.
 
     Args:
         config: Resolved configuration, with device, ranks and dtype.
         machine: Machine that judges.
+        with_source: Whether the source of the peaks is named.
     """
     if config.device == "emulated":
         return emulated_text(config.world_size)
@@ -43,6 +44,7 @@ def machine_text(config: ResolvedConfig, machine: Machine) -> str:
         ranks_per_gpu=config.ranks_per_gpu,
         multicast_disabled=machine.multicast_disabled,
         connections=connections,
+        with_source=with_source,
     )
 
 
@@ -54,6 +56,7 @@ def topology_text(
     ranks_per_gpu: int = 1,
     multicast_disabled: bool = False,
     connections: GpuConnections | None = None,
+    with_source: bool = True,
 ) -> str:
     """A few lines: who runs where, how ranks reach each other, and one rank's peaks.
 
@@ -64,6 +67,7 @@ def topology_text(
         ranks_per_gpu: Number of neighbouring ranks that share a GPU.
         multicast_disabled: Whether NVLink multicast is switched off, as `environment.multicast_disabled` finds it.
         connections: Connections of the GPUs; None for NVLink between all of them.
+        with_source: Whether the source of the peaks is named.
 
     Raises:
         ConfigError: The world size is not positive.
@@ -76,7 +80,8 @@ def topology_text(
             f"{_count(world_size, 'rank')}, one process each, {_gpus_text(ranks_per_gpu, hardware.name)}.",
             links_text(-(-world_size // ranks_per_gpu), multicast_disabled, connections),
         ]
-    return "\n".join([*lines, *_peak_lines(peaks, dtype)])
+    lines += _peak_lines(peaks, dtype)
+    return "\n".join([*lines, f"Source of the peaks: {peaks.source}."] if with_source else lines)
 
 
 def emulated_text(world_size: int) -> str:
@@ -144,7 +149,6 @@ def _peak_lines(peaks: Peaks, dtype: str) -> list[str]:
         f"vector {decimal_text(peaks.vector_flops_per_s[dtype], 'flop/s')}.",
         f"Memory of one rank: {', '.join(tiers)}. "
         f"Link: {decimal_text(peaks.link_bytes_per_s, 'B/s')} per direction{latency}.",
-        f"Source of the peaks: {peaks.source}.",
     ]
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-Style: TypeAlias = Literal["full", "brief"]
-"""Length of tasks and feedback: everything, or a few lines (feedback of at most 300 characters)."""
+Style: TypeAlias = Literal["full", "standard", "brief"]
+"""Length of a task; `task_text` says what each leaves out. Feedback is whole, or "brief": at most 300 characters."""
+
+STYLES: tuple[Style, ...] = get_args(Style)
+"""The styles, the longest first."""
+
+DEFAULT_STYLE: Style = "standard"
+"""The style where none is asked for."""
 
 
 def turn_text(turn: int, feedback: str, best_turn: int, best_value: float, best_speedup: float) -> str:

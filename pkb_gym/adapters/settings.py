@@ -13,6 +13,7 @@ from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Protocol, Until
 from pkb_gym.engine.support import env_vars
 from pkb_gym.envs.session import SubmissionSession
+from pkb_gym.envs.text.turn import Style
 
 
 class EpisodeSettings(Record):
@@ -42,6 +43,8 @@ class EpisodeSettings(Record):
     """Floating dtype."""
     language: Literal["auto", "cpp", "cuda", "triton", "python"] | None = None
     """Language of the submissions."""
+    style: Style | None = None
+    """Length of the task text: "full", "standard" or "brief", which shortens feedback too."""
     protocol: Protocol | None = None
     """"robust" or "published"."""
     until: Until | None = None

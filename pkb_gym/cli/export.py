@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES
+
 from .command import EXIT_STATUSES, Session, Status, add_parser, stderr
 from .export_harbor import EXAMPLE as HARBOR_EXAMPLE
 from .export_harbor import add_evaluator_option, register_harbor
@@ -159,9 +161,9 @@ def _add_common_options(parser: argparse.ArgumentParser, default_problems: str) 
     )
     parser.add_argument(
         "--style",
-        choices=("full", "brief"),
-        default="full",
-        help="brief: a few lines for a task and for feedback, for small models (default: full)",
+        choices=STYLES,
+        default=DEFAULT_STYLE,
+        help=f"length of tasks; brief, for small models, shortens feedback too (default: {DEFAULT_STYLE})",
     )
     parser.add_argument(
         "--variations",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES
+
 from .command import Session, Status, add_parser, stderr
 from .options import positive_int
 
@@ -41,6 +43,9 @@ def register_harbor(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--size", default="tiny", help="a named size (default: tiny)")
     parser.add_argument("--until", choices=("check", "time", "profile"), default="profile", help="last stage")
     add_evaluator_option(parser)
+    parser.add_argument(
+        "--style", choices=STYLES, default=DEFAULT_STYLE, help=f"length of the instruction (default: {DEFAULT_STYLE})"
+    )
     parser.add_argument("--reward", default="default", metavar="NAME", help="a preset (default: default)")
 
 
@@ -70,7 +75,7 @@ def run_harbor(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG0
         language=args.language,
         until=args.until,
     )
-    tasks = [HarborTask(problem, config, args.language, args.reward) for problem in problems]
+    tasks = [HarborTask(problem, config, args.language, args.reward, args.style) for problem in problems]
     machine = find_machine(args.evaluator)
     for task in tasks:
         write_task(args.out, task, machine)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pkb_gym.agents.registry import AGENTS, default_label, split_name
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES
 
 from .command import Session, Status, add_json_option, add_parser, stderr, stdout
 from .evaluator_choice import add_elsewhere_options, judged_here, open_chosen
@@ -103,7 +104,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--plateau", type=positive_int, metavar="N", help="end an episode after N turns that did not improve its best"
     )
     parser.add_argument(
-        "--style", choices=("full", "brief"), default="full", help="length of tasks and feedback (default: full)"
+        "--style", choices=STYLES, default=DEFAULT_STYLE, help=f"length of tasks (default: {DEFAULT_STYLE})"
     )
     add_evaluation_options(parser)
     add_reward_option(parser)

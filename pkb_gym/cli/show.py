@@ -20,6 +20,7 @@ from pkb_gym.engine.stages.execution_environment import resolve_here, this_machi
 from pkb_gym.engine.stages.roofline import place
 from pkb_gym.envs.text.formatting import decimal_text, time_text
 from pkb_gym.envs.text.task import LANGUAGES, task_text
+from pkb_gym.envs.text.turn import STYLES
 from pkb_gym.problems.catalogue import choose_problem
 
 from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
@@ -66,6 +67,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("problem", metavar="NAME", help=PROBLEM_HELP)
     add_problem_option(parser)
     add_machine_options(parser)
+    parser.add_argument("--style", choices=STYLES, default="full", help="length of the task text (default: full)")
     add_json_option(parser, "one record")
 
 
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     if not isinstance(config.size, str):
         sizes["as asked"] = config.size_argument
     shapes = {name: shapes_of(problem, size, config) for name, size in sizes.items()}
-    text = task_text(problem, config, LANGUAGES[config.device], this_machine())
+    text = task_text(problem, config, LANGUAGES[config.device], this_machine(), args.style)
     if args.json:
         print(json.dumps(_record(problem, config, text, shapes, work), indent=2))
     else:

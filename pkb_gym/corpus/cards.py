@@ -17,7 +17,7 @@ TASK = {
     "size": "a named size, or axes as JSON",
     "dtype": "floating dtype",
     "seed": "fixes the inputs, together with the evaluator's key",
-    "style": "of prompt and feedback: full or brief",
+    "style": "of prompt and feedback: full, standard or brief",
 }
 
 COLUMNS: dict[str, dict[str, str]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TypedDict
 
 from pkb_gym.corpus.tasks import Part, Task, TaskRow, TaskWorkload, workloads
@@ -12,39 +11,17 @@ from pkb_gym.engine.hardware.calibrate import cpu_hardware
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import Language
 from pkb_gym.engine.records.machine import Machine
-from pkb_gym.envs.suite import split_names
-from pkb_gym.envs.text.brief import brief_task
 from pkb_gym.envs.text.task import task_text
 from pkb_gym.envs.text.turn import Style
-from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
-from pkb_gym.problems.splits import near_duplicates
+from pkb_gym.problems.catalogue import find_problem
 
-SUFFIXES = {"cpp": "cpp", "cuda": "cu"}
-"""Native language -> suffix of its sources."""
-
-MAX_EXAMPLE_CHARS = 6_000
-"""Longest kernel that is shown as an example."""
-
-SYSTEM: dict[Style, str] = {
-    "full": (
-        "You are an expert in parallel programming who writes fast multi-rank kernels. Submit a complete source file "
-        "with the tool `submit`: it compiles the source, runs it on all ranks, checks every output against the "
-        "reference, times it against the baseline and reports what it found. Then submit a better one: first right, "
-        "then faster."
-    ),
-    "brief": "Submit a kernel with the tool submit. First right, then faster.",
-}
-
-EXAMPLE = """\
-## Example
-
-A kernel for another problem, as it should be written:
-
-{task}
-
-```{language}
-{source}```
-"""
+SYSTEM = (
+    "You are an expert in parallel programming who writes fast multi-rank kernels. Submit a complete source file "
+    "with the tool `submit`: it compiles the source, runs it on all ranks, checks every output against the "
+    "reference, times it against the baseline and reports what it found. Then submit a better one: first right, "
+    "then faster."
+)
+BRIEF_SYSTEM = "Submit a kernel with the tool submit. First right, then faster."
 
 
 class PromptMessage(TypedDict):
@@ -60,64 +37,24 @@ class PromptRow(TaskRow):
     prompt: list[PromptMessage]
 
 
+def system_text(style: Style) -> str:
+    """The system's message, as long as the style asks for."""
+    return BRIEF_SYSTEM if style == "brief" else SYSTEM
+
+
 def prompt_messages(task: Task) -> list[PromptMessage]:
     """System and user message.
 
-    The full style holds the task text and a kernel for another problem; the brief one a few lines. The seed is not in
-    it, so that tasks that differ in nothing else have the same prompt.
+    The seed is not in it, so that tasks that differ in nothing else have the same prompt.
 
     Raises:
         ConfigError, SizeError: the task makes no sense on the machine that judges.
     """
     problem, config = find_problem(task.problem), task.resolved()
-    if task.style == "brief":
-        user = brief_task(problem, config, task.judge())
-    else:
-        if config.device == "cpu" and task.machine is None:
-            cpu_hardware()  # measured once: the text must not depend on whether something was evaluated before
-        user = task_text(problem, config, (task.language,), task.judge())
-        example = example_for(problem.name, task.language)
-        if example is not None:
-            user += "\n" + example_text(task, example)
-    return [{"role": "system", "content": SYSTEM[task.style]}, {"role": "user", "content": user}]
-
-
-def example_text(task: Task, example: str) -> str:
-    """A kernel for another problem, with its task in brief.
-
-    Args:
-        task: Task of the prompt; size "tiny" and the first dtype stand in for its own.
-        example: Name of the other problem.
-    """
-    problem = find_problem(example)
-    theirs = replace(task, problem=example, size="tiny", dtype=problem.dtypes[0], style="brief")
-    source = expert_source(problem, SUFFIXES[task.language])
-    assert source is not None
-    return EXAMPLE.format(task=brief_task(problem, theirs.resolved(), theirs.judge()), language="cpp", source=source)
-
-
-@cache
-def example_for(problem: str, language: str) -> str | None:
-    """The problem whose known-good kernel is shown to those who are to solve another one; None where there is none.
-
-    It is of the train split, and neither the problem itself nor a near-duplicate of it: of those with a kernel that is
-    not too long, the one that has most tags in common, and of these the one with the shortest kernel.
-
-    Args:
-        problem: Problem to solve.
-        language: Language of the kernel.
-    """
-    if language not in SUFFIXES:
-        return None
-    wanted, forbidden = set(find_problem(problem).tags), near_duplicates(problem)
-    train = set(split_names("train"))
-    fitting: list[tuple[int, int, str]] = []
-    for other in catalogue():
-        source = expert_source(other, SUFFIXES[language])
-        if source is None or len(source) > MAX_EXAMPLE_CHARS or other.name in forbidden or other.name not in train:
-            continue
-        fitting.append((-len(wanted & set(other.tags)), len(source), other.name))
-    return min(fitting)[2] if fitting else None
+    if config.device == "cpu" and task.style != "brief" and task.machine is None:
+        cpu_hardware()  # measured once: the text must not depend on whether something was evaluated before
+    user = task_text(problem, config, (task.language,), task.judge(), task.style)
+    return [{"role": "system", "content": system_text(task.style)}, {"role": "user", "content": user}]
 
 
 def prompt_rows(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from pkb_gym.engine.problem import Problem
-from pkb_gym.envs.text.task import python_signature
+from pkb_gym.envs.text.python_sources import python_signature
 from pkb_gym.kernels.text import fill
 from pkb_gym.problems.catalogue import reference_source
 

@@ -158,4 +158,4 @@ def test_texts_are_about_the_machine_of_the_service(tmp_path, monkeypatch):
         assert main([*command, "--evaluator", server.url]) == 0
     close_evaluators()
     text = (tmp_path / "all_reduce" / "instruction.md").read_text()
-    assert "each on its own NVIDIA H200" in text and "for sm_100a." in text
+    assert "each on its own NVIDIA H200" in text and "(sm_100a)" in text

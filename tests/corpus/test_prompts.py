@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import json
+import statistics
 
 import pytest
 
-from pkb_gym.corpus.prompts import EXAMPLE, example_for, prompt_messages, prompt_rows
+from pkb_gym.corpus.prompts import prompt_messages, prompt_rows
 from pkb_gym.corpus.tasks import Task
-from pkb_gym.engine.problem.signature import cpp_signature
+from pkb_gym.engine.problem.signature import cpp_signature, plain_cpp_signature
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.stages.execution_environment import this_machine
 from pkb_gym.envs.suite import split_names
-from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from pkb_gym.envs.text.example import HEADING
+from pkb_gym.envs.text.python_sources import plain_source
+from pkb_gym.envs.text.task import task_text
+from pkb_gym.envs.text.turn import STYLES, Style
+from pkb_gym.kernels.examples import example_for
+from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, reference_source
 from pkb_gym.problems.splits import near_duplicates
 from tests.fake_gpus import gpu_node, pretend
+from tests.token_count import tokens
 
 TEST = set(split_names("test"))
-HEADING = EXAMPLE.split("\n")[0]
+MAX_STANDARD_TOKENS = 1800
 
 
-def _full(name: str, language: str) -> str:
-    task = Task(name, language, 2, "tiny", find_problem(name).dtypes[0], 0, "full")
+def _text(name: str, language: str, style: Style = "full") -> str:
+    task = Task(name, language, 2, "tiny", find_problem(name).dtypes[0], 0, style)
     return "\n".join(message["content"] for message in prompt_messages(task))
 
 
@@ -27,13 +36,10 @@ def _full(name: str, language: str) -> str:
 def test_no_prompt_holds_a_kernel_for_the_same_problem_or_one_of_the_test_part(problem):
     """No line of such a kernel, but for those that every kernel has."""
     forbidden = near_duplicates(problem.name) | TEST
-    for language, suffix in (("cpp", "cpp"), ("cuda", "cu")):
-        text = _full(problem.name, language)
-        example = example_for(problem.name, language)
-        assert example is not None and example not in forbidden
-        shown = expert_source(find_problem(example), suffix)
-        assert shown is not None and shown in text
-        rest = text.replace(shown, "").replace(cpp_signature(problem), "")
+    for language in ("cpp", "cuda"):
+        text, example = _text(problem.name, language), example_for(problem, language)
+        assert example.problem not in forbidden and example.source in text
+        rest = text.replace(example.source, "").replace(cpp_signature(problem), "")
         for name in forbidden:
             for kind in ("cpp", "cu"):
                 source = expert_source(find_problem(name), kind) or ""
@@ -44,11 +50,41 @@ def test_no_prompt_holds_a_kernel_for_the_same_problem_or_one_of_the_test_part(p
                 ]
 
 
-def test_a_full_prompt_has_task_machine_and_example():
-    text = _full("AllReduce", "cpp")
+@pytest.mark.parametrize("language", ["cpp", "cuda", "python"])
+@pytest.mark.parametrize("style", ["full", "standard"])
+def test_long_prompts_have_task_machine_and_example(language, style):
+    text = _text("AllReduce", language, style)
     assert "# AllReduce" in text and "## Reference" in text and "## Machine" in text and HEADING in text
     assert "`submit`" in text
-    assert HEADING not in _full("AllReduce", "python")
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("language", ["cpp", "cuda", "python"])
+def test_every_style_holds_the_code_of_the_reference_and_the_signature(language, style):
+    for problem in catalogue():
+        text, source = _plain(_text(problem.name, language, style)), reference_source(problem)
+        if style == "brief" or (style == "standard" and language != "python"):
+            source = plain_source(source)
+        assert _plain(source) in text, problem.name
+        if language != "python":
+            parameters = _plain(plain_cpp_signature(problem)).split("(")[1].rstrip(");").split(", ")
+            assert all(parameter in text for parameter in parameters), problem.name
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("tvm::ffi::", "").split())
+
+
+@pytest.mark.parametrize("machine", ["without GPUs", "with GPUs"])
+@pytest.mark.parametrize("language", ["cpp", "cuda", "python", "triton"])
+def test_standard_prompts_are_short(language, machine, monkeypatch):
+    pretend(monkeypatch, *(("NVIDIA H200",) * 4 if machine == "with GPUs" else ()))
+    device = "cpu" if language in ("cpp", "python") else "cuda"
+    judge, lengths = this_machine(), []
+    for problem in catalogue():
+        config = judge.resolve(EvalConfig(device=device, world_size=4, size="published", language=language), problem)
+        lengths.append(tokens(task_text(problem, config, (language,), judge, "standard")))
+    assert statistics.median(lengths) <= MAX_STANDARD_TOKENS
 
 
 @pytest.mark.parametrize("language", ["cpp", "cuda", "python"])
@@ -57,8 +93,9 @@ def test_brief_prompts_are_short(language):
         for size in problem.sizes:
             task = Task(problem.name, language, 4, size, problem.dtypes[0], 0, "brief")
             system, user = prompt_messages(task)
-            assert len(system["content"]) + len(user["content"]) < 1000
-            assert user["content"].startswith(f"{problem.name}: ") and f"language: {language}" in user["content"]
+            text = user["content"].replace(plain_source(reference_source(problem)), "")
+            assert len(system["content"]) + len(text) < 1200
+            assert text.startswith(f"{problem.name}: ") and f"language: {language}" in text
 
 
 def test_brief_prompts_hold_signature_axes_dtype_and_ranks():

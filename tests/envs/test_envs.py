@@ -16,6 +16,7 @@ from pkb_gym.engine.records.source import MAX_SOURCE_BYTES
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.evaluator_registry import add_evaluator, close_evaluators, find_evaluator
 from pkb_gym.envs.registration import env_ids, register_all
+from pkb_gym.envs.text.turn import STYLES
 from pkb_gym.problems.catalogue import catalogue, reference_source
 from pkb_gym.problems.declared_names import declared_names
 from pkb_gym.rewards import Correctness
@@ -254,7 +255,7 @@ def test_observations_of_equal_seeds_are_equal():
 
 @pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
 def test_the_task_text_holds_all_that_an_author_needs(problem):
-    task = make(problem.env_id, world_size=2).reset(seed=0)[0]["task"]
+    task = make(problem.env_id, world_size=2, style="full").reset(seed=0)[0]["task"]
     assert problem.summary in task and reference_source(problem).rstrip() in task
     assert "TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution)" in task and "pkb::Comm comm" in task
     for named in (*problem.args, *problem.outputs):
@@ -268,6 +269,14 @@ def test_the_task_text_shows_the_dialects_asked_for():
     assert "pkb::Comm" not in make(language="python").reset(seed=0)[0]["task"]
     native = make(language="cpp").reset(seed=0)[0]["task"]
     assert "pkb::Comm" in native and "Python module" not in native
+
+
+def test_the_style_is_the_length_of_the_task_text():
+    lengths = {style: len(make(style=style).reset(seed=0)[0]["task"]) for style in STYLES}
+    assert lengths["full"] > lengths["standard"] > lengths["brief"]
+    assert len(make().reset(seed=0)[0]["task"]) == lengths["standard"]
+    with pytest.raises(ConfigError, match="style must be one of full, standard, brief, got 'short'"):
+        make(style="short")
 
 
 def test_the_class_has_all_headings():

@@ -69,7 +69,7 @@ def test_it_is_requested_again_until_the_peaks_are_known(client, owners):
 
 def test_the_task_is_about_the_machine_of_the_service(server):
     """It said that CUDA sources are not run, on a head node without GPUs."""
-    env = gym.make("PKB/AllReduce-v0", evaluator=server.url)
+    env = gym.make("PKB/AllReduce-v0", evaluator=server.url, style="full")
     task = env.reset(seed=0)[0]["task"]
     assert "8 ranks, one process each, each on its own NVIDIA H200." in task and NO_GPU not in task
     assert "18 links up on each GPU" in task and "CUTLASS 9.9" in task and "for sm_100a." in task

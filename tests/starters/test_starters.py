@@ -14,7 +14,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.config import Device, EvalConfig, Language
 from pkb_gym.engine.records.source import Source
-from pkb_gym.envs.text.task import python_signature
+from pkb_gym.envs.text.python_sources import python_signature
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, reference_source
 from pkb_gym.starters import make_starter
 from tests.docs.pages import DOCS

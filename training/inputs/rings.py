@@ -22,13 +22,14 @@ from typing import Literal, TypeAlias
 from datasets import Dataset
 from pydantic import ValidationError
 
-from pkb_gym.corpus.prompts import PromptRow, example_for, prompt_rows
+from pkb_gym.corpus.prompts import PromptRow, prompt_rows
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.config import Language
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.envs.suite import split_names
 from pkb_gym.envs.text.turn import Style
+from pkb_gym.kernels.examples import example_for
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.problems.splits import near_duplicates
 
@@ -129,11 +130,16 @@ def training_rows(split: RingSplit, settings: PromptSettings) -> list[PromptRow]
     Raises:
         ConfigError: one of them shows the kernel of a left-out problem as its example.
     """
-    if settings.style == "full":
-        examples = {example_for(name, language) for name in split.trained for language in settings.languages}
+    if settings.style != "brief":
+        examples = {
+            example_for(find_problem(name), language).problem
+            for name in split.trained
+            for language in settings.languages
+        }
         if shown := [name for name in split.left_out if name in examples]:
             raise ConfigError(
-                f"full prompts show kernels of {', '.join(shown)}, which the split leaves out; take the style brief"
+                f"prompts of style {settings.style} show kernels of {', '.join(shown)}, which the split leaves out; "
+                "take the style brief"
             )
     return _rows(split.trained, settings, "train")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.problem import Problem
@@ -13,7 +13,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.envs.episode import Episode, Turn
 from pkb_gym.envs.loop import EpisodeLoop
-from pkb_gym.envs.text.turn import Style
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES, Style
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.reward import Reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator, Verdict
@@ -64,10 +64,12 @@ class RolloutTask:
             raise ConfigError(f"row of problem {row['problem']}: size is no JSON object of axes: {size}") from None
         except ConfigError as error:
             raise ConfigError(f"row of problem {row['problem']}: {error}") from None
-        style = row.get("style") or "full"
-        if style not in get_args(Style):
-            raise ConfigError(f"row of problem {row['problem']}: style must be full or brief, got {style!r}")
-        return cls(find_problem(str(row["problem"])), config, cast(Style, style))
+        style = row.get("style") or DEFAULT_STYLE
+        if style not in STYLES:
+            raise ConfigError(
+                f"row of problem {row['problem']}: style must be one of {', '.join(STYLES)}, got {style!r}"
+            )
+        return cls(find_problem(str(row["problem"])), config, style)
 
 
 @dataclass(frozen=True)

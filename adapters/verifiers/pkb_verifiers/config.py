@@ -29,6 +29,8 @@ class KernelTaskConfig(vf.TaskConfig):
     """Floating dtype."""
     language: Literal["auto", "cpp", "cuda", "triton", "python"] | None = None
     """Language of the submissions."""
+    style: Literal["full", "standard", "brief"] | None = None
+    """Length of the task text."""
     protocol: Literal["robust", "published"] | None = None
     """Inputs, tolerances and timing."""
     until: Literal["compile", "check", "time", "profile"] | None = None

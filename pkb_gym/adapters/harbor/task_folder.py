@@ -28,6 +28,7 @@ from pkb_gym.engine.records.config import EvalConfig, Language
 from pkb_gym.engine.records.machine import Machine
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.envs.text.task import task_text
+from pkb_gym.envs.text.turn import DEFAULT_STYLE, Style
 from pkb_gym.problems.catalogue import expert_source
 
 INCLUDE = Path(pkb_gym.__file__).resolve().parent / "engine" / "include"
@@ -115,12 +116,14 @@ class HarborTask:
         config: Configuration of evaluations.
         language: Language of the kernel, "cpp" or "cuda".
         reward: Name of a preset.
+        style: Style of the instruction.
     """
 
     problem: Problem
     config: EvalConfig
     language: Language
     reward: str = "default"
+    style: Style = DEFAULT_STYLE
 
     @property
     def folder(self) -> str:
@@ -170,7 +173,7 @@ def write_task(out: Path, task: HarborTask, machine: Machine) -> Path:
 def _files(task: HarborTask, machine: Machine) -> Mapping[str, str]:
     """Text by path in the folder."""
     problem, artefact = task.problem, task.artefact
-    text = task_text(problem, machine.resolve(task.config, problem), (task.language,), machine)
+    text = task_text(problem, machine.resolve(task.config, problem), (task.language,), machine, task.style)
     config = task.config.model_dump(mode="json", exclude_defaults=True)
     request = {"problem": problem.name, "config": config, "reward": task.reward, "deadline_s": DEADLINE_S}
     files = {

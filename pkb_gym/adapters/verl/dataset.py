@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pkb_gym.adapters.settings import EpisodeSettings
-from pkb_gym.corpus.prompts import SYSTEM
+from pkb_gym.corpus.prompts import system_text
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.envs.suite import split_names
+from pkb_gym.envs.text.turn import DEFAULT_STYLE
 
 AGENT = "pkb_kernels"
 """Name of the agent loop, as the configuration registers it."""
@@ -33,7 +34,10 @@ def prompt_rows(settings: EpisodeSettings, seeds: int = 1) -> list[dict[str, Any
     rows: list[dict[str, Any]] = []
     for name in split_names(settings.split):
         text = settings.open_session(name).reset(name, 0)
-        messages = [{"role": "system", "content": SYSTEM["full"]}, {"role": "user", "content": text}]
+        messages = [
+            {"role": "system", "content": system_text(settings.style or DEFAULT_STYLE)},
+            {"role": "user", "content": text},
+        ]
         for seed in range(seeds):
             task = {"problem": name, "seed": seed}
             info = {"index": len(rows), **task, "need_tools_kwargs": True}

@@ -20,7 +20,6 @@ from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.attempts import judged_attempt
 from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.loop import EpisodeLoop
-from pkb_gym.envs.text.brief import brief_task
 from pkb_gym.problems.catalogue import reference_source
 from pkb_gym.rewards import find_reward
 from pkb_gym.rewards.empty_value import empty_value
@@ -107,16 +106,15 @@ class _Conversation:
             plan.problem.name,
             evaluator=player.evaluator,
             reward=run.reward,
+            style=run.style,
             **{name: getattr(requested, name) for name in ENV_ARGUMENTS},
         )
         observation, _ = self._env.reset(seed=seed)
         self._loop = EpisodeLoop(self._env.episode, run.style, run.turns, run.plateau)
-        task = (
-            brief_task(plan.problem, self._env.config, self._env.machine)
-            if run.style == "brief"
-            else str(observation["task"])
-        )
-        self._messages = [Message("system", system_text(run.style, run.turns)), Message("user", task)]
+        self._messages = [
+            Message("system", system_text(run.style, run.turns)),
+            Message("user", str(observation["task"])),
+        ]
         self._reference = reference_source(plan.problem)
         self._read = 0
         """Messages that earlier turns have recorded."""

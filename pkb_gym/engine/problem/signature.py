@@ -24,6 +24,9 @@ _SCALARS = {
 }
 _VIEW = "tvm::ffi::TensorView"
 
+EXPORTED = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);"
+"""The line that exports `solution`."""
+
 
 def cpp_signature(problem: Problem) -> str:
     """The function that a native source must export as `solution`, one parameter a line, with comments.
@@ -44,7 +47,14 @@ def cpp_signature(problem: Problem) -> str:
     width = max(len(text) for text, _ in lines) + 2
     ends = [","] * (len(lines) - 1) + [");"]
     body = "\n".join(f"    {text + end:<{width}}  // {note}" for (text, note), end in zip(lines, ends, strict=True))
-    return f"{_result(problem)} solution(\n{body}\n\nTVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);\n"
+    return f"{_result(problem)} solution(\n{body}\n\n{EXPORTED}\n"
+
+
+def plain_cpp_signature(problem: Problem) -> str:
+    """The declaration of `cpp_signature` on one line, without its comments and the export."""
+    lines = cpp_signature(problem).removesuffix(f"\n\n{EXPORTED}\n").splitlines()
+    code = " ".join(line.split("//")[0].strip() for line in lines if not line.startswith("//"))
+    return code.replace("( ", "(")
 
 
 def _parameters(arg: Tensor | TensorList | Linear | Sparse | Scalar | Group) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from pkb_gym.engine.compile.library_headers import header_libraries, included_li
 from pkb_gym.engine.compile.nvcc import compile_cuda, nvcc_available
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.envs.text import contracts
+from pkb_gym.problems.catalogue import find_problem
 from tests.engine.header_libraries import cutlass, thunderkittens, wheel, without_libraries, write
 
 needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
@@ -107,9 +108,9 @@ def test_the_record_the_task_text_and_doctor_name_them(toolkit: Path, monkeypatc
     assert execution_environment.describe("cuda", "native").header_libraries == titles
     assert execution_environment.describe("cpu", "native").header_libraries == ()
     machine = execution_environment.this_machine()
-    native = contracts.native_contract("cuda", "void solution();", machine)
+    native = contracts.native_contract(find_problem("AllReduce"), "cuda", machine, "full")
     assert "  - CUTLASS 4.2.1: `cutlass/...`, `cute/...`\n" in native and "  - ThunderKittens: `kittens.cuh`" in native
-    python = contracts.python_contract("def solution():", "cuda", machine)
+    python = contracts.python_contract("def solution():", "cuda", machine, "full")
     assert "tk/include`" in python and "CCCL" not in python
     findings = {finding.name: finding for finding in examine_libraries()}
     assert list(findings) == ["CUTLASS", "ThunderKittens", "CCCL", "NVSHMEM"]

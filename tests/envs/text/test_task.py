@@ -7,7 +7,6 @@ import re
 import gymnasium as gym
 import pytest
 
-from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.config import EvalConfig
@@ -18,9 +17,10 @@ from pkb_gym.envs.env import LANGUAGES
 from pkb_gym.envs.text.contracts import CPP, CUDA, PYTHON_ON
 from pkb_gym.envs.text.task import task_text
 from pkb_gym.envs.text.topology import NO_GPU
+from pkb_gym.envs.text.turn import Style
+from pkb_gym.kernels.examples import examples
 from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import ROOT
-from tests.engine.compiling import cuda_errors
 from tests.fake_gpus import pretend
 
 INCLUDE = ROOT / "pkb_gym" / "engine" / "include"
@@ -28,11 +28,11 @@ H200 = ("NVIDIA H200",) * 4
 pytestmark = pytest.mark.usefixtures("evaluator")
 
 
-def text_on(device: str, **requested) -> str:
+def text_on(device: str, style: Style = "full", **requested) -> str:
     problem = find_problem("AllReduce")
     machine = this_machine()
     config = machine.resolve(EvalConfig(device=device, **requested), problem)
-    return task_text(problem, config, LANGUAGES[config.device], machine)
+    return task_text(problem, config, LANGUAGES[config.device], machine, style)
 
 
 def test_auto_means_gpus_where_there_are_any(monkeypatch):
@@ -123,40 +123,10 @@ def test_contracts_differ_by_device(monkeypatch):
     assert "(gloo)" in on_cpu and "(gloo)" not in on_gpus
 
 
-@pytest.mark.parametrize(("contract", "header"), [(CPP, "symm_cpu.h"), (CUDA, "symm_cuda.h")])
-def test_contracts_name_what_the_headers_have(contract, header):
-    declared = "".join((INCLUDE / "pkb" / name).read_text(encoding="utf-8") for name in ("comm.h", header))
-    named = set(re.findall(r"`comm\.(\w+)", contract)) | set(re.findall(r"\bcomm\.(\w+)\(", contract))
-    assert {"peer", "put", "get", "signal", "wait", "barrier", "scratch", "group", "epoch"} <= named
-    for member in named:
-        assert re.search(rf"\b{member}\b", declared), member
-    for included in re.findall(r"pkb/\w+\.h", contract):
-        declared += (INCLUDE / included).read_text(encoding="utf-8")
-    for name in re.findall(r"\bpkb::(\w+)", contract):
-        assert re.search(rf"\b{name}\b", declared), name
-
-
 def example_of(text: str, language: str) -> str:
     """The only block of code of a contract's text."""
     (example,) = re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
     return example
-
-
-ADDITION = """
-#include "pkb/symm.h"
-
-%s
-
-void solution(tvm::ffi::TensorView tensor, tvm::ffi::TensorView result, pkb::Comm comm) {
-  const auto* x = static_cast<const float*>(tensor.data_ptr());
-  auto* out = static_cast<float*>(result.data_ptr());
-  const int64_t n = tensor.numel();
-  %s
-}
-
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
-"""
-"""An all-reduce of float32 around a kernel and a body."""
 
 
 def judge_addition(evaluator, source, language):
@@ -164,16 +134,13 @@ def judge_addition(evaluator, source, language):
     return evaluator.evaluate(find_problem("AllReduce"), source, config)
 
 
-def test_example_for_the_cpu_keeps_the_contract(local_evaluator):
-    feedback = judge_addition(local_evaluator, ADDITION % ("", example_of(CPP, "cpp")), "cpp")
-    assert feedback.passed, feedback.message
-
-
 def test_each_barrier_of_the_example_is_needed(local_evaluator):
-    example = example_of(CPP, "cpp")
-    assert example.count("comm.barrier();") == 2
-    for without in (example.replace("comm.barrier();", "", 1), example[: example.rindex("comm.barrier();")]):
-        assert judge_addition(local_evaluator, ADDITION % ("", without), "cpp").failure is Failure.RACE
+    (example,) = (each for each in examples("cpp", "reduce") if each.problem == "AllReduce")
+    source, barrier = example.source, "comm.barrier();"
+    assert source.count(barrier) == 2
+    last = source.rindex(barrier)
+    for without in (source.replace(barrier, "", 1), source[:last] + source[last + len(barrier) :]):
+        assert judge_addition(local_evaluator, without, "cpp").failure is Failure.RACE
 
 
 def test_example_in_python_keeps_the_contract(local_evaluator):
@@ -182,16 +149,6 @@ def test_example_in_python_keeps_the_contract(local_evaluator):
     source = f"import torch.distributed as dist\n\ndef solution(tensor):\n{body}\n"
     feedback = judge_addition(local_evaluator, source, "python")
     assert feedback.passed, feedback.message
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
-def test_example_for_gpus_compiles(tmp_path):
-    launch = "add_up<<<1, 256, 0, comm.cuda_stream()>>>(x, out, n, comm.device());"
-    source = ADDITION % (example_of(CUDA, "cuda"), launch)
-    path = tmp_path / "example.cu"
-    path.write_text(source)
-    assert cuda_errors(path, tmp_path) == ""
 
 
 @pytest.mark.parametrize("contract", [CPP, CUDA, *PYTHON_ON.values()])

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from pkb_gym.corpus.prompts import example_for
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.suite import split_names
+from pkb_gym.kernels.examples import example_for
+from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.problems.splits import near_duplicates
 from pkb_gym.training import ring_prompts
 from pkb_gym.training.inputs.rings import PromptSettings, RingSplit, split_rings, training_rows, without_rings
@@ -69,11 +70,12 @@ def test_prompts_of_rings_are_apart_from_those_trained_on(folder):
         assert found and found <= set(split.problems(ring)), ring
 
 
-def test_a_prompt_that_shows_a_left_out_kernel_is_refused():
-    shown = example_for("AllReduce", "cpp")
+@pytest.mark.parametrize("style", ["full", "standard"])
+def test_a_prompt_that_shows_a_left_out_kernel_is_refused(style):
+    shown = example_for(find_problem("AllReduce"), "cpp").problem
     split = RingSplit(seed=0, trained=("AllReduce",), left_out=(shown,), test=())
-    settings = PromptSettings(("cpp",), ("tiny",), world_size=2, style="full", seeds=1, variations=0)
-    with pytest.raises(ConfigError, match=f"full prompts show kernels of {shown}"):
+    settings = PromptSettings(("cpp",), ("tiny",), world_size=2, style=style, seeds=1, variations=0)
+    with pytest.raises(ConfigError, match=f"prompts of style {style} show kernels of {shown}"):
         training_rows(split, settings)
 
 

@@ -67,7 +67,7 @@ def test_a_row_decides_how_submissions_are_judged(environment, evaluator):
         ({"problem": "AllReduc"}, ProblemNotFound, "Did you mean"),
         ({"language": "fortran"}, ConfigError, "(?s)row of problem AllReduce.*language"),
         ({"size": "{"}, ConfigError, "row of problem AllReduce: size is no JSON"),
-        ({"style": "long"}, ConfigError, "style must be full or brief, got 'long'"),
+        ({"style": "long"}, ConfigError, "style must be one of full, standard, brief, got 'long'"),
     ],
 )
 def test_a_row_that_makes_no_sense_is_refused(environment, change, error, words):
