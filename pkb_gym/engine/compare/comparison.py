@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from pkb_gym.engine.compare.call_words import call_words
 from pkb_gym.engine.compare.calls import Call, arguments, immutable_leaves, rule_of
 from pkb_gym.engine.compare.layout import PlacedLeaf, placed_results
-from pkb_gym.engine.compare.mismatches import modified_argument, wrong_shape, wrong_values
+from pkb_gym.engine.compare.mismatches import is_untouched, modified_argument, wrong_shape, wrong_values
 from pkb_gym.engine.compare.stacked import stacked
-from pkb_gym.engine.problem import InPlace
+from pkb_gym.engine.compare.trivial import JudgedOutput, without_work
+from pkb_gym.engine.problem import InPlace, Output
 from pkb_gym.engine.records.check_report import Mismatch
 from pkb_gym.engine.wire.arguments import TensorSlot
 
@@ -56,12 +57,14 @@ class CallVerdict:
         elements: Number of elements of all outputs.
         elements_right: Number of right elements.
         mismatches: Mismatches in this order: modified arguments, misshapen outputs, wrong values.
+        untouched: Whether all wrong outputs hold what lay there before the call; False where none is wrong.
     """
 
     outputs: int
     elements: int
     elements_right: int
     mismatches: tuple[Mismatch, ...]
+    untouched: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,13 @@ class _RuledOutput:
         name: Name of the leaf.
         rule: Rule of the output.
         argument: Place in the first call, if the output is an argument.
+        is_local: Whether a rank computes it without its peers.
     """
 
     name: str
     rule: Check
     argument: TensorSlot | None
+    is_local: bool
 
 
 class Comparison:
@@ -106,7 +111,12 @@ class Comparison:
             arguments(first.problem, first.plan, rank, self._read_inputs) for rank in range(len(first.plan.axes))
         ]
         self._ruled = [
-            _RuledOutput(placed.leaf.name, rule, placed.slot if isinstance(out, InPlace) else None)
+            _RuledOutput(
+                placed.leaf.name,
+                rule,
+                placed.slot if isinstance(out, InPlace) else None,
+                isinstance(out, Output) and out.is_local,
+            )
             for out, placed in placed_results(first.problem, first.plan, first.rank)
             if placed.leaf.name in self._got and (rule := rule_of(out, first.protocol)) is not None
         ]
@@ -211,6 +221,7 @@ class Comparison:
             if count
         ]
         mismatches += self._misshapen
+        untouched = not mismatches
         right = elements - sum(mismatch.elements for mismatch in self._misshapen)
         for ruled, count in zip(self._ruled, counts[len(self._immutable) :], strict=True):
             if count:
@@ -220,7 +231,29 @@ class Comparison:
                 rule = ruled.rule.describe(call.plan.axes[call.rank].dtype)
                 mismatches.append(wrong_values(call, ruled.name, rule, got, expected, marks, before))
                 right -= mismatches[-1].wrong_elements
-        return CallVerdict(len(self._placed), elements, right, tuple(self._with_words(mismatches, index)))
+                untouched = untouched and is_untouched(call.rank, got, before)
+        return CallVerdict(len(self._placed), elements, right, tuple(self._with_words(mismatches, index)), untouched)
+
+    def earnable(self, index: int) -> Iterator[str]:
+        """The names of a call's outputs that a kernel gets right by work together with its peers alone.
+
+        Those of another shape are taken for such. A call in which nothing crosses a link has none.
+        """
+        first = self._first
+        if not sum(first.problem.cost(ax).link_in_bytes for ax in first.plan.axes):
+            return
+        yield from (mismatch.output for mismatch in self._misshapen)
+        args, expected = _entry((self._arguments, self._expected), index)
+        before = {
+            ruled.name: self._read_inputs(ruled.argument, first.rank)[index]
+            for ruled in self._ruled
+            if ruled.argument is not None
+        }
+        idle = without_work(expected, before, first.rank)
+        for ruled in self._ruled:
+            context = self._context(ruled.name, args, expected, expected)
+            if not ruled.is_local and not JudgedOutput(ruled.rule, context, idle).is_trivial:
+                yield ruled.name
 
     def _with_words(self, mismatches: Sequence[Mismatch], index: int) -> Sequence[Mismatch]:
         """The mismatches of a call, each with the features that distinguish that call."""

@@ -100,6 +100,25 @@ def wrong_values(
     )
 
 
+def is_untouched(rank: int, got: torch.Tensor, before: torch.Tensor | None) -> bool:
+    """Whether a whole output holds what lay there before a checked call.
+
+    Args:
+        rank: Rank whose output it is.
+        got: Output of the candidate.
+        before: Content of an argument before the call; None for outputs, which are poisoned.
+    """
+    import torch
+
+    from pkb_gym.engine.problem.rules import as_integers
+
+    if before is not None:
+        return bool((as_integers(got) == as_integers(before)).all())
+    if got.dtype is torch.bool:
+        return bool(got.all())  # a copy of a poisoned bool is True
+    return bool((got.contiguous().view(-1).view(torch.uint8) == poison_of(rank)).all())
+
+
 def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
     """An argument that does not hold what was put there.
 

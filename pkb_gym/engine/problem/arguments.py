@@ -138,6 +138,8 @@ class Output:
         check: Rule under protocol "robust".
         published: Rule of the published benchmark; None where it does not compare this output.
         returned_as: Key in the returned dict, where an argument already has the output's name.
+        is_local: Whether each rank computes it from its own arguments alone, so that a wrong kernel earns nothing with
+            it (`CheckReport.earned_share`).
     """
 
     name: str
@@ -149,6 +151,7 @@ class Output:
     published: Check | None = field(default_factory=allclose)
     about: str = ""
     returned_as: str | None = None
+    is_local: bool = False
 
     @property
     def key(self) -> str:

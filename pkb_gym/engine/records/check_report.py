@@ -125,6 +125,13 @@ class CheckReport(Record):
     """Elements that no rule marks."""
     mismatches: tuple[Mismatch, ...]
     """The first few, worst first."""
+    earned_share: float | None = None
+    """Share, in [0, 1], of outputs that are right on every rank in a call, over the first calls of the block that
+    failed, without the outputs that a kernel gets right without any work or without its peers (docs/rewards.md). None
+    where everything was right, and in records older than this field."""
+    nothing_written: bool = False
+    """Whether all wrong outputs hold what lay there before the call, and none was earned. False in records older than
+    this field."""
 
     @property
     def passed(self) -> bool:

@@ -267,13 +267,19 @@ PROBLEM = Problem(
             "loss", (), dtype="float32", check=rule(loss_mark, description="2e-2 mean |ratio advantage| (bfloat16)")
         ),
         Output("nothing", (), when="never", about="None always"),
-        Output("per_token_logprobs", ("T",), check=rule(logprobs_mark, description="rtol=2e-2 (bfloat16)")),
+        Output(
+            "per_token_logprobs",
+            ("T",),
+            check=rule(logprobs_mark, description="rtol=2e-2 (bfloat16)"),
+            is_local=True,
+        ),
         Output(
             "per_token_loss",
             ("T",),
             check=rule(
                 token_loss_mark, description="rtol=15e-2 and 2e-2 of the largest (bfloat16); 0 for ignored tokens"
             ),
+            is_local=True,
         ),
         Output(
             "metrics",

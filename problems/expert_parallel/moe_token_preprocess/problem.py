@@ -112,7 +112,7 @@ PROBLEM = Problem(
     ),
     returns="tuple",
     outputs=(
-        Output("input_splits", ("G",), dtype="int64", check=exact(), about="pairs sent to each rank"),
+        Output("input_splits", ("G",), dtype="int64", check=exact(), about="pairs sent to each rank", is_local=True),
         Output("output_splits", ("G",), dtype="int64", check=exact(), about="pairs received from each"),
         Output("tokens_per_local_expert", ("G", "L"), check=exact(), about="[s, l]: from s for expert l"),
         Output("sum_per_local_expert", ("L",), check=exact(), about="pairs for each local expert"),
