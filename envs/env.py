@@ -74,8 +74,8 @@ class PKBEnv(gym.Env[Observation, str]):
     | `best_speedup`, `best_source`                           | its speedup, 0 if not timed, and its text              |
 
     ## Rewards
-    By default a submission earns up to 0.55 for how far it came, 1 if it is right and as fast as the baseline, 2 at
-    the roofline, in between by the logarithm of the lower end of its speedup's interval; a step is paid what it adds to
+    By default a wrong submission earns 0 to 0.3, a right one 1 at the baseline's speed and 1.27 at the speed that is
+    known to be reachable, by the lower end of its speedup's interval, and a race -0.35; a step is paid what it adds to
     the best submission so far. A source that was submitted before in the episode gets its first verdict again, whatever
     its comments and blanks: noise is not paid. `pkb_gym.rewards` holds others.
 

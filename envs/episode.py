@@ -63,9 +63,9 @@ class Episode:
         ...     turn = episode.record("the source", feedback)
         >>> print(episode.message("brief"))
         passed: 50 us, baseline 100 us, speedup 2.00 (2.00 to 2.00)
-        value 1.50
-        >>> turn.reward, episode.episode_value, episode.best.number, episode.turns_left
-        (1.45, 1.5, 2, 1)
+        value 1.27
+        >>> round(turn.reward, 2), round(episode.episode_value, 2), episode.best.number, episode.turns_left
+        (1.26, 1.27, 2, 1)
     """
 
     def __init__(self, reward: Reward, max_turns: int | None = None, empty_value: float = 0.0) -> None:
@@ -99,10 +99,19 @@ class Episode:
 
     @property
     def episode_value(self) -> float | None:
-        """The value of the best submission; None where any was not judged, as nothing can be learnt from that."""
+        """The value of the best submission, less the penalties of a reward of the best so far (`EpisodeScore`).
+
+        None where any submission was not judged, as nothing can be learnt from that.
+        """
         if not all(turn.is_valid for turn in self.turns):
             return None
-        return self.empty_value if self.best_value is None else self.best_value
+        return self.empty_value if self.best_value is None else self.held_value
+
+    @property
+    def held_value(self) -> float:
+        """The value of the submissions so far, whatever was not judged; 0 before the first."""
+        lost = self._score.penalties
+        return max(0.0, self.best_value or 0.0) + lost if lost else self.best_value or 0.0
 
     def earlier_feedback(self, source: str) -> Feedback | None:
         """The feedback on the first submission of this source, to be recorded again; None if there is none.

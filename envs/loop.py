@@ -22,7 +22,8 @@ class TurnResult:
     Attributes:
         text: Message to the model.
         turn: Submission and its score; None where nothing was submitted, or the submission was refused.
-        gain: Increase of the episode's best value, for frameworks that add steps up; None where it was not judged.
+        gain: Increase of the episode's value, negative for a penalty, for frameworks that add steps up; None where it
+            was not judged.
     """
 
     text: str
@@ -49,7 +50,7 @@ class EpisodeLoop:
         >>> loop = EpisodeLoop(Episode(find_reward("default"), max_turns=1), "brief")
         >>> print(loop.submit("the source", lambda source: timed(speedup=2.0)).text)
         passed: 50 us, baseline 100 us, speedup 2.00 (2.00 to 2.00)
-        value 1.50
+        value 1.27
         >>> loop.is_over, loop.submit("another", lambda source: timed()).text
         (True, 'All 1 submissions of this episode are spent; nothing more is judged.')
     """
@@ -104,11 +105,11 @@ class EpisodeLoop:
             source: Text of the submission.
             feedback: Record of its evaluation; None where the evaluator raised an error or was late.
         """
-        before = self.episode.best_value
+        before, held = self.episode.best_value, self.episode.held_value
         turn = self.episode.record(source, feedback)
         best = self.episode.best_value
         self._count(improved=best is not None and (before is None or best > before))
-        gain = (best or 0.0) - (before or 0.0) if turn.is_valid else None
+        gain = self.episode.held_value - held if turn.is_valid else None
         return TurnResult(self.episode.message(self._style), turn, gain)
 
     def not_submitted(self, text: str) -> TurnResult:

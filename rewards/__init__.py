@@ -11,7 +11,7 @@ from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.ladder import Ladder
 from pkb_gym.rewards.milestones import Milestones
 from pkb_gym.rewards.own_communication import OwnCommunication
-from pkb_gym.rewards.performance import LogPerformance, log_performance
+from pkb_gym.rewards.performance import Performance, performance, reachable_speedup
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.profiling import OwnKernelShare
 from pkb_gym.rewards.recipes import Recipe, find_recipe
@@ -21,6 +21,7 @@ from pkb_gym.rewards.returns import (
     discounted_max,
     discounted_sum,
     first_turn_anchored,
+    improvement_ahead,
     improvement_only,
     last_of_episode,
 )
@@ -41,12 +42,12 @@ __all__ = [
     "ItemisedReward",
     "Ladder",
     "LadderThenPerformance",
-    "LogPerformance",
     "LogSpeedup",
     "Milestones",
     "OwnCommunication",
     "OwnKernelShare",
     "PaidForCompiling",
+    "Performance",
     "Recipe",
     "Recorded",
     "Reward",
@@ -65,10 +66,12 @@ __all__ = [
     "first_turn_anchored",
     "from_json",
     "group_relative",
+    "improvement_ahead",
     "improvement_only",
     "last_of_episode",
     "leave_one_out",
-    "log_performance",
+    "performance",
+    "reachable_speedup",
     "speedup_over",
     "to_json",
     "with_baseline",

@@ -61,18 +61,21 @@ LAST_STAGE: dict[str, Stage | None] = {
 """Last stage that is usually completed before a failure."""
 
 
-def failed(failure: str, right_share: float = 0.0, message: str = "example") -> Feedback:
+def failed(
+    failure: str, earned_share: float = 0.0, message: str = "example", nothing_written: bool = False
+) -> Feedback:
     """A submission that failed.
 
     Args:
         failure: Failure, one of `LAST_STAGE`.
-        right_share: Share of right outputs where outputs were compared, in [0, 1], rounded to hundredths.
+        earned_share: Share of earned outputs where outputs were compared, in [0, 1].
         message: Message to the agent.
+        nothing_written: Whether all outputs that were compared are as they were before the call.
     """
     stage = LAST_STAGE[failure]
     check = None
     if stage is Stage.RUN:
-        right = round(100 * right_share)
+        right = min(99, round(100 * earned_share))
         wrong = Mismatch(
             trial=0,
             rank=0,
@@ -91,10 +94,12 @@ def failed(failure: str, right_share: float = 0.0, message: str = "example") -> 
         check = CheckReport(
             trials=4,
             outputs_compared=100,
-            outputs_right=min(99, right),
+            outputs_right=right,
             elements_compared=200,
-            elements_right=100 + min(99, right),
+            elements_right=100 + right,
             mismatches=(wrong,),
+            earned_share=earned_share,
+            nothing_written=nothing_written,
         )
     return _feedback(stage=stage, failure=Failure(failure), message=message, check=check)
 

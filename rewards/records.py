@@ -1,6 +1,6 @@
 """Rewards as JSON, so that what a run was paid by is recorded exactly and can be built again.
 
-    {"schema_version": 2, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}
+    {"schema_version": 3, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}
 
 Each object is its class by name and all its fields, defaults too: a default that changes later changes no record. Known
 are all that derive from `Recorded`. YAML readers take a record too, as JSON is a part of YAML.
@@ -20,8 +20,8 @@ from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.reward import Reward
 
-SCHEMA_VERSION = 2
-"""2: rewards name their baseline; those of version 1 took the eager one."""
+SCHEMA_VERSION = 3
+"""3: `Ladder` counts earned outputs. 2: rewards name their baseline; those of version 1 took the eager one."""
 
 PLAIN = {float: "a finite number", int: "a whole number", str: "a text", bool: "true or false"}
 """Name of a field's type in errors."""
@@ -43,7 +43,7 @@ def to_json(reward: Reward) -> str:
     Example:
         >>> from pkb_gym.rewards import Correctness
         >>> to_json(0.3 * Correctness())
-        '{"schema_version": 2, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}'
+        '{"schema_version": 3, "reward": {"component": "Scale", "factor": 0.3, "value": {"component": "Correctness"}}}'
     """
     return json.dumps({"schema_version": SCHEMA_VERSION, "reward": _plain(reward)}, allow_nan=False)
 
@@ -55,9 +55,9 @@ def from_json(text: str) -> Reward:
         ConfigError: The text is no such record; the message names the field and the nearest known name.
 
     Example:
-        >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "p": 1.5}}')
+        >>> from_json('{"schema_version": 3, "reward": {"component": "FastP", "p": 1.5}}')
         FastP(p=1.5, estimate='point', baseline='eager')
-        >>> from_json('{"schema_version": 2, "reward": {"component": "FastP", "q": 1.5}}')
+        >>> from_json('{"schema_version": 3, "reward": {"component": "FastP", "q": 1.5}}')
         Traceback (most recent call last):
         ...
         pkb_gym.engine.errors.ConfigError: reward: FastP has no field 'q'; it has 'baseline', 'estimate', 'p'
@@ -71,7 +71,7 @@ def from_json(text: str) -> Reward:
     except RecursionError:
         raise ConfigError(TOO_DEEP) from None
     if not isinstance(document, dict) or document.keys() != {"schema_version", "reward"}:
-        raise ConfigError('a reward\'s record is {"schema_version": 2, "reward": {"component": ...}}')
+        raise ConfigError('a reward\'s record is {"schema_version": 3, "reward": {"component": ...}}')
     if document["schema_version"] != SCHEMA_VERSION:
         raise ConfigError(f"schema_version: expected {SCHEMA_VERSION}, got {_shown(document['schema_version'])}")
     return _build(document["reward"], Recorded, "reward", 1)

@@ -8,6 +8,8 @@ None for an infrastructure failure: such a turn is credited with None, and does 
     ([0.625, 1.25, 0.5], [0.5, 1.0, 0.5])
     >>> best_of_episode(values), improvement_only(values), first_turn_anchored(values)
     ([1.0, 1.0, 1.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.5])
+    >>> improvement_ahead(values, gamma=0.5)
+    [0.5, 1.0, 0.0]
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def own_value(values: Values) -> list[float | None]:
 
 
 def discounted_sum(values: Values, gamma: float = KEVIN_GAMMA) -> list[float | None]:
-    """Each turn its own value and, discounted, those of all later turns.
+    """Each turn its own value and, discounted, those of all later turns: credit for making a later turn possible.
 
         G_t = sum over i >= t of gamma^(i - t) * v_i
 
@@ -54,7 +56,7 @@ def discounted_sum(values: Values, gamma: float = KEVIN_GAMMA) -> list[float | N
 
 
 def discounted_max(values: Values, gamma: float = KEVIN_GAMMA) -> list[float | None]:
-    """Each turn the best of its own value and, discounted, those of later turns.
+    """Each turn the best of its own value and, discounted, those of later turns: none for turns after the best.
 
         G_t = max over i >= t of gamma^(i - t) * v_i
 
@@ -71,9 +73,11 @@ def discounted_max(values: Values, gamma: float = KEVIN_GAMMA) -> list[float | N
 
 
 def best_of_episode(values: Values) -> list[float | None]:
-    """Every turn the best value of the episode: the order of turns does not matter.
+    """Every turn the best value of the episode: neither the order of turns nor turns after the best one matter.
 
         G_t = max over all i of v_i
+
+    A turn that is worse than no submission (a caught race) costs nothing where another one is better.
 
     Range: that of the values.
     Source: the outcome of an episode under best-of-n metrics; Kevin (arXiv:2507.11948) discusses why it blurs the
@@ -102,24 +106,53 @@ def last_of_episode(values: Values) -> list[float | None]:
 
 
 def improvement_only(values: Values, start: float = 0.0) -> list[float | None]:
-    """Each turn its improvement over the best value before it.
+    """Each turn its improvement over the best value before it: turns after the best one are ignored, and so are others.
 
-        G_t = max(0, v_t - b_t),    b_0 = start,    b_(t+1) = max(b_t, v_t)
+        G_t = max(0, v_t - b_t)    v_t >= start      b_0 = start,    b_(t+1) = max(b_t, v_t)
+        G_t = v_t - b_t            v_t < start
 
-    The sum over an episode is the best value less the start: repeating, oscillating and reordering earn nothing.
+    The sum over an episode is the best value less the start: repeating, oscillating and reordering earn nothing. A turn
+    below the start, which is worse than none (a caught race), loses what a right one would have had. No turn is
+    credited for a later one that it made possible: `improvement_ahead` does so.
 
-    Range: [0, greatest value - start].
-    Source: own; potential-based shaping (Ng, Harada, Russell, ICML 1999) by the best so far, without discount.
+    Range: [0, greatest value - start], less for values below the start.
+    Source: own; potential-based shaping (Ng, Harada, Russell, ICML 1999) by the best so far, without discount, and
+    `shaping.penalty`.
 
     Example:
-        >>> improvement_only([0.25, 1.0, 0.5, 1.5])
-        [0.25, 0.75, 0.0, 0.5]
+        >>> improvement_only([0.25, 1.0, 0.5, 1.5, -0.25])
+        [0.25, 0.75, 0.0, 0.5, -1.75]
     """
+    return _over_valid(values, lambda valid: _gains(valid, start))
 
-    def gains(valid: list[float]) -> list[float]:
-        return [after - before for before, after in pairwise(accumulate(valid, max, initial=start))]
 
-    return _over_valid(values, gains)
+def improvement_ahead(values: Values, gamma: float = KEVIN_GAMMA, start: float = 0.0) -> list[float | None]:
+    """Each turn its improvement and, discounted, those of later turns: credit for the turn that made one possible.
+
+        G_t = sum over i >= t of gamma^(i - t) * g_i,    g of `improvement_only`
+
+    Unlike `discounted_sum`, repeating a kernel earns nothing. With gamma = 1 it is the improvement that is still to
+    come, best value of the episode less b_t; with small gamma, `improvement_only`.
+
+    Range: that of `improvement_only`, times at most 1 / (1 - gamma) or the number of turns.
+    Source: own; the discounted return of Kevin (Baronio et al., arXiv:2507.11948, section 3.2) of the telescoping
+    rewards of `improvement_only`.
+
+    Example:
+        >>> improvement_ahead([0.0, 0.5, 0.5, 1.5], gamma=0.5)
+        [0.375, 0.75, 0.5, 1.0]
+    """
+    _refuse_gamma(gamma)
+    gains = improvement_only(values, start)
+    return _backwards(gains, lambda later, gain: gain + gamma * later, empty=0.0)
+
+
+def _gains(valid: list[float], start: float) -> list[float]:
+    bests = pairwise(accumulate(valid, max, initial=start))
+    return [
+        after - before if value >= start else value - before
+        for value, (before, after) in zip(valid, bests, strict=True)
+    ]
 
 
 def first_turn_anchored(values: Values) -> list[float | None]:

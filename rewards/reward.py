@@ -45,6 +45,11 @@ def is_caught(feedback: Feedback) -> bool:
     return feedback.failure is Failure.INTEGRITY or bool(feedback.integrity)
 
 
+def is_breach(feedback: Feedback) -> bool:
+    """Whether it broke the rules: by a race, which breaks the call contract, or by what no honest kernel does."""
+    return feedback.failure is Failure.RACE or is_caught(feedback)
+
+
 def is_right(feedback: Feedback) -> bool:
     """Whether every check passed and nothing failed afterwards, not even while it was timed or profiled."""
     return feedback.is_correct and feedback.failure is None and not feedback.integrity

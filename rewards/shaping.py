@@ -7,7 +7,15 @@ which policies are best. With the potential Phi = value of the best submission s
     F_t = gamma * Phi_t - Phi_(t-1),    Phi_0 = 0
 
 and the discounted sum over T turns telescopes to gamma^T * Phi_T. A worse submission changes nothing of it, the same
-one again earns nothing, and going down and up again earns nothing either.
+one again earns nothing, and going down and up again earns nothing either. So no turn after the first best one counts,
+with one exception, which lies outside of the potential: a submission of negative value v, which is worse than none at
+all, is paid
+
+    v - Phi_(t-1)
+
+in addition and for good. By the default that is a breach of the call contract (`Ladder.breach`): a kernel without one
+of its synchronisations, tried after a right one, would else cost nothing when it is caught. It costs in every turn what
+it costs in the first: the value of the right kernel that might have been submitted in its place.
 """
 
 from __future__ import annotations
@@ -22,6 +30,16 @@ from pkb_gym.rewards.user_rewards import checked_parts, value_of
 
 INITIAL_POTENTIAL = 0.0
 """Phi_0: the value of no submission at all."""
+
+
+def penalty(best: float, value: float) -> float:
+    """One turn's pay outside of the potential, at most 0: the value of a submission worse than none, less the best.
+
+    Example:
+        >>> penalty(1.0, -0.25), penalty(1.0, 0.0)
+        (-1.25, 0.0)
+    """
+    return value - best if value < INITIAL_POTENTIAL else 0.0
 
 
 def shaping_reward(previous: float, current: float, gamma: float) -> float:
@@ -42,20 +60,22 @@ class BestSoFar(Recorded):
 
     Attributes:
         value: Reward of one submission.
-        gamma: Discount of the learner, in (0, 1]; with 1 the return of an episode is the value of its best submission.
+        gamma: Discount of the learner, in (0, 1]; with 1 the return of an episode is the value of its best submission,
+            less the penalties.
 
-    Range of one turn: [-(1 - gamma) * m, m], where m is the greatest value.
+    Range of one turn: [low - m, m], where m is the greatest value and low the least, if negative; without negative
+    values [-(1 - gamma) * m, m].
     Source: Ng, Harada, Russell, ICML 1999; see the module.
 
     Example:
         >>> from .default import LadderThenPerformance
         >>> from .examples import failed, timed
         >>> score = EpisodeScore(BestSoFar(LadderThenPerformance()))
-        >>> turns = [failed("runtime_error"), timed(speedup_low=1.0), failed("compile_error"), timed(speedup_low=1.0)]
+        >>> turns = [failed("runtime_error"), timed(speedup_low=1.0), failed("compile_error"), failed("race")]
         >>> [score.add(turn).reward for turn in turns]
-        [0.2, 0.8, 0.0, 0.0]
-        >>> score.total
-        1.0
+        [0.03, 0.97, 0.0, -1.35]
+        >>> round(score.total, 2), score.penalties
+        (-0.35, -1.35)
     """
 
     value: Reward
@@ -101,12 +121,13 @@ class EpisodeScore:
 
     Attributes:
         total: Sum of the turns' rewards, undiscounted.
+        penalties: Part of `total` that lies outside of the potential, at most 0; 0 but for `BestSoFar`.
     """
 
     def __init__(self, reward: Reward) -> None:
         self._reward = reward
         self._potential = INITIAL_POTENTIAL
-        self.total = 0.0
+        self.total = self.penalties = 0.0
 
     def add(self, feedback: Feedback) -> TurnScore:
         """Scores the next turn. A failure of the evaluator leaves everything as it was.
@@ -123,7 +144,9 @@ class EpisodeScore:
         paid = value
         if isinstance(self._reward, BestSoFar):
             potential = max(self._potential, value)
-            paid = shaping_reward(self._potential, potential, self._reward.gamma)
+            lost = penalty(self._potential, value)
+            paid = shaping_reward(self._potential, potential, self._reward.gamma) + lost
             self._potential = potential
+            self.penalties += lost
         self.total += paid
         return TurnScore(reward=paid, value=value, parts=parts)

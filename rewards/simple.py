@@ -19,7 +19,7 @@ class Correctness(Component):
 
     Example:
         >>> from .examples import failed, timed
-        >>> Correctness()(timed(speedup_low=0.1)), Correctness()(failed("output_mismatch", right_share=0.99))
+        >>> Correctness()(timed(speedup_low=0.1)), Correctness()(failed("output_mismatch", earned_share=0.99))
         (1.0, 0.0)
     """
 

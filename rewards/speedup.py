@@ -76,7 +76,7 @@ class LogSpeedup(Component):
     A slow right kernel comes near the floor and never reaches it: of two right kernels the faster one earns more, up to
     the cap. The slope at the baseline is 1 on either side.
 
-    Each further factor adds the same, whether the baseline is near the roofline or far from it; `LogPerformance`
+    Each further factor adds the same, whether the baseline is near the roofline or far from it; `Performance`
     divides by that distance.
 
     Range: [floor, cap]. Source: own; the logarithm is that of the geometric mean, by which speedups are averaged.

@@ -71,7 +71,8 @@ class GrpoArguments:
         default="leave_one_out", metadata={"help": "How the turns of a group are compared."}
     )
     gamma: float = field(
-        default=KEVIN_GAMMA, metadata={"help": "Discount of later turns, for discounted_sum and discounted_max."}
+        default=KEVIN_GAMMA,
+        metadata={"help": "Discount of later turns, for discounted_sum, discounted_max and improvement_ahead."},
     )
     over: Literal["turn", "group"] = field(
         default="turn", metadata={"help": "Compare turns of the same number, or all turns of the group."}

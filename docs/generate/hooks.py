@@ -30,6 +30,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "reward_components": rewards.component_table,
     "reward_credits": rewards.credit_table,
     "reward_presets": rewards.preset_table,
+    "reward_typical": rewards.typical_table,
     "problems": problems.listing,
     "samplers": environments.samplers,
     "split": problems.split_rule,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from docs.generate.figures import Curve, bars, curves, grid
 from docs.generate.markdown import first_line, source, table
@@ -15,14 +16,16 @@ from pkb_gym.rewards.presets import FAMILIES, PRESETS
 from pkb_gym.rewards.recipes import RECIPES
 
 BASELINE_US = 100.0
-HEADROOM = 16
-HEADROOMS = (4, HEADROOM, 64)
+HEADROOM = 100
+HEADROOMS = (10, HEADROOM, 1000)
+REACHABLE = 10**0.6
+"""Speedup that is known to be reachable at `HEADROOM`, by `rewards.reachable_speedup`: 3.98."""
 SPEEDUPS = tuple(2 ** (exponent / 4) for exponent in range(-12, 21))
 GRID_SHARES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
 GRID_SPEEDUPS = (0.25, 0.5, 0.8, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0, 16.0)
 EPISODE = {
     "does not compile": failed("compile_error"),
-    "half right": failed("output_mismatch", right_share=0.5),
+    "half earned": failed("output_mismatch", earned_share=0.5),
     "right, 0.8x": timed(speedup_low=0.8),
     "right, 1.6x": timed(speedup_low=1.6),
     "deadlock": failed("deadlock"),
@@ -30,6 +33,21 @@ EPISODE = {
     "right, 2.5x": timed(speedup_low=2.5),
 }
 EPISODE_RECIPES = ("default", "kevin", "dr_kernel")
+TYPICAL: Mapping[str, Feedback | tuple[float, Literal["late_output"] | None]] = {
+    "empty: outputs left as they were": failed("output_mismatch", nothing_written=True),
+    "zeros, or a copy of its own input": failed("output_mismatch"),
+    "does not compile": failed("compile_error"),
+    "crashes, or a deadlock": failed("deadlock"),
+    "race, noticed": failed("race"),
+    "wrong, 80 % of outputs earned": failed("output_mismatch", earned_share=0.8),
+    "right, 0.3x": (0.3, None),
+    "right, as fast": (1.0, None),
+    "right, 1.2x": (1.2, None),
+    "right, 2x": (2.0, None),
+    "right, an expert's speed, 4x": (REACHABLE, None),
+    "right, 4x, cheating noticed": (REACHABLE, "late_output"),
+}
+"""Submissions of a problem whose roofline is at `HEADROOM` times the baseline's speed; timed ones by their speedup."""
 
 
 def components() -> list[type[rewards.Component]]:
@@ -51,6 +69,17 @@ def preset_table() -> str:
     for name, family in FAMILIES.items():
         rows.append((f"`{name}:P`", f"`{family(1.0)!r}` for P = 1", "[0, 1]", source(type(family(1.0)))))
     return table(("name", "reward", "range", "source"), rows)
+
+
+def typical_table() -> str:
+    """The value of typical submissions under each preset."""
+    names = [name for name in PRESETS if name != "per_turn"]
+    rows = []
+    for words, one in TYPICAL.items():
+        feedback = one if isinstance(one, Feedback) else _timed(one[0], caught=one[1])
+        values = [_valid(PRESETS[name](feedback)) for name in names]
+        rows.append((words, *(f"{value:.3g}" for value in values)))
+    return table(("submission", *(f"`{name}`" for name in names)), rows)
 
 
 def component_table() -> str:
@@ -79,7 +108,7 @@ def speed_picture() -> str:
         "Milestones": {"": rewards.Milestones()},
     }
     found = [_curve(title, {label: (one, HEADROOM) for label, one in lines.items()}) for title, lines in plain.items()]
-    by_headroom = (rewards.LogPerformance(), rewards.Utilisation(), rewards.LadderThenPerformance())
+    by_headroom = (rewards.Performance(), rewards.Utilisation(), rewards.LadderThenPerformance())
     found += [
         _curve(type(one).__name__, {f"bound at {room}x": (one, room) for room in HEADROOMS}) for one in by_headroom
     ]
@@ -87,16 +116,16 @@ def speed_picture() -> str:
 
 
 def default_picture() -> str:
-    """The default's value by right share (rows) and speedup (columns); a wrong kernel is never timed."""
+    """The default's value by earned share (rows) and speedup (columns); a wrong kernel is never timed."""
     value = rewards.find_reward("default")
 
     def found(share: float, speedup: float) -> Feedback:
-        return failed("output_mismatch", right_share=share) if share < 1 else _timed(speedup)
+        return failed("output_mismatch", earned_share=share) if share < 1 else _timed(speedup)
 
     values = [[_valid(value(found(share, speedup))) for speedup in GRID_SPEEDUPS] for share in GRID_SHARES]
     rows = ["right" if share == 1 else f"{share:.0%}" for share in GRID_SHARES]
     columns = [f"{speedup:g}x" for speedup in GRID_SPEEDUPS]
-    return grid(columns, rows, values, ("speedup (lower end)", "share of right outputs"))
+    return grid(columns, rows, values, ("speedup (lower end)", "share of earned outputs"))
 
 
 def episode_picture() -> str:
@@ -118,8 +147,8 @@ def _curve(title: str, lines: Mapping[str, tuple[rewards.Component, float]]) -> 
     return Curve(title, "speedup", SPEEDUPS, values)
 
 
-def _timed(speedup: float, headroom: float = HEADROOM) -> Feedback:
-    return timed(baseline_us=BASELINE_US, roofline_us=BASELINE_US / headroom, speedup_low=speedup)
+def _timed(speedup: float, headroom: float = HEADROOM, caught: Literal["late_output"] | None = None) -> Feedback:
+    return timed(baseline_us=BASELINE_US, roofline_us=BASELINE_US / headroom, speedup_low=speedup, caught=caught)
 
 
 def _valid(value: float | None) -> float:

@@ -42,7 +42,7 @@ class TextEvaluator:
         if "recv = static_cast<char*>(out.data_ptr())\n" in source or "pkb/symm.h" not in source:
             return failed("compile_error")
         if "(r + 1)" in source or "(comm.rank + 1)" in source or "W - 1;" in source:
-            return failed("output_mismatch", right_share=0.5)
+            return failed("output_mismatch", earned_share=0.5)
         if self.only_compiles:
             return failed("compiled_only", message="compiled; it was not run")
         return timed(baseline_us=100, speedup=1 + 500 / len(source))

@@ -51,5 +51,5 @@ class FakeEvaluator:
         if word == "speedup":
             return timed(baseline_us=100, roofline_us=10, speedup_low=float(number))
         if word in LAST_STAGE:
-            return failed(word, right_share=float(number or 0))
+            return failed(word, earned_share=float(number or 0))
         return failed("compile_error", message="error: expected unqualified-id")

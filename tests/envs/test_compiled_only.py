@@ -36,7 +36,7 @@ def test_no_reward_pays_for_it(name):
 
 def test_a_reward_may_say_that_it_pays_for_it():
     reward = PaidForCompiling(LadderThenPerformance(), compiled=0.3)
-    assert (reward(COMPILED), reward.parts(COMPILED), reward.bounds()) == (0.3, {"compiled": 0.3}, (0.0, 2.0))
+    assert (reward(COMPILED), reward.parts(COMPILED), reward.bounds()) == (0.3, {"compiled": 0.3}, (-0.35, 1.3))
     assert reward(timed(speedup=1.0)) == 1.0 and reward(failed("infrastructure")) is None
 
 
@@ -51,13 +51,13 @@ def test_a_step_is_not_paid_and_the_episode_goes_on():
     assert (reward, terminated, truncated, info["reward_valid"]) == (0.0, False, False, False)
     assert "value" not in info and env.unwrapped.episode.refusal is None
     _, reward, _, _, info = env.step("compile_error")
-    assert info["reward_valid"] and reward == pytest.approx(0.05)
+    assert info["reward_valid"] and reward == pytest.approx(0.01)
 
 
 def test_an_episode_with_one_has_no_value():
     episode = Episode(find_reward("default"))
     episode.record("a", failed("compile_error"))
-    assert episode.episode_value == 0.05
+    assert episode.episode_value == 0.01
     episode.record("b", COMPILED)
     assert episode.episode_value is None and episode.refusal is None
     paid = Episode(BestSoFar(PaidForCompiling(LadderThenPerformance(), compiled=0.3)))

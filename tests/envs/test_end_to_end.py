@@ -46,5 +46,5 @@ def test_an_episode(local_evaluator: LocalEvaluator):
     assert observation["is_timed"] == observation["is_placed"] == 1 and observation in env.observation_space
     assert "rank 1:" in observation["profiler_report"]
     assert not terminated and not truncated
-    assert broken == 0.05 and wrong > 0 and broken + wrong + right == pytest.approx(info["value"])
-    assert info["value"] >= 0.75
+    assert broken == 0.01 and wrong > 0 and broken + wrong + right == pytest.approx(info["value"])
+    assert info["value"] >= 0.85

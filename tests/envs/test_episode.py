@@ -48,10 +48,10 @@ def test_a_turn_has_all_that_was_found_and_paid():
     episode = Episode(DEFAULT)
     first, second = episode.record("a", BROKEN), episode.record("b", FAST)
     assert episode.turns == [first, second] and episode.feedback is FAST
-    assert (first.number, first.source, first.feedback, first.value, first.reward) == (1, "a", BROKEN, 0.05, 0.05)
-    assert (second.number, second.source, second.value, second.speedup) == (2, "b", 1.5, 2.0)
-    assert second.reward == pytest.approx(1.45) and second.is_valid
-    assert second.parts == {"ladder": 1.0, "performance": 0.5}
+    assert (first.number, first.source, first.feedback, first.value, first.reward) == (1, "a", BROKEN, 0.01, 0.01)
+    assert (second.number, second.source, round(second.value, 3), second.speedup) == (2, "b", 1.27, 2.0)
+    assert second.reward == pytest.approx(1.26) and second.is_valid
+    assert second.parts == {"ladder": 1.0, "performance": pytest.approx(0.27)}
 
 
 def test_the_first_feedback_on_a_source_is_found_again():
@@ -73,8 +73,8 @@ def test_rewards_are_those_of_the_score(found):
 
 def test_the_best_stays_whatever_follows():
     episode = after(SLOW, FAST, BROKEN)
-    assert (episode.best.source, episode.best.number, episode.best_value) == ("source 2", 2, 1.5)
-    assert episode.episode_value == 1.5
+    assert (episode.best.source, episode.best.number, episode.best_value) == ("source 2", 2, pytest.approx(1.27))
+    assert episode.episode_value == pytest.approx(1.27)
 
 
 def test_of_equal_submissions_the_first_is_the_best():
@@ -91,7 +91,7 @@ def test_without_a_submission_there_is_no_best():
     episode = after()
     assert (episode.best, episode.best_value, episode.feedback, episode.refusal) == (None, None, None, None)
     assert episode.episode_value == 0.0 and after(empty_value=-1.0).episode_value == -1.0
-    assert after(BROKEN, empty_value=-1.0).episode_value == 0.05
+    assert after(BROKEN, empty_value=-1.0).episode_value == 0.01
     with pytest.raises(IndexError):
         episode.message()
 
@@ -124,21 +124,30 @@ def test_messages_in_full_are_what_an_environment_shows():
         assert episode.message() == chat_message(observe("task", episode))
         assert feedback_text(feedback) in episode.message()
     assert episode.message().startswith("Turn 3\n\nFAILED: compile_error")
-    assert episode.message().endswith("\n\nBest so far: turn 2, value 1.5, speedup 2.")
+    assert episode.message().endswith("\n\nBest so far: turn 2, value 1.27, speedup 2.")
 
 
 def test_a_failure_of_the_evaluator_leaves_the_best_as_it_was():
     assert after(failed("infrastructure")).message().endswith("No submission counts yet.")
-    assert after(BROKEN, failed("infrastructure")).message().endswith("Best so far: turn 1, value 0.05.")
+    assert after(BROKEN, failed("infrastructure")).message().endswith("Best so far: turn 1, value 0.01.")
     expected = "The evaluator failed; nothing more is judged in this episode."
     assert after(FAST, None).message("full") == after(None).message("brief") == expected
 
 
 def test_brief_messages_are_brief_feedback():
-    assert after(BROKEN, FAST).message("brief") == brief_feedback(FAST, 1.5)
+    assert after(BROKEN, FAST).message("brief") == brief_feedback(FAST, 1.27)
     assert "value" not in after(failed("infrastructure")).message("brief")
 
 
 def test_an_episode_can_be_pickled():
     episode = pickle.loads(pickle.dumps(after(SLOW, max_turns=2)))
-    assert episode.record("b", FAST).reward == 0.5 and episode.turns_left == 0
+    assert episode.record("b", FAST).reward == pytest.approx(0.27) and episode.turns_left == 0
+
+
+def test_a_breach_after_a_right_kernel_costs_the_episode():
+    """In the value of the episode, which frameworks take that see no turns, as in the reward of the turn."""
+    episode = after(FAST, failed("race"))
+    assert episode.turns[-1].reward == pytest.approx(-0.35 - 1.27)
+    assert episode.best_value == pytest.approx(1.27) and episode.episode_value == pytest.approx(-0.35)
+    assert after(failed("race")).episode_value == pytest.approx(-0.35)
+    assert after(failed("race"), SLOW).episode_value == pytest.approx(0.65)

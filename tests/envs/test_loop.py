@@ -68,3 +68,11 @@ def test_after_an_evaluation_that_raises_nothing_more_is_judged(error):
             loop.submit("source", evaluate)
     assert loop.is_over and loop.episode.episode_value is None
     assert "failed earlier" in loop.submit("source", evaluate).text
+
+
+def test_gains_add_up_with_a_penalty():
+    loop = new_loop()
+    verdicts = (failed("compile_error"), failed("race"), timed(), failed("race"), timed(speedup=2.0))
+    gains = [loop.judged(f"source {number}", feedback).gain for number, feedback in enumerate(verdicts)]
+    assert gains == pytest.approx([0.01, -0.36, 0.99, -1.35, 0.27])
+    assert sum(gains) == pytest.approx(loop.episode.episode_value)

@@ -52,7 +52,7 @@ def test_card_and_text_mention_ranks_that_shared_gpus():
 
 
 def test_the_card_of_a_wrong_kernel():
-    card = plain(failed("output_mismatch", right_share=0.5), reward=0.4)
+    card = plain(failed("output_mismatch", earned_share=0.5), reward=0.4)
     assert "✓ run > ✗ check > time" in card
     assert "failure" in card and "output_mismatch: example" in card
     assert "50 of 100 outputs right" in card and "got 0.0, expected 1.0" in card.replace("\n", " ")

@@ -119,7 +119,7 @@ def test_every_failure_has_advice(failure):
 
 
 def test_feedback_text_puts_the_error_first_and_says_where_it_is_wrong():
-    paragraphs = feedback_text(failed("output_mismatch", right_share=0.5, message="outputs differ")).split("\n\n")
+    paragraphs = feedback_text(failed("output_mismatch", earned_share=0.5, message="outputs differ")).split("\n\n")
     assert paragraphs[0].splitlines()[:2] == ["FAILED: output_mismatch, after stage run.", "outputs differ"]
     assert "50 of 100 outputs are right" in paragraphs[1]
     assert "rank 0, out (2,) bfloat16, trial 0: 1 of 2 elements differ" in paragraphs[1]

@@ -109,4 +109,4 @@ def test_json_refuses_other_objects_and_make_takes_them():
 def test_json_holds_nothing_else():
     env = gym.make("PKB/AllReduce-v0", reward=find_reward("default"), **FAKE)
     kwargs = json.loads(env.spec.to_json())["kwargs"]
-    assert kwargs["problem"] == "AllReduce" and json.loads(kwargs["reward"])["schema_version"] == 2
+    assert kwargs["problem"] == "AllReduce" and json.loads(kwargs["reward"])["schema_version"] == 3

@@ -66,7 +66,7 @@ def test_observations_are_batched_inside_the_space(envs):
 def test_results_come_in_the_order_of_the_actions(envs):
     envs.reset(seed=0)
     _, rewards, terminated, truncated, infos = envs.step(["speedup 1", "infrastructure", "runtime_error"])
-    assert rewards.tolist() == [1.0, 0.0, 0.2]
+    assert rewards.tolist() == [1.0, 0.0, 0.03]
     assert terminated.tolist() == [False] * 3 and truncated.tolist() == [False, True, False]
     assert infos["reward_valid"].tolist() == [True, False, True]
     assert [feedback.failure for feedback in infos["feedback"]] == [None, "infrastructure", "runtime_error"]

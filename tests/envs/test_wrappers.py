@@ -35,10 +35,10 @@ def test_later_messages_are_the_feedback_and_the_standing(env):
         "No submission counts yet.\n7 submissions left."
     )
     second, *_ = env.step("output_mismatch 0.5")
-    assert second.endswith("Best so far: turn 2, value 0.4.\n6 submissions left.")
+    assert second.endswith("Best so far: turn 2, value 0.0813.\n6 submissions left.")
     third, *_ = env.step("speedup 2")
     assert third.startswith("Turn 3\n\nPASSED")
-    assert third.endswith("Best so far: turn 3, value 1.3, speedup 2.\n5 submissions left.")
+    assert third.endswith("Best so far: turn 3, value 1.27, speedup 2.\n5 submissions left.")
     assert third in env.observation_space
 
 

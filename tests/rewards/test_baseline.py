@@ -11,9 +11,9 @@ from pkb_gym.rewards import (
     FastP,
     Ladder,
     LadderThenPerformance,
-    LogPerformance,
     LogSpeedup,
     Milestones,
+    Performance,
     Speedup,
     Utilisation,
     find_reward,
@@ -28,7 +28,7 @@ from pkb_gym.rewards.examples import timed
 LAUNCH_BOUND = timed(baseline_us=158, captured_us=27.9, speedup=158 / 27.9, roofline_us=4)
 """AllGatherGemm on 2 H200s, by a kernel that is as fast as the captured baseline."""
 ALL = ("eager", "captured", "better")
-COMPARING = (FastP(), LogPerformance(), LogSpeedup(), Milestones(), Speedup())
+COMPARING = (FastP(), Performance(), LogSpeedup(), Milestones(), Speedup())
 
 
 def test_saved_launches_are_not_paid_by_default() -> None:
@@ -36,7 +36,7 @@ def test_saved_launches_are_not_paid_by_default() -> None:
     value = find_reward("per_turn")
     assert value(LAUNCH_BOUND) == pytest.approx(1.0)
     over_eager = find_reward("per_turn@eager")(LAUNCH_BOUND)
-    assert over_eager is not None and over_eager > 1.4
+    assert over_eager is not None and over_eager > 1.25
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_the_share_of_the_roofline_knows_no_baseline() -> None:
 def test_the_baseline_is_replaced_wherever_a_composed_reward_compares() -> None:
     reward = BestSoFar(0.5 * LadderThenPerformance(Ladder()) + FastP(2.0).where(Correctness()))
     found = with_baseline(reward, "captured")
-    performance = LogPerformance(floor=-0.25, baseline="captured")
+    performance = Performance(baseline="captured")
     part = FastP(2.0, baseline="captured").where(Correctness())
     assert found == BestSoFar(0.5 * LadderThenPerformance(Ladder(), performance) + part)
     assert reward != found, "the original is left alone"
@@ -124,5 +124,5 @@ def test_a_component_refuses_what_is_no_baseline(kind: type[Component]) -> None:
 
 
 def test_a_record_of_an_earlier_version_names_no_baseline_and_is_refused() -> None:
-    with pytest.raises(ConfigError, match="schema_version: expected 2, got 1"):
+    with pytest.raises(ConfigError, match="schema_version: expected 3, got 1"):
         from_json('{"schema_version": 1, "reward": {"component": "FastP", "p": 1.5}}')

@@ -19,10 +19,10 @@ from pkb_gym.rewards import (
     FastP,
     Ladder,
     LadderThenPerformance,
-    LogPerformance,
     LogSpeedup,
     Milestones,
     OwnKernelShare,
+    Performance,
     Speedup,
     Utilisation,
 )
@@ -51,8 +51,8 @@ COMPONENTS: tuple[Component, ...] = (
     FastP(1.5, baseline="better"),
     Ladder(),
     LadderThenPerformance(),
-    LogPerformance(),
-    LogPerformance(baseline="eager"),
+    Performance(),
+    Performance(baseline="eager"),
     LogSpeedup(),
     LogSpeedup(baseline="captured"),
     Milestones(),
@@ -63,7 +63,7 @@ COMPONENTS: tuple[Component, ...] = (
     Speedup(baseline="captured"),
     Utilisation(),
 )
-BY_SPEED = (LogPerformance(), LogSpeedup(), Milestones(), Speedup(estimate="low"), Utilisation())
+BY_SPEED = (Performance(), LogSpeedup(), Milestones(), Speedup(estimate="low"), Utilisation())
 TINY, HUGE = sys.float_info.min, sys.float_info.max
 
 

@@ -21,12 +21,14 @@ from pkb_gym.rewards import (
     find_reward,
     first_turn_anchored,
     group_relative,
+    improvement_ahead,
     improvement_only,
     last_of_episode,
     leave_one_out,
 )
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.returns import own_value
+from pkb_gym.rewards.reward import is_breach
 from tests.rewards.strategies import NOT_JUDGED, feedbacks
 
 VALUES = (0.0, 0.25, 1.0, 1.5)
@@ -39,6 +41,7 @@ RETURNS = (
     best_of_episode,
     last_of_episode,
     improvement_only,
+    improvement_ahead,
     first_turn_anchored,
 )
 ADVANTAGES = (
@@ -53,7 +56,7 @@ groups = st.lists(values, max_size=5)
 SPEEDS = (0.5, 1.0, 2.0)
 SUBMISSIONS = [
     failed("compile_error"),
-    failed("output_mismatch", right_share=0.5),
+    failed("output_mismatch", earned_share=0.5),
     *(timed(speedup_low=s) for s in SPEEDS),
 ]
 
@@ -93,6 +96,7 @@ def test_the_best_episodes_by_the_best_so_far_are_those_with_the_best_submission
 @settings(max_examples=40)
 @given(episode=st.lists(feedbacks(), max_size=5), data=st.data())
 def test_no_order_repetition_or_relapse_earns_anything(episode, data):
+    episode = [turn for turn in episode if not is_breach(turn)]
     total = sum(paid(episode))
     assert sum(paid(data.draw(st.permutations(episode)))) == pytest.approx(total)
     assert sum(paid([*episode, *episode])) == pytest.approx(total)
@@ -136,6 +140,29 @@ def test_returns_by_hand():
     assert improvement_only(values) == pytest.approx([0.0, 1.3, None, 1.0])
     assert first_turn_anchored(values) == [0.0, 1.3, None, 2.3]
     assert first_turn_anchored([1.0, None, 0.5]) == [1.0, None, -0.5]
+
+
+def test_credit_for_the_turn_that_made_a_later_one_possible_by_hand():
+    """Does not compile, right, the same again, 0.3 faster, and a caught race; gamma 0.4 and 1."""
+    values = [0.0, 1.0, 1.0, 1.3, -0.35]
+    assert improvement_only(values) == pytest.approx([0.0, 1.0, 0.0, 0.3, -1.65])
+    before_race = 0.3 + 0.4 * -1.65  # -0.36
+    assert improvement_ahead(values) == pytest.approx(
+        [0.4 * (1.0 + 0.16 * before_race), 1.0 + 0.16 * before_race, 0.4 * before_race, before_race, -1.65]
+    )
+    assert improvement_ahead(values[:4], gamma=1.0) == pytest.approx([1.3, 1.3, 0.3, 0.3]), "what is still to come"
+    assert discounted_sum(values[:4]) == pytest.approx([0.6432, 1.608, 1.52, 1.3])
+
+
+@pytest.mark.parametrize(
+    ("returns", "later"),
+    [(best_of_episode, [1.0, 1.0, 1.0]), (discounted_max, [1.0, 0.5, 0.2]), (improvement_only, [1.0, 0.0, 0.0])],
+)
+def test_credits_that_ignore_turns_after_the_best_one(returns, later):
+    """What their docstrings say: the first turn has the same credit whatever follows."""
+    assert returns([1.0, 0.5, 0.2]) == later
+    assert returns([1.0, 0.2, 0.5])[0] == returns([1.0])[0]
+    assert "after the best" in (returns.__doc__ or "")
 
 
 @given(values=st.lists(st.floats(0, 10), min_size=1, max_size=6), data=st.data())

@@ -22,7 +22,7 @@ from pkb_gym.rewards.examples import CONFIG, failed, profiled, timed
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.recipes import RECIPES
 
-WRONG = failed("output_mismatch", right_share=0.99)
+WRONG = failed("output_mismatch", earned_share=0.99)
 
 
 def advantages(name: str, group: list[list[Feedback]]) -> list[list[float | None]]:
@@ -146,11 +146,11 @@ def test_roofline_only_knows_the_bound_alone(speedup_low, value):
     assert reward(WRONG) == 0.0
 
 
-def test_the_default_is_what_it_was():
-    """Baseline 100 us and bound 25 us: twice as fast is half the way in factors."""
+def test_the_default_by_hand():
+    """Baseline 100 us and bound 25 us: twice the speed is reachable, which is worth nine tenths of 0.3."""
     assert find_reward("default") == BestSoFar(LadderThenPerformance())
     values = [find_reward("default")(feedback) for feedback in (failed("compile_error"), WRONG, timed(speedup_low=2.0))]
-    assert values == pytest.approx([0.05, 0.25 + 0.3 * 0.99, 1.5])
+    assert values == pytest.approx([0.01, 0.05 + 0.25 * 0.99**3, 1.27])
 
 
 @pytest.mark.parametrize("name", PRESETS)

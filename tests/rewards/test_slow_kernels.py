@@ -19,9 +19,9 @@ def bent(log_speedup: float, floor: float) -> float:
 
 
 BY_HAND = {
-    # With 4 times the baseline's speed at the roofline, p = ln(s) / ln(4): -1.661 and -3.322.
-    "default": [1 + bent(log(0.1) / log(4), -0.25), 1 + bent(log(0.01) / log(4), -0.25)],
-    "per_turn": [1 + bent(log(0.1) / log(4), -0.25), 1 + bent(log(0.01) / log(4), -0.25)],
+    # With 4 times the baseline's speed at the roofline twice its speed is reachable, d = ln(s) / ln(2): -3.322, -6.644.
+    "default": [1 + 0.15 * bent(log(0.1) / log(2), -1), 1 + 0.15 * bent(log(0.01) / log(2), -1)],
+    "per_turn": [1 + 0.15 * bent(log(0.1) / log(2), -1), 1 + 0.15 * bent(log(0.01) / log(2), -1)],
     "kevin": [0.3 + 0.1, 0.3 + 0.01],
     "dr_kernel": [1 + 0.1, 1 + 0.01],
     "roofline_only": [25 / 1000, 25 / 10000],
@@ -33,7 +33,7 @@ def test_a_tenth_and_a_hundredth_of_the_speed_by_hand(preset):
     reward = find_reward(preset)
     tenth, hundredth = reward(of_speedup(0.1)), reward(of_speedup(0.01))
     assert [tenth, hundredth] == pytest.approx(BY_HAND[preset])
-    assert tenth > hundredth > reward(failed("output_mismatch", right_share=0.99))
+    assert tenth > hundredth > reward(failed("output_mismatch", earned_share=0.99))
 
 
 @pytest.mark.parametrize("preset", ["default", "per_turn", *BY_HAND])

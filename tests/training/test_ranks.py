@@ -47,7 +47,7 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
     reports = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
-    # Values of turns: rollout 0 (1, 10, -), 1 (0.05, 4, 1); 2 and 3 submitted nothing and have one turn, of value 0.
+    # Values of turns: rollout 0 (1, 10, -), 1 (0.01, 4, 1); 2 and 3 submitted nothing and have one turn, of value 0.
     broken = LadderThenPerformance()(failed("compile_error"))
     first = [value(1), broken, 0.0, 0.0]
     second = [value(10) - value(1), value(4) - broken]

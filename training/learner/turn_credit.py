@@ -40,6 +40,7 @@ from pkb_gym.rewards.returns import (
     discounted_max,
     discounted_sum,
     first_turn_anchored,
+    improvement_ahead,
     improvement_only,
     last_of_episode,
     own_value,
@@ -55,6 +56,7 @@ CreditName: TypeAlias = Literal[
     "best_of_episode",
     "last_of_episode",
     "improvement_only",
+    "improvement_ahead",
     "first_turn_anchored",
 ]
 AdvantageName: TypeAlias = Literal["group_relative", "group_mean", "leave_one_out"]
@@ -62,6 +64,7 @@ AdvantageName: TypeAlias = Literal["group_relative", "group_mean", "leave_one_ou
 DISCOUNTED: dict[str, Callable[[float], Returns]] = {
     "discounted_sum": lambda gamma: partial(discounted_sum, gamma=gamma),
     "discounted_max": lambda gamma: partial(discounted_max, gamma=gamma),
+    "improvement_ahead": lambda gamma: partial(improvement_ahead, gamma=gamma),
 }
 UNDISCOUNTED: dict[str, Returns] = {
     "own_value": own_value,
@@ -161,7 +164,7 @@ def find_credit(
     Args:
         returns: "outcome", or the name of the return of a turn.
         advantages: Name of the advantages; "group_mean" is `group_relative` without division by the standard deviation.
-        gamma: Discount of later turns, for `discounted_sum` and `discounted_max` alone.
+        gamma: Discount of later turns, for `discounted_sum`, `discounted_max` and `improvement_ahead` alone.
         over: Turns that a turn is compared with: those of the same number, or all turns of the group.
         negative_weight: Factor of negative advantages, from 0 to 1.
 

@@ -25,7 +25,7 @@ def test_the_first_error_of_the_compiler_is_reported():
 
 
 def test_the_first_wrong_output_is_reported():
-    assert "elements wrong" in brief_feedback(failed("output_mismatch", right_share=0.5), 0.4)
+    assert "elements wrong" in brief_feedback(failed("output_mismatch", earned_share=0.5), 0.4)
 
 
 def test_times_and_speedup_are_reported():
