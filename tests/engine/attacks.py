@@ -157,7 +157,8 @@ FAMILIES = (
     Family(
         "be timed under better conditions",
         ("sandbags", "hurries_its_handovers", "hogs_memory_*", "pins_the_l2"),
-        "blocks grow with the best time shown, and shorter ones are not counted; a source has its first verdict",
+        "blocks grow with the best time shown, and shorter ones are not counted; of its pairs of blocks, those that it "
+        "passes off as delayed by others are left out only while they are at most half; a source has its first verdict",
         (
             *("engine/stages/test_time.py", "envs/test_episode.py", "envs/test_equal_sources.py"),
             "engine/evaluators/test_candidates.py",
