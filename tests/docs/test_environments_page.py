@@ -24,7 +24,7 @@ def test_the_code_runs(evaluator: LocalEvaluator, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(evaluator_registry._started, (os.getpid(), "local"), evaluator)
     monkeypatch.setattr(evaluator_registry, "_factories", dict(evaluator_registry._factories))
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "docs/environments.md", "exec"), names)
