@@ -59,7 +59,7 @@ def evaluator(monkeypatch):
 def test_the_task_is_about_the_machine_of_the_gangs(evaluator, monkeypatch):
     pretend(monkeypatch)
     evaluator._pool = Pool(gpu_node(8))
-    env = gym.make("PKB/AllReduce-v0", evaluator=evaluator)
+    env = gym.make("PKB/AllReduce-v0", evaluator=evaluator, style="full")
     for _ in range(2):
         task = env.reset(seed=0)[0]["task"]
         assert "8 ranks, one process each, each on its own NVIDIA H200." in task and "for sm_100a." in task

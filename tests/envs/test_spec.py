@@ -24,6 +24,7 @@ EVERYTHING = FAKE | {
     "until": "time",
     "timeout_s": 3.0,
     "race_check": "off",
+    "style": "brief",
     "render_mode": "ansi",
     "max_episode_steps": 5,
 }
@@ -34,7 +35,7 @@ def assert_same(one, other):
     ours, theirs = one.unwrapped, other.unwrapped
     assert ours.problem is theirs.problem and ours.config == theirs.config
     assert ours._reward == theirs._reward and ours._evaluator == theirs._evaluator
-    assert ours.render_mode == theirs.render_mode
+    assert (ours.render_mode, ours.style) == (theirs.render_mode, theirs.style)
     assert one.reset(seed=5)[1] == other.reset(seed=5)[1]
     assert ours.request == theirs.request
     found, again = one.step("speedup 2"), other.step("speedup 2")
