@@ -57,13 +57,11 @@ class Verdict:
         pair: Pair of the program.
         is_right: Whether it is the right one of the two.
         found: Kind and message of each problem, each once.
-        runs_with_problems: Number of schedules under which there was any.
     """
 
     pair: Pair
     is_right: bool
     found: tuple[tuple[str, str], ...]
-    runs_with_problems: int
 
     @property
     def is_expected(self) -> bool:
@@ -145,7 +143,7 @@ def verdicts(emulator: Path, source: Path) -> list[Verdict]:
             problems[result.name].append(_problems(result))
         for name, (pair, is_right) in programs.items():
             each = tuple(dict.fromkeys(problem for of_run in problems[name] for problem in of_run))
-            found.append(Verdict(pair, is_right, each, sum(map(bool, problems[name]))))
+            found.append(Verdict(pair, is_right, each))
     return found
 
 

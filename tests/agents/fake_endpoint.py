@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -106,6 +106,3 @@ class Endpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-MakeEndpoint = Callable[..., Endpoint]

@@ -57,7 +57,7 @@ def test_ctrl_c_ends_everything(tmp_path):
 def test_demo_shows_what_each_attempt_is_meant_to_show(local_evaluator, compiled_before, monkeypatch, capsys):
     kernels = [each.source for each in demo.attempts() if each.mistake is None or each.mistake.expected == Failure.RACE]
     compile_together(kernels, CompileCache.in_folder(compiled_before))
-    monkeypatch.setattr(demo, "CONFIG", demo.CONFIG.model_copy(update={"timing_budget_s": 0.1}))
+    monkeypatch.setattr(demo, "CONFIG", demo.CONFIG.model_copy(update={"size": "tiny", "timing_budget_s": 0.1}))
     assert main(["demo"], lambda _: Borrowed(local_evaluator)) == 0
     shown = capsys.readouterr().out
     for mistake in demo.MISTAKES:

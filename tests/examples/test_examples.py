@@ -17,6 +17,7 @@ from pkb_gym.engine.support import problem_folders
 from pkb_gym.rewards.user_rewards import load_reward
 from tests.docs.pages import ROOT
 from tests.serve.fake_owner import TOKEN
+from tests.whole_tables import by_make_all
 
 PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
@@ -109,6 +110,7 @@ for path in sys.argv[1:]:
 """A process of its own for each would start an evaluator each."""
 
 
+@by_make_all
 @pytest.mark.slow
 def test_programs_run_as_they_are(tmp_path):
     programs = ("rollout_loop", "vector_environment", "custom_reward", "own_problem")

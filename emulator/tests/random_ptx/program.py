@@ -8,7 +8,7 @@ compared where operands are equal. Results that may differ from a GPU within a b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -78,11 +78,6 @@ class Slot:
         """Numbers of the cells of its results."""
         begin = self.cell + len(self.operands)
         return range(begin, begin + len(self.form.results))
-
-    @property
-    def operand_cells(self) -> range:
-        """Numbers of the cells of its operands."""
-        return range(self.cell, self.cell + len(self.operands))
 
 
 @dataclass(frozen=True)
@@ -318,11 +313,3 @@ def as_ptxas_takes(text: str) -> str:
     That is a literal position or length of a field of bits above 255, and a list of branch targets with the label A7.
     """
     return _FIELD.sub(lambda found: f"{found[1]}{int(found[2]) & _MOST_OF_A_FIELD}", re.sub(r"\bA7\b", "A7_", text))
-
-
-def opcodes(ptx: str) -> Iterator[str]:
-    """Opcodes of all instructions of a text, with their modifiers."""
-    for line in ptx.replace("{", "\n").split("\n"):
-        found = re.match(r"\s*(?:@!?%\w+\s+)?([a-z][a-z0-9]*(?:[.:]+[A-Za-z0-9_]+)*)\s", line)
-        if found:
-            yield found[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,8 +90,6 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution);
 EXPORTS_NOTHING = "__global__ void solution(float* out) { int unused; out[threadIdx.x] = 1; }\n"
 BROKEN = "__global__ void solution(float* out) { out[threadIdx.x] = missing; }\n"
 UNDEFINED = 'extern "C" int nowhere();\nint solution() { return nowhere(); }\n'
-
-Compile = Callable[..., Artifact]
 
 
 @pytest.fixture(scope="module")
