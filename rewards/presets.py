@@ -1,7 +1,7 @@
 """Rewards by name, and for those that are published, the paper and its formula.
 
     name              value of a submission
-    default           ladder, then log performance; turns are paid what they add to the best so far
+    default           ladder, then performance; turns are paid what they add to the best so far, or a penalty
     per_turn          the same value, paid for every submission anew
     correctness_only  [right]
     fast_p:P          [right and speedup > P], for example fast_p:1.0 or fast_p(1.0)
