@@ -1,4 +1,4 @@
-"""A policy that only ever cheats, judged by the real evaluator, earns nothing and learns nothing."""
+"""A policy that only ever cheats, judged by the real evaluator, earns the floor and learns nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from datasets import Dataset
 from safetensors.torch import load_file
 
 from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.rewards import Ladder
 from pkb_gym.rewards.examples import failed
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
@@ -38,7 +39,7 @@ WRONG = ("claims_success.py", "forges_infrastructure.py", "patches_the_judges.py
 
 
 @pytest.mark.slow
-def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path):
+def test_a_cheating_policy_earns_the_floor(monkeypatch, local_evaluator, tmp_path):
     sources = [read(FOLDER / "hostile" / name).source for name in CAUGHT]
     corpus = Dataset.from_list([{"messages": [*prompt("AllReduce"), submission(source)]} for source in sources])
     policy = write_tiny_policy(corpus, tmp_path / "policy")
@@ -52,7 +53,8 @@ def test_a_cheating_policy_earns_nothing(monkeypatch, local_evaluator, tmp_path)
         local_evaluator.resume()
     logged = [entry for entry in trainer.state.log_history if "reward" in entry]
     assert len(logged) == STEPS
-    assert all(entry["reward"] == entry["correct"] == 0 and entry["submissions"] == 2 for entry in logged)
+    assert all(entry["reward"] == pytest.approx(Ladder().breach) for entry in logged)
+    assert all(entry["correct"] == 0 and entry["submissions"] == 2 for entry in logged)
     assert not any(entry[f"faults/{kind}"] for entry in logged for kind in ("infrastructure", "crashed", "late"))
     records = read_jsonl(tmp_path / "run" / "rollouts.jsonl")
     assert {record["failure"] for record in records} == {"integrity"}
