@@ -72,11 +72,12 @@ def test_what_was_accepted_goes_on_after_a_restart(start, owners, tmp_path):
     again.opened[0].goes_on.set()
     assert answer(service, running).passed and answer(service, queued).passed
     assert again.requested == ["speedup 2", "speedup 2"], "the one that stands for run, and the queued one"
-    assert sources(tmp_path) == ["speedup 1", "run", "speedup 2"], "each once"
+    # A result is written beside the next evaluation, which may overtake it.
+    assert sorted(sources(tmp_path)) == ["run", "speedup 1", "speedup 2"], "each once"
     assert ask(service, "speedup 1") == done, "an equal request is answered from the journal too"
     start.end()
     assert start(Owners()).find(running).answer.passed
-    assert sources(tmp_path) == ["speedup 1", "run", "speedup 2"]
+    assert sorted(sources(tmp_path)) == ["run", "speedup 1", "speedup 2"]
 
 
 def test_clients_find_their_evaluations_again(start, owners):
