@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from gymnasium.error import InvalidAction
+
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.envs.env import checked_action
@@ -18,6 +20,7 @@ from pkb_gym.envs.wrappers import chat_message
 
 logger = logging.getLogger(__name__)
 
+SPENT = "All replies of this episode are spent; nothing more is judged."
 CLOSED = "This episode has been closed; nothing more is judged."
 
 
@@ -31,7 +34,7 @@ class _LimitedSuite(SuiteEnv):
         if "problem" in kwargs:
             problem = kwargs["problem"]
             raise ConfigError(f"{name}: problem={problem!r} is for reset; split=[...] has the problems to draw from")
-        self._max_turns = max_turns
+        self.max_turns = max_turns
         super().__init__(split, **kwargs)
 
     @classmethod
@@ -40,7 +43,7 @@ class _LimitedSuite(SuiteEnv):
         return SubmissionSession.__name__
 
     def _new_episode(self) -> Episode:
-        return Episode(self._reward, self._max_turns)
+        return Episode(self._reward, self.max_turns)
 
 
 class SubmissionSession:
@@ -48,7 +51,8 @@ class SubmissionSession:
 
     Args:
         split: Problems to draw from where `reset` names none, as `split_names` takes them.
-        max_turns: Number of submissions that are judged, at least 1; later ones are answered and not judged.
+        max_turns: Number of submissions, those that are no text included, at least 1; later ones are answered and not
+            judged.
         **kwargs: Arguments of `PKBEnv`, without `problem`.
 
     Raises:
@@ -62,7 +66,7 @@ class SubmissionSession:
 
     def __init__(self, split: str | list[str] = "train", max_turns: int = 8, **kwargs: Any) -> None:
         self._env = _LimitedSuite(split, max_turns, **kwargs)
-        self._loop = EpisodeLoop(self._env.episode, self._env.style)
+        self._loop = self._new_loop()
         self._closed = False
 
     @property
@@ -95,7 +99,7 @@ class SubmissionSession:
         """
         options = {} if problem is None else {"problem": problem}
         observation, _info = self._env.reset(seed=seed, options=options)
-        self._loop = EpisodeLoop(self._env.episode, self._env.style)
+        self._loop = self._new_loop()
         self._closed = False
         return chat_message(observation)
 
@@ -118,14 +122,20 @@ class SubmissionSession:
             The message that follows it. A failure of the evaluator is part of it, never an exception.
 
         Raises:
-            InvalidAction: The source is no text; it counts for nothing.
+            InvalidAction: The source is no text; it costs a submission, or an agent could go on for ever.
             ConfigError: An evaluation service has no such device, or not as many ranks. The submission counts as not
                 judged, as after any other exception, so that an episode of a framework that catches it has no value.
         """
         if self._closed:
             return TurnResult(CLOSED)
         if not self.is_over:
-            checked_action(source)
+            try:
+                checked_action(source)
+            except InvalidAction:
+                self._loop.not_submitted("")
+                raise
+        elif self.episode.refusal is None:
+            return TurnResult(SPENT)
         try:
             result = self._loop.submit(source, self._env.evaluate)
         except Exception:
@@ -134,6 +144,9 @@ class SubmissionSession:
         if result.turn is None or result.turn.feedback is None:
             return result
         return replace(result, text=f"{result.text}\n{left_text(self.episode.turns_left or 0)}")
+
+    def _new_loop(self) -> EpisodeLoop:
+        return EpisodeLoop(self._env.episode, self._env.style, max_replies=self._env.max_turns)
 
     def close(self) -> None:
         """Ends the episode; calling it again changes nothing. The evaluator, shared by a process, goes on."""

@@ -146,7 +146,8 @@ class CommandProvider:
                 del self._running[process.pid]
             _end(process)
         if process.returncode != 0:
-            reason = printable(" ".join(err[-4 * MAX_ERROR_CHARS :].decode(errors="replace").split()[-60:]))
+            printed = err if err.strip() else out  # some programs report their errors on standard output
+            reason = printable(" ".join(printed[-4 * MAX_ERROR_CHARS :].decode(errors="replace").split()[-60:]))
             raise AgentError(f"{self.program[0]} ended with status {process.returncode}: {reason[-MAX_ERROR_CHARS:]}")
         if len(out) > MAX_OUTPUT_BYTES:
             raise AgentError(f"{self.program[0]} printed {len(out)} bytes; at most {MAX_OUTPUT_BYTES} are read")
@@ -206,17 +207,22 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def read_reply(text: str) -> Reply:
-    """The output of a program: an object of JSON, or the reply itself.
+    r"""The output of a program: an object of JSON, also between other lines, or the reply itself.
 
     Raises:
         AgentError: The output is an object with unknown entries.
+
+    Example:
+        >>> read_reply('loading the model\n{"source": "int a;"}\n')
+        Reply(content='loading the model', reasoning=None, submission='int a;', tokens=None, cost_usd=None, \
+finish_reason=None)
     """
-    if not text.lstrip().startswith("{"):
-        return Reply(text)
     try:
-        found = json.loads(text)
+        found = json.loads(text) if text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
-        return Reply(text)
+        found = None
+    if not isinstance(found, dict):
+        return _reply_between_lines(text) or Reply(text)
     try:
         reply = CommandReply.model_validate(found)
     except ValidationError as error:
@@ -225,6 +231,22 @@ def read_reply(text: str) -> Reply:
         known = ", ".join(CommandReply.model_fields)
         raise AgentError(f"the program's reply: {place}: {wrong['msg']}; entries are {known}") from None
     return Reply(reply.content, reply.reasoning, reply.source, reply.tokens, reply.cost_usd)
+
+
+def _reply_between_lines(text: str) -> Reply | None:
+    """The last line that is a reply in JSON; its neighbours, such as a log, are the content where it has none."""
+    lines = text.splitlines()
+    for number in reversed(range(len(lines))):
+        if not lines[number].lstrip().startswith("{"):
+            continue
+        try:
+            reply = CommandReply.model_validate(json.loads(lines[number]))
+        except (ValueError, RecursionError):  # also of pydantic
+            continue
+        if reply.model_fields_set:
+            content = reply.content or "\n".join(lines[:number] + lines[number + 1 :])
+            return Reply(content, reply.reasoning, reply.source, reply.tokens, reply.cost_usd)
+    return None
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -17,7 +17,16 @@ from pydantic import Field
 
 from pkb_gym.agents.chat_format import chat_messages
 from pkb_gym.agents.options import parse_options
-from pkb_gym.agents.protocol import Agent, AgentError, AgentProvider, AgentTask, Message, Reply, Setting
+from pkb_gym.agents.protocol import (
+    Agent,
+    AgentError,
+    AgentProvider,
+    AgentTask,
+    Message,
+    Reply,
+    RequestRefused,
+    Setting,
+)
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
 from pkb_gym.engine.records.base import Record
@@ -46,11 +55,21 @@ class LocalOptions(Record):
 
 @dataclass(frozen=True)
 class _PendingPrompt:
-    """A conversation that waits for its reply, None where it is too long for the model."""
+    """A conversation that waits for its reply.
+
+    Attributes:
+        ids: Tokens of the conversation.
+        room: Number of tokens that the reply may have, at least 1.
+        seed: Seed of the sampling.
+        written: Tokens of the reply so far.
+        reply: Reply, once it is complete.
+    """
 
     ids: list[int]
+    room: int
     seed: int
-    reply: Future[Reply | None] = field(default_factory=Future)
+    written: list[int] = field(default_factory=list)
+    reply: Future[Reply] = field(default_factory=Future)
 
 
 def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
@@ -119,10 +138,11 @@ class LocalProvider:
         """Ends the thread after the replies that are being generated."""
         self._waiting.put(None)
 
-    def reply(self, messages: Sequence[Message], seed: int) -> Reply | None:
-        """The model's reply; None where the conversation is too long for it.
+    def reply(self, messages: Sequence[Message], seed: int) -> Reply:
+        """The model's reply.
 
         Raises:
+            RequestRefused: The conversation is too long for the model.
             AgentError: The model failed.
         """
         text = self._tokenizer.apply_chat_template(
@@ -130,17 +150,13 @@ class LocalProvider:
             tokenize=False,
             add_generation_prompt=True,
         )
-        pending = _PendingPrompt(self._tokenizer(text, add_special_tokens=False)["input_ids"], seed)
-        if self._room([pending]) < 1:
-            return None
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        room = self._options.max_tokens
+        if self._context is not None and (room := min(room, self._context - len(ids))) < 1:
+            raise RequestRefused(f"the conversation has {len(ids)} tokens, and the model's context {self._context}")
+        pending = _PendingPrompt(ids, room, seed)
         self._waiting.put(pending)
         return pending.reply.result()
-
-    def _room(self, batch: Sequence[_PendingPrompt]) -> int:
-        """The number of tokens that the replies may have."""
-        longest = max(len(pending.ids) for pending in batch)
-        room = self._options.max_tokens if self._context is None else self._context - longest
-        return min(room, self._options.max_tokens)
 
     def _generate_all(self) -> None:
         while (pending := self._waiting.get()) is not None:
@@ -167,36 +183,56 @@ class LocalProvider:
                 return
 
     def _generate(self, batch: Sequence[_PendingPrompt]) -> list[Reply]:
+        """The replies of a batch; conversations with more room go on where others have reached their end."""
         import torch
 
-        width = max(len(pending.ids) for pending in batch)
+        torch.manual_seed(batch[0].seed)
+        going_on = list(batch)
+        while going_on:
+            steps = min(pending.room - len(pending.written) for pending in going_on)
+            for pending, ids in zip(going_on, self._continued(going_on, steps), strict=True):
+                end = next((at + 1 for at, token in enumerate(ids) if token in self._ends), len(ids))
+                pending.written.extend(ids[:end])
+            going_on = [pending for pending in going_on if not self._has_ended(pending)]
+        return [self._read(pending) for pending in batch]
+
+    def _continued(self, batch: Sequence[_PendingPrompt], steps: int) -> list[list[int]]:
+        """So many further tokens of each reply, and any after its end."""
+        import torch
+
+        prompts = [pending.ids + pending.written for pending in batch]
+        width = max(map(len, prompts))
         pad = self._ends[0]
         ids = torch.full((len(batch), width), pad)
         mask = torch.zeros_like(ids)
-        for row, pending in enumerate(batch):  # padded on the left: replies begin in one column
-            ids[row, width - len(pending.ids) :] = torch.tensor(pending.ids)
-            mask[row, width - len(pending.ids) :] = 1
+        for row, prompt in enumerate(prompts):  # padded on the left: replies begin in one column
+            ids[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
         sampled = self._options.temperature > 0
         how = {"temperature": self._options.temperature, "top_p": self._options.top_p, "top_k": 0} if sampled else {}
         device = self._model.device
-        torch.manual_seed(batch[0].seed)
         with torch.inference_mode():
             out = self._model.generate(
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
-                max_new_tokens=self._room(batch),
+                max_new_tokens=steps,
                 do_sample=sampled,
                 eos_token_id=self._ends,
                 pad_token_id=pad,
                 **how,
             )
-        return [self._read(pending, row) for pending, row in zip(batch, out[:, width:].tolist(), strict=True)]
+        rows: list[list[int]] = out[:, width:].tolist()
+        return rows
 
-    def _read(self, pending: _PendingPrompt, ids: list[int]) -> Reply:
-        end = next((at + 1 for at, token in enumerate(ids) if token in self._ends), len(ids))
-        split = split_thoughts(self._tokenizer.decode(ids[:end], skip_special_tokens=True))
-        tokens = TokenCounts(prompt=len(pending.ids), completion=end)
-        return Reply(split.answer, split.thoughts, tokens=tokens)
+    def _has_ended(self, pending: _PendingPrompt) -> bool:
+        return pending.written[-1] in self._ends or len(pending.written) >= pending.room
+
+    def _read(self, pending: _PendingPrompt) -> Reply:
+        written = pending.written
+        split = split_thoughts(self._tokenizer.decode(written, skip_special_tokens=True))
+        tokens = TokenCounts(prompt=len(pending.ids), completion=len(written))
+        reason = "stop" if written[-1] in self._ends else "length"
+        return Reply(split.answer, split.thoughts, tokens=tokens, finish_reason=reason)
 
 
 @dataclass(frozen=True)
@@ -211,7 +247,7 @@ class LocalAgent:
     provider: LocalProvider
     seed: int
 
-    def act(self, messages: Sequence[Message]) -> Reply | None:
+    def act(self, messages: Sequence[Message]) -> Reply:
         """The model's reply to a conversation."""
         return self.provider.reply(messages, self.seed + len(messages))
 

@@ -128,6 +128,16 @@ def test_an_entry_that_is_not_understood_is_an_error():
     assert read_reply("{not json").content == "{not json"
 
 
+@pytest.mark.parametrize(
+    "text", ['loading\n{"source": "int a;"}\n', '{"source": "int a;"}\ndone', '{"x": 1}\n{"source": "int a;"}']
+)
+def test_a_json_line_may_have_neighbours(text):
+    """Submitted as text, it had no fenced block."""
+    reply = read_reply(text)
+    assert reply.submission == "int a;" and reply.content.strip() in text
+    assert read_reply("```cpp\n{\n}\n```").submission is None
+
+
 def test_the_conversation_as_text():
     text = as_text(
         [*CONVERSATION, Message("assistant", "Mine:", submission="int a;\n"), Message("tool", "Turn 1: wrong")]

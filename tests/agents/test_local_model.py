@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pkb_gym.agents.protocol import AgentError, Message
+from pkb_gym.agents.local_model import _PendingPrompt
+from pkb_gym.agents.protocol import AgentError, Message, RequestRefused
 from pkb_gym.agents.registry import open_agent
 from pkb_gym.engine.errors import ConfigError
 from tests.agents.conversations import CONVERSATION, answered, task
@@ -63,8 +64,26 @@ def test_episodes_that_wait_together_reply_as_each_alone(provider):
     assert sum(sizes) == 9 and max(sizes) > 1
 
 
-def test_a_conversation_that_is_too_long_ends_the_episode(provider):
-    assert provider.begin(task()).act([Message("user", "word " * provider._context)]) is None
+def test_the_room_of_a_reply_does_not_depend_on_its_neighbours(folder):
+    """Beside a prompt that filled the context but for 8 tokens, short ones got 8 tokens too."""
+    provider = open_agent(f"transformers:{folder}", {"temperature": "0", "max_tokens": "40"})
+    context = provider._context
+    prompts = [[5] * length for length in (10, 20, context - 8, 30)]
+
+    def pending(ids):
+        return _PendingPrompt(ids, min(40, context - len(ids)), 1)
+
+    together = provider._generate([pending(ids) for ids in prompts])
+    assert [reply.tokens.completion for reply in together] == [40, 40, 8, 40]
+    assert {reply.finish_reason for reply in together} == {"length"}
+    assert together == [provider._generate([pending(ids)])[0] for ids in prompts]
+    provider.close()
+    provider._thread.join(30)
+
+
+def test_a_conversation_that_is_too_long_is_refused(provider):
+    with pytest.raises(RequestRefused, match=rf"has \d+ tokens, and the model's context {provider._context}"):
+        provider.begin(task()).act([Message("user", "word " * provider._context)])
 
 
 def test_a_model_that_fails_is_the_agents_failure(provider):

@@ -74,11 +74,24 @@ def test_an_episode_with_an_exception_has_no_value(session, evaluator, monkeypat
     assert "failed earlier" in session.submit("speedup 3").text
 
 
-def test_a_source_that_is_no_text_counts_for_nothing(session):
+def test_a_source_that_is_no_text_has_no_value(session):
     """Models write arguments: with no value for the episode, they could have it forgotten."""
     with pytest.raises(gym.error.InvalidAction, match="got int"):
         session.submit(7)
     assert not session.is_over and session.episode.episode_value == 0.0
+
+
+def test_sources_that_are_no_text_end_the_episode_as_others_do(session, evaluator):
+    """A loop that goes on until the submissions are spent would never end."""
+    value = session.submit("speedup 2").gain
+    for _ in range(3):
+        assert not session.is_over
+        with pytest.raises(gym.error.InvalidAction):
+            session.submit(7)
+    assert session.is_over and session.episode.episode_value == value > 0
+    assert "are spent" in session.submit("speedup 3").text and len(evaluator.requested) == 1
+    session.reset("AllReduce")
+    assert not session.is_over
 
 
 def test_a_restored_session_goes_on_where_it_was(session, evaluator):

@@ -20,6 +20,7 @@ from pkb_verifiers.toolset import KernelToolset
 
 logger = logging.getLogger(__name__)
 
+SUBMIT = KernelToolset.submit.__name__
 NO_OP = "\n\ndef solution(*args, **kwargs):\n    return None\n"
 
 
@@ -50,8 +51,9 @@ class KernelTask(vf.Task[KernelData, KernelState, KernelTaskConfig]):
 
     @vf.stop
     async def budget(self, trace: vf.Trace) -> bool:
-        """Whether all submissions are spent, or the evaluator failed."""
-        return trace.state.is_over
+        """Whether all submissions are spent, also by calls without a source, or the evaluator failed."""
+        calls = [call for message in trace.assistant_messages for call in message.tool_calls or ()]
+        return trace.state.is_over or sum(call.name == SUBMIT for call in calls) >= self.config.max_turns
 
     @vf.reward
     async def best_value(self, trace: vf.Trace) -> float:

@@ -37,7 +37,7 @@ def pkb_kernels(folder: str, max_turns: int = 4) -> Task:
 
     Args:
         folder: Folder that `pkb export harbor` wrote.
-        max_turns: Number of submissions of a sample, at least 1.
+        max_turns: Number of messages of the model, and of submissions, of a sample, at least 1.
 
     Raises:
         ValueError: The folder holds no task.
@@ -57,7 +57,7 @@ def submissions(max_turns: int) -> Solver:
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:  # noqa: ARG001  # the protocol of solvers
         model, tools = get_model(), [submit(Path(state.metadata["folder"]), state, max_turns)]
-        while state.store.get(ATTEMPTS, 0) < max_turns:
+        for _ in range(max_turns):  # not submissions: a call with wrong arguments makes none
             state.output = await model.generate(state.messages, tools=tools)
             state.messages.append(state.output.message)
             if not state.output.message.tool_calls:

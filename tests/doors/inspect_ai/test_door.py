@@ -20,7 +20,10 @@ PROBLEM = "AllReduce"
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """The chat completions of a model that submits the cases of a plan, one a turn, and then says that it is done."""
+    """The chat completions of a model that submits the cases of a plan, one a turn, and then says that it is done.
+
+    A case `no source` is a call with the wrong argument.
+    """
 
     plan: ClassVar[tuple[str, ...]] = ()
     requests: ClassVar[list[dict]] = []
@@ -32,8 +35,9 @@ class Endpoint(BaseHTTPRequestHandler):
         message: dict = {"role": "assistant", "content": "done"}
         if turn < len(self.plan):
             (problem,) = [name for name in contract.PROBLEMS if f"# {name}\n" in str(request["messages"][0]["content"])]
-            source = contract.find(problem, self.plan[turn]).source
-            call = {"name": "submit", "arguments": json.dumps({"source": source})}
+            case = self.plan[turn]
+            given = {"code": "x"} if case == "no source" else {"source": contract.find(problem, case).source}
+            call = {"name": "submit", "arguments": json.dumps(given)}
             message |= {"content": None, "tool_calls": [{"id": f"call{turn}", "type": "function", "function": call}]}
         choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -135,6 +139,12 @@ def test_a_failure_of_the_service_is_no_score(run):
 def test_a_model_has_its_turns_and_no_more(run):
     sample = run("compile_error", "wrong", "expert", max_turns=2)
     assert len(sample.scores["best_reward"].metadata["rewards"]) == len(Endpoint.requests) == 2
+
+
+def test_calls_with_wrong_arguments_cost_turns(run):
+    """The solver went on for ever, as no submission was counted."""
+    sample = run(*["no source"] * 9, max_turns=3)
+    assert len(Endpoint.requests) == 3 and sample.scores["best_reward"].value == 0.0
 
 
 def test_an_evaluation_that_could_judge_nothing_does_not_begin(tasks, tmp_path, monkeypatch):
