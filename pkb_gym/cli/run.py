@@ -63,6 +63,8 @@ class RunSummary(Record):
     """Problems with a right submission whose speedup is more than 1."""
     compiled_only: int
     """Submissions for GPUs that were compiled and not run, as this machine has none: nothing is known of them."""
+    truncated: int
+    """Replies that were cut off at their limit of tokens before a source was complete."""
     evaluations: int
     tokens: int
     cost_usd: float
@@ -232,6 +234,7 @@ def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunS
         passed=passed,
         faster=faster,
         compiled_only=runner.tally.compiled_only,
+        truncated=runner.tally.truncated,
         evaluations=runner.budget.evaluations,
         tokens=runner.budget.tokens,
         cost_usd=runner.budget.cost_usd,
@@ -290,6 +293,9 @@ def _print(summary: RunSummary) -> None:
     for title, others in (("skipped", summary.skipped), ("not complete", summary.failed)):
         for name, why in others.items():
             errors.print(f"{title}: {name}: {why}", soft_wrap=True)
+    if summary.truncated:
+        share = summary.truncated / (summary.truncated + summary.evaluations)
+        errors.print(f"{summary.truncated} replies ({share:.0%}) were truncated: raise max_tokens", soft_wrap=True)
     if summary.compiled_only:
         errors.print(f"{summary.compiled_only} submissions were compiled and not run: this machine has no GPU")
     if summary.stopped is not None:

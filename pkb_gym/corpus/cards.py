@@ -44,7 +44,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         "agent": "who wrote it; null where it is not given",
         "sample": "number of the episode on this problem",
         "turn": "number of the submission in its episode",
-        "verdict": "passed, a failure, no_submission or infrastructure",
+        "verdict": "passed, a failure, no_submission, truncated, refused or infrastructure",
         "stage": "furthest stage; null where nothing was evaluated",
         "device": TASK["device"],
         "world_size": TASK["world_size"],

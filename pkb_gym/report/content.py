@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pkb_gym import __version__
-from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.attempt import TRUNCATED, Attempt
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.roofline import Resource
 from pkb_gym.metrics.figures import AgentFigures, agent_figures
@@ -147,4 +147,11 @@ def _notes(agents: Sequence[AgentFigures], settings: Sequence[Setting]) -> tuple
                 f"{each.agent} has {min(sizes)} to {max(sizes)} samples of a problem: with more samples than a problem "
                 "has, pass@k speaks of the others."
             )
+    notes += [
+        f"{each.agent}: {mode.share.mean:.0%} truncated, cut off at the limit of tokens before a source was complete: "
+        "raise max_tokens."
+        for each in agents
+        for mode in each.failure_modes
+        if mode.name == TRUNCATED
+    ]
     return tuple(notes)

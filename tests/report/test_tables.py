@@ -67,6 +67,12 @@ def test_heads_say_where_the_published_columns_differ():
         assert counts[category.title] == expected
 
 
+def test_notes_tell_the_share_of_truncated_replies():
+    cut = attempt(failure="no_submission", sample=1, reply="```", finish_reason="length")
+    notes = report_content([attempt(speedup=2.0), cut, attempt(sample=2), attempt(sample=3)]).notes
+    assert any("a: 25% truncated" in note and "raise max_tokens" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("attempts", "words"),
     [

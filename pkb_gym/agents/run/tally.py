@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.attempt import TRUNCATED, Attempt
 from pkb_gym.rewards.reward import is_right, was_only_compiled
 
 
@@ -24,12 +24,13 @@ class Tally:
 
     Attributes:
         compiled_only: Number of submissions that were compiled and not run.
+        truncated: Number of replies that were cut off at their limit of tokens before a source was complete.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._best: dict[tuple[str, int], Attempt] = {}
-        self.compiled_only = 0
+        self.compiled_only = self.truncated = 0
 
     def count(self, attempt: Attempt) -> None:
         """Adds one attempt, unless the endpoint refused it."""
@@ -37,6 +38,7 @@ class Tally:
             return
         with self._lock:
             self.compiled_only += attempt.feedback is not None and was_only_compiled(attempt.feedback)
+            self.truncated += attempt.verdict == TRUNCATED
             best = self._best.get((attempt.problem, attempt.sample))
             if best is None or _rank(attempt) > _rank(best):
                 self._best[attempt.problem, attempt.sample] = attempt
