@@ -10,6 +10,7 @@ from pkb_gym.envs.source_text import SourceText
 from pkb_gym.envs.spaces import MAX_TEXT_CHARS, Observation
 from pkb_gym.envs.text.reply import take_source
 from pkb_gym.envs.text.turn import left_text, turn_text
+from pkb_gym.problems.catalogue import reference_source
 
 
 class ChatObservation(gym.ObservationWrapper[str, str, Observation], gym.utils.RecordConstructorArgs):
@@ -72,7 +73,7 @@ class ChatAction(gym.Wrapper[Any, str, Any, str], gym.utils.RecordConstructorArg
         """
         if not isinstance(action, str):
             raise gym.error.InvalidAction(f"an action is a model's reply (str), got {type(action).__name__}")
-        found = take_source(action)
+        found = take_source(action, reference=reference_source(self.get_wrapper_attr("problem")))
         observation, reward, terminated, truncated, info = self.env.step(found.source or "")
         taken = {"taken": found.taken, "source": found.source, "reply": action}
         return observation, reward, terminated, truncated, {**info, **taken}

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pkb_gym.engine.records.source import looks_like_source
 from pkb_gym.envs.equal_sources import code_of
 from pkb_gym.envs.text.code_blocks import code_blocks, without_end_token
+from pkb_gym.envs.text.python_sources import plain_source
 
 THOUGHT_TAGS = ("think", "thinking", "thought", "reasoning")
 """Tags around text that a model writes for itself."""
@@ -153,7 +154,8 @@ def take_source(reply: str, *, reference: str | None = None, is_complete: bool =
 
     Args:
         reply: Whole text that the model wrote, its thoughts included.
-        reference: Source of the baseline, which models quote; None where it is not known.
+        reference: Source of the baseline in Python, which models quote as it is or without its comments, as tasks show
+            it; None where it is not known.
         is_complete: Whether the reply is known to have ended by itself, and not at a limit of tokens.
 
     Example:
@@ -197,8 +199,8 @@ def _chosen(blocks: Sequence[str], reference: str | None) -> int:
             places = found
             break
     if reference is not None and len(places) > 1:
-        quoted = code_of(reference)
-        own = [place for place in places if code_of(_unindented(blocks[place])) != quoted]
+        quoted = [code_of(text) for text in (reference, plain_source(reference))]
+        own = [place for place in places if code_of(_unindented(blocks[place])) not in quoted]
         places = own or places
     return places[-1]
 

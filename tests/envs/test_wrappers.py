@@ -8,6 +8,7 @@ import gymnasium as gym
 import pytest
 
 from pkb_gym.envs import ChatAction, ChatObservation, wrappers
+from pkb_gym.problems.catalogue import find_problem, reference_source
 
 pytestmark = pytest.mark.usefixtures("evaluator")
 
@@ -58,6 +59,14 @@ def test_a_reply_is_submitted_by_what_it_holds(evaluator):
     assert info["taken"].startswith("nothing") and info["reply"] == "I do not know."
     assert "FAILED: rejected" in message and reward == 0.0 and not truncated
     assert "x" * 50 in env.action_space
+
+
+def test_a_quoted_reference_is_not_what_a_reply_submits(env, evaluator):
+    env = ChatAction(env)
+    env.reset(seed=0)
+    own = "def solution(x):\n    return fast(x)\n"
+    env.step(f"```python\n{own}```\nIt replaces this:\n```python\n{reference_source(find_problem('AllReduce'))}\n```")
+    assert evaluator.requested[-1][1] == own
 
 
 def test_a_reply_that_is_no_text_is_wrong_usage(env):

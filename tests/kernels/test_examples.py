@@ -14,6 +14,7 @@ from pkb_gym.kernels.examples import Example, Pattern, example_for, examples, pa
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from pkb_gym.problems.splits import near_duplicates
 from tests.token_count import tokens
+from tests.whole_tables import sampled
 
 LANGUAGES = ("cpp", "cuda", "python")
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
@@ -76,7 +77,7 @@ def test_an_example_is_right_on_two_ranks(example, local_evaluator):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-@pytest.mark.parametrize("example", [each for each in ALL if each.language == "cuda"], ids=_ids)
+@pytest.mark.parametrize("example", sampled((each for each in ALL if each.language == "cuda"), 4), ids=_ids)
 def test_an_example_for_gpus_is_right_and_without_races_on_the_emulator(example, local_evaluator):
     config = EvalConfig(
         device="emulated", language="cuda", world_size=2, size="tiny", until="check", trials=2, race_check="on"

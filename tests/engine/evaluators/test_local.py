@@ -202,6 +202,7 @@ def test_progress_is_reported_in_order(local_evaluator: LocalEvaluator) -> None:
     assert set(feedback.durations_s) == {*reported, *between} and feedback.durations_s[PREPARING] > 0
 
 
+@pytest.mark.usefixtures("locks_apart")
 def test_waiting_for_the_devices_is_reported(local_evaluator: LocalEvaluator) -> None:
     reported: list[str] = []
     assert local_evaluator.pause(PATIENCE_S)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from pkb_gym.envs.text import code_blocks, reply
+from pkb_gym.envs.text.python_sources import plain_source
 from pkb_gym.envs.text.reply import take_source
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
 
@@ -132,6 +133,8 @@ def test_the_reference_quoted_after_the_kernel_is_no_submission():
     assert take_source(text, reference=reference).source == CODE
     assert take_source(text).source == quoted
     assert take_source(f"```python\n{quoted}```", reference=reference).source == quoted, "alone, it is meant"
+    as_shown = f"{BLOCK}\nIt replaces this:\n```python\n{plain_source(reference)}\n```"
+    assert take_source(as_shown, reference=reference).source == CODE
 
 
 def test_a_line_of_prose_that_ends_in_a_fence_opens_no_block():
