@@ -97,13 +97,13 @@ class RolloutGRPOTrainer(ResumableGRPOTrainer):
         self, inputs: object, prompts: object, completions: Sequence[str | list[Message]], completion_ids_list: object
     ) -> torch.Tensor:
         if not self._settings.multi_turn:
-            sources = {row: submitted_source(completion) for row, completion in enumerate(completions)}
+            episodes = self._single_turn_episodes
+            sources = [
+                submitted_source(completion, episode.task.problem)
+                for episode, completion in zip(episodes, completions, strict=True)
+            ]
             self._answer_last(
-                {
-                    row: partial(self._single_turn_episodes[row].submit, source)
-                    for row, source in sources.items()
-                    if source is not None
-                }
+                {row: partial(episodes[row].submit, source) for row, source in enumerate(sources) if source is not None}
             )
         rewards: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         return rewards
@@ -165,7 +165,8 @@ class RolloutGRPOTrainer(ResumableGRPOTrainer):
         """Begins evaluations of a finished sequence's submissions, as far as they may begin; may be called again."""
         episode = self._episodes()[rows[place]]
         if not self._settings.multi_turn:
-            sources = [submitted_source(self._tokenizer.decode(new_ids, skip_special_tokens=True))]
+            completion = self._tokenizer.decode(new_ids, skip_special_tokens=True)
+            sources = [submitted_source(completion, episode.task.problem)]
         else:
             calls = self._parse(new_ids, prompt_ids[place]).get("tool_calls") or []
             functions = [call.get("function") or {} for call in calls]

@@ -134,7 +134,9 @@ class Player:
         return parse_response(self._tokenizer, reply, prefix=rollout.context_ids, tools=tools)
 
     def _submit_blocks(self, played: Sequence[Played]) -> None:
-        sources = {at: submitted_source(one.rollout.messages) for at, one in enumerate(played)}
+        sources = {
+            at: submitted_source(one.rollout.messages, one.episode.task.problem) for at, one in enumerate(played)
+        }
         side_by_side({at: played[at].episode.submit(source) for at, source in sources.items() if source is not None})
 
     def _call_tools(self, played: Sequence[Played]) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.envs.text.reply import take_source
 from pkb_gym.envs.trl import KernelTool
+from pkb_gym.problems.catalogue import reference_source
 from pkb_gym.rewards.empty_value import empty_value
 from pkb_gym.rewards.reward import Reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
@@ -86,18 +88,21 @@ class RolloutEnvironment:
         return None if self.episode is None else self.episode.episode_value
 
 
-def submitted_source(completion: str | list[Message]) -> str | None:
+def submitted_source(completion: str | list[Message], problem: Problem) -> str | None:
     r"""The source that a single-turn completion submits by its last message; see `take_source`.
 
     Args:
         completion: Text of the completion, or its messages.
+        problem: Problem of the rollout, whose reference the completion may quote.
 
     Returns:
         The source; None where there is none.
 
     Example:
-        >>> submitted_source("First:\n```cpp\nint a;\n```\nBetter:\n```cpp\nint b;\n```")
+        >>> from pkb_gym.problems.catalogue import find_problem
+        >>> reply = "First:\n```cpp\nint a;\n```\nBetter:\n```cpp\nint b;\n```"
+        >>> submitted_source(reply, find_problem("AllReduce"))
         'int b;\n'
     """
     text = completion if isinstance(completion, str) else str(completion[-1]["content"])
-    return take_source(text).source
+    return take_source(text, reference=reference_source(problem)).source

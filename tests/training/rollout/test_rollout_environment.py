@@ -11,6 +11,7 @@ from transformers.utils import get_json_schema
 
 from pkb_gym.engine.errors import ConfigError, ProblemNotFound
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards import find_reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.inputs.chat import submit_tools
@@ -18,6 +19,8 @@ from pkb_gym.training.rollout import rollout_environment
 from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, Rollouts, submitted_source
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import row
+
+PROBLEM = find_problem("AllReduce")
 
 
 @pytest.fixture
@@ -139,4 +142,10 @@ def test_no_submission_has_the_value_of_a_rejected_one(asynchronous, reward, val
     ],
 )
 def test_the_last_block_of_code_is_submitted(completion, source):
-    assert submitted_source(completion) == source
+    assert submitted_source(completion, PROBLEM) == source
+
+
+def test_a_quoted_reference_is_not_submitted():
+    own = "def solution(x):\n    return fast(x)\n"
+    completion = f"```python\n{own}```\nin place of\n```python\n{reference_source(PROBLEM)}```"
+    assert submitted_source(completion, PROBLEM) == own
