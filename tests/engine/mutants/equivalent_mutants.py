@@ -103,9 +103,9 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("GemmReduceScatter", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("HyenaCP", "teams_cuda.h:101: __syncthreads() -> ((void)0)"): BARRIER_BEFORE,
     ("SAM3IoUSuppression", "expert:359: ld.acquire -> ld.relaxed"): ONE_BLOCK,
-    ("Gather", "symm_cuda.h:46: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
-    ("Scatter", "symm_cuda.h:46: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
-    ("VocabParallelLogProb", "symm_cuda.h:160: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
+    ("Gather", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
+    ("Scatter", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
+    ("VocabParallelLogProb", "symm_cuda.h:162: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
 }
 """(Problem, name of a mutant) -> why it is right at size tiny, where it is judged on emulated GPUs."""
 
