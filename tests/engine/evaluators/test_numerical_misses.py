@@ -6,11 +6,15 @@ import re
 from pathlib import Path
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.stages.check import MAX_INTERRUPTED
 from pkb_gym.problems.catalogue import find_problem
 
-AT_THE_EDGE = """\
+WORLD_SIZE = 2
+CHECKED = checked_calls(WORLD_SIZE) + MAX_INTERRUPTED
+AT_THE_EDGE = f"""\
 import torch
 import torch.distributed as dist
 
@@ -22,20 +26,24 @@ def solution(tensor):
     out, most = tensor.clone(), tensor.abs()
     dist.all_reduce(out)
     dist.all_reduce(most)
-    if len(calls) > 48 and int(tensor.view(torch.int16)[0, 0]) % 64 == 63:
+    if len(calls) > {CHECKED} and int(tensor.view(torch.int16)[0, 0]) % 4 == 3:
         out[0, 0] += 1.25 * 2.0**-8 * dist.get_world_size() * most[0, 0]
     return out
 """
-"""One element misses |out - sum| <= 2^-8 W sum |x_r| by a quarter, for one in 32 pairs of inputs.
-
-Those of the check, which makes fewer than 48 calls, are not among them.
-"""
+"""One element misses |out - sum| <= 2^-8 W sum |x_r| by a quarter after the check, for seven in 16 pairs of inputs: a
+busy machine times few calls."""
 
 
 def test_a_numerical_miss_while_timed_is_a_mismatch_that_names_its_trial(tmp_path: Path) -> None:
     """One of 1024 sums of a right kernel was outside the tolerance in trial 214, and the kernel accused of cheating."""
     config = EvalConfig(
-        device="cpu", size="tiny", world_size=2, until="time", language="python", timeout_s=20.0, timing_budget_s=0.5
+        device="cpu",
+        size="tiny",
+        world_size=WORLD_SIZE,
+        until="time",
+        language="python",
+        timeout_s=20.0,
+        timing_budget_s=0.5,
     )
     with LocalEvaluator(key=b"right until timed 4", cache_dir=tmp_path) as evaluator:
         found = evaluator.evaluate(find_problem("AllReduce"), AT_THE_EDGE, config)
