@@ -64,7 +64,7 @@ def service(contract: Path, token: str) -> Iterator[subprocess.Popen[str]]:
 def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedProcess[str]:
     """The tests of one door, in its environment."""
     pytest = [door.python, "-m", "pytest", "-c", str(HERE / "pytest.ini"), f"--rootdir={ROOT}"]
-    # Task texts give the speed of a machine that was measured, so no door may see measurements of another.
+    # Nothing is written into the user's caches.
     shared = {
         "PKB_CACHE_DIR": str(contract.with_name(f"caches-{door.name}")),
         "PKB_DOORS_CONTRACT": str(contract),

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pkb_gym.adapters.settings import EpisodeSettings
@@ -71,12 +71,12 @@ class TwoGangs(Forwarding):
 
 
 def task_of(url: str, problem: str) -> str:
-    """Its text; made before anything is judged, as it gives the speed of this machine once that was measured."""
+    """Its text; made after the first timing, as it gives the speed of the service's machine once that was measured."""
     return EpisodeSettings.of({**SETTINGS, "evaluator": url}).open_session(problem).reset(problem, seed=SEED)
 
 
-def judge(url: str, problem: str, case: str, task: str) -> Expected:
-    """The outcome of one submission, alone in its episode, in the environment of pkb-gym itself."""
+def judge(url: str, problem: str, case: str) -> Expected:
+    """The outcome of one submission, alone in its episode, in the environment of pkb-gym itself; without its task."""
     session = EpisodeSettings.of({**SETTINGS, "evaluator": url}).open_session(problem)
     session.reset(problem, seed=SEED)
     source = source_of(problem, case)
@@ -89,7 +89,7 @@ def judge(url: str, problem: str, case: str, task: str) -> Expected:
         problem=problem,
         case=case,
         source=source,
-        task=task,
+        task="",
         text=reply.text,
         failure=FAILURES[case],
         value=turn.value,
@@ -112,10 +112,11 @@ def main(path: Path) -> None:
             )
         )
         stack.callback(close_evaluators)
-        tasks = {problem: task_of(server.url, problem) for problem in PROBLEMS}
-        cases = [(problem, case, tasks[problem]) for case in CASES_IN_ORDER for problem in PROBLEMS]
+        cases = [(problem, case) for case in CASES_IN_ORDER for problem in PROBLEMS]
         threads = stack.enter_context(ThreadPoolExecutor(len(cases)))
-        expected = list(threads.map(lambda each: judge(server.url, *each), cases))
+        judged = list(threads.map(lambda each: judge(server.url, *each), cases))
+        tasks = {problem: task_of(server.url, problem) for problem in PROBLEMS}
+        expected = [replace(each, task=tasks[each.problem]) for each in judged]
         write(path, server.url, expected)
         sys.stdout.write(f"{len(expected)} submissions judged\n")
         sys.stdout.flush()

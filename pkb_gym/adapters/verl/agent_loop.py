@@ -58,7 +58,8 @@ class KernelAgentLoop(ToolAgentLoop):
         self.max_tool_response_length = UNCUT
         # A call with wrong arguments is no submission, and verl has no bound of its own by default.
         own: int | None = self.rollout_config.multi_turn.max_assistant_turns
-        self.max_assistant_turns = min(own or self._settings.max_turns, self._settings.max_turns)
+        bound = self._settings.max_turns + 1  # verl leaves the calls of the last turn unanswered
+        self.max_assistant_turns = min(own or bound, bound)
 
     async def run(self, sampling_params: dict[str, Any], priority: int = 0, **kwargs: Any) -> AgentLoopOutput:
         """Plays the trajectory of one row, see `dataset.prompt_rows`."""

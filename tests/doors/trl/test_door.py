@@ -144,7 +144,7 @@ def test_the_way_over_openenv(policy, tmp_path, monkeypatch):
         gap = (cases[0].value - cases[1].value) / 2
         assert trainer.found[1] == pytest.approx([gap, -gap])
         tool = trainer.environments[0]
-        for case in short("Gather-expert", "Gather-infrastructure", "HyenaCP-deadlock"):
+        for case in short("Gather-expert", "Gather-infrastructure", "SampleSort-deadlock"):
             assert_as_expected(tool, case)
 
 

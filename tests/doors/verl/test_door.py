@@ -374,5 +374,5 @@ def test_the_configuration_of_the_page_makes_an_agent_loop(tokenizer):
 
     loop = asyncio.run(make())
     assert type(loop) is KernelAgentLoop and list(loop.tools) == ["submit"]
-    assert loop.max_assistant_turns == 4, "calls with wrong arguments would go on for ever"
+    assert loop.max_assistant_turns == 5, "calls with wrong arguments would go on for ever"
     assert loop._settings == EpisodeSettings(evaluator=contract.url(), device="cpu", world_size=2, max_turns=4)
