@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Never, TypeAlias
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -24,7 +23,7 @@ from pkb_gym.engine.stages.execution_environment import check_memory
 from pkb_gym.engine.support.suggestions import did_you_mean
 from pkb_gym.envs import evaluator_registry
 from pkb_gym.envs.episode import Episode
-from pkb_gym.envs.plain_spec import plain_spec
+from pkb_gym.envs.plain_spec import PlainSpec
 from pkb_gym.envs.spaces import Observation, action_space, observation_space, observe
 from pkb_gym.envs.text.task import LANGUAGES, task_text
 from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES, Style
@@ -42,7 +41,7 @@ COMPILES_ONLY = (
 )
 
 
-class PKBEnv(gym.Env[Observation, str]):
+class PKBEnv(PlainSpec, gym.Env[Observation, str]):
     """One problem of ParallelKernelBench.
 
     ## Description
@@ -127,7 +126,6 @@ class PKBEnv(gym.Env[Observation, str]):
     """The keys of `options` that `reset` accepts."""
     FIXED: ClassVar[tuple[str, ...]] = ()
     """Arguments that are not for users of the class."""
-    _spec: EnvSpec | None = None
 
     def __init__(
         self,
@@ -214,15 +212,6 @@ class PKBEnv(gym.Env[Observation, str]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"_problem": choose_problem(state["_problem"])})
-
-    @property
-    def spec(self) -> EnvSpec | None:
-        """The spec that `gymnasium.make` makes an equal environment of; None where this one was made without it."""
-        return self._spec
-
-    @spec.setter
-    def spec(self, spec: EnvSpec | None) -> None:
-        self._spec = plain_spec(spec)
 
     @property
     def problem(self) -> Problem:

@@ -12,6 +12,21 @@ from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.records import to_json
 
 
+class PlainSpec:
+    """Has an environment keep its spec with arguments that JSON can hold."""
+
+    _spec: EnvSpec | None = None
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The spec that Gymnasium makes an equal environment of; None where this one was made without it."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:
+        self._spec = plain_spec(spec)
+
+
 def plain_spec(spec: EnvSpec | None) -> EnvSpec | None:
     """The spec with the record or the name of its reward in place of an object, and likewise its sampler's mapping.
 

@@ -10,14 +10,13 @@ from typing import Any, ClassVar, TypeAlias, cast
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.env import Frame, PKBEnv
-from pkb_gym.envs.plain_spec import plain_spec
+from pkb_gym.envs.plain_spec import PlainSpec
 from pkb_gym.envs.samplers import SamplerLike, find_sampler
 from pkb_gym.envs.spaces import Observation
 from pkb_gym.envs.suite import SuiteEnv
@@ -27,7 +26,7 @@ StepResult: TypeAlias = tuple[Observation, float, bool, bool, dict[str, Any]]
 BatchResult: TypeAlias = tuple[Batch, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
-class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
+class PKBVectorEnv(PlainSpec, VectorEnv[Batch, Sequence[str], NDArray[Any]]):
     """Several copies of `PKBEnv`; `gym.make_vec("PKB/...")` makes one.
 
     Threads are enough, since an evaluator's work is done by other processes: compiling runs in parallel, and the
@@ -48,7 +47,6 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
     """
 
     env_class: ClassVar[Callable[..., PKBEnv]] = PKBEnv
-    _spec: EnvSpec | None = None
 
     def __init__(
         self,
@@ -86,15 +84,6 @@ class PKBVectorEnv(VectorEnv[Batch, Sequence[str], NDArray[Any]]):
         if self._sent:
             raise TypeError(f"results of sub-environments {sorted(self._sent)} are under way; recv() takes them first")
         return self.__dict__ | {"_threads": None, "_ready": None}
-
-    @property
-    def spec(self) -> EnvSpec | None:
-        """The spec that `gymnasium.make_vec` makes an equal vector environment of."""
-        return self._spec
-
-    @spec.setter
-    def spec(self, spec: EnvSpec | None) -> None:
-        self._spec = plain_spec(spec)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None

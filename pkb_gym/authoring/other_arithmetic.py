@@ -44,7 +44,42 @@ def handles(*operators: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-class OtherArithmetic(TorchDispatchMode):
+class OperatorMode(TorchDispatchMode):
+    """A mode that computes some operators itself, those that write to `out` or in place too."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to skip it would import it, which takes seconds."""
+        return False
+
+    def handler_of(self, operator: Any, args: Sequence[Any]) -> Handler | None:
+        """The method that computes an operator, given the mode, the overload and the arguments; None for torch's own.
+
+        It may give NotImplemented, which leaves the operator to torch as well.
+        """
+        raise NotImplementedError
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Computes one operator."""
+        kwargs = dict(kwargs or {})
+        handler = self.handler_of(func.overloadpacket, args)
+        if handler is None:
+            return func(*args, **kwargs)
+        out = kwargs.pop("out", None)
+        result = handler(self, func, *args, **kwargs)
+        if result is NotImplemented:
+            return func(*args, **kwargs, **({} if out is None else {"out": out}))
+        if func._schema.name.endswith("_"):
+            return result if result is args[0] else args[0].copy_(result)
+        return result if out is None else out.copy_(result)
+
+
+class OtherArithmetic(OperatorMode):  # type: ignore[no-untyped-call]  # its __init_subclass__
     """A mode in which operators compute otherwise, and no less rightly.
 
     Args:
@@ -64,33 +99,16 @@ class OtherArithmetic(TorchDispatchMode):
         narrow_factors: bool = False,
         unstable: bool = False,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._random = random.Random(seed)
         self._generator = torch.Generator().manual_seed(seed)
         self._fast_functions, self._unstable = fast_functions, unstable
         self._narrow_parts, self._narrow_factors = narrow_parts, narrow_factors
         self._products: list[tuple[torch.Tensor, int, torch.Tensor]] = []
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to skip it would import it, which takes seconds."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Computes one operator."""
-        kwargs = dict(kwargs or {})
-        handler = HANDLERS.get(func.overloadpacket)
-        if handler is None:
-            return func(*args, **kwargs)
-        out = kwargs.pop("out", None)
-        result = handler(self, func, *args, **kwargs)
-        if result is NotImplemented:
-            return func(*args, **kwargs, **({} if out is None else {"out": out}))
-        if func._schema.name.endswith("_"):
-            return result if result is args[0] else args[0].copy_(result)
-        return result if out is None else out.copy_(result)
+    def handler_of(self, operator: Any, args: Sequence[Any]) -> Handler | None:
+        """The method that `handles` has registered."""
+        return HANDLERS.get(operator)
 
     def _permutation(self, length: int) -> torch.Tensor:
         return torch.randperm(length, generator=self._generator)

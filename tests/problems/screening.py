@@ -12,9 +12,9 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pkb_gym.authoring import wrong_collectives, wrong_inputs
+from pkb_gym.authoring.other_arithmetic import OperatorMode
 from pkb_gym.engine.problem import Problem
 from tests.problems.wrong_solutions import reference_of
 
@@ -102,7 +102,7 @@ SCREENINGS = {
 }
 
 
-class Screened(TorchDispatchMode):
+class Screened(OperatorMode):
     """A mode in which reductions are screened.
 
     Args:
@@ -113,23 +113,8 @@ class Screened(TorchDispatchMode):
         super().__init__()
         self._screening = screening
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and to skip it would import it, which takes seconds."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        compute = OPERATORS.get(func.overloadpacket)
-        if compute is None or not rounded(args[0]):
-            return func(*args, **kwargs)
-        out = kwargs.pop("out", None)
-        result = compute(self, func, *args, **kwargs)
-        if func._schema.name.endswith("_"):
-            return args[0].copy_(result)
-        return result if out is None else out.copy_(result)
+    def handler_of(self, operator: Any, args: Sequence[Any]) -> Callable[..., Any] | None:
+        return OPERATORS[operator] if operator in OPERATORS and rounded(args[0]) else None
 
     def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         wide = torch.promote_types(a.dtype, torch.float32)
