@@ -237,12 +237,17 @@ STATEFUL = re.compile(r"pkb_gym\.problems\.\w+\.\w+\.reference|tests\.problems\.
 """Modules that solutions import, and that may keep something: groups of a gang, or results."""
 
 
-def _call_solutions(rank: int, request: tuple[str, int, Sequence[tuple[Any, ...]]]) -> list[dict[str, torch.Tensor]]:
-    """What one rank's solutions give; nothing but the process is older than the request, or outlives it."""
-    store, world_size, calls = request
+def forget_state() -> None:
+    """Has such modules imported, and groups made, anew: those of a gang that has ended give wrong results."""
     for name in [name for name in sys.modules if STATEFUL.fullmatch(name)]:
         del sys.modules[name]
     rank_calls.forget_groups()
+
+
+def _call_solutions(rank: int, request: tuple[str, int, Sequence[tuple[Any, ...]]]) -> list[dict[str, torch.Tensor]]:
+    """What one rank's solutions give; nothing but the process is older than the request, or outlives it."""
+    store, world_size, calls = request
+    forget_state()
     join_gang(store, world_size, rank)
     outputs = [call_solution(find_problem(name), axes, args, rank, solution) for name, axes, args, solution in calls]
     dist.barrier()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch.distributed as dist
 
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.host_waits import META, fake_ranks, wait_of, wait_of_reference
+from tests.problems.support import forget_state
+from tests.problems.wrong_solutions import reference_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed:FutureWarning")  # torch 2.13 renames collectives
 
@@ -23,12 +24,12 @@ WITHOUT_HOST_WAIT = {"SphericalConvolution"}
 def process_group() -> Iterator[None]:
     with fake_ranks(2):
         yield
+    forget_state()  # ranks of later tests are forked of this process
 
 
 @pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
 def test_a_reference_waits_for_its_device_where_the_declaration_says_so(problem):
-    module = importlib.import_module(f"pkb_gym.problems.{problem.category}.{problem.folder}.reference")
-    found = wait_of_reference(problem, module.solution, problem.axes(size="published", world_size=2, rank=0))
+    found = wait_of_reference(problem, reference_of(problem), problem.axes(size="published", world_size=2, rank=0))
     if problem.name in WITHOUT_HOST_WAIT:
         assert found is None and problem.no_capture_because
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +25,7 @@ from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.wire.orders import Claim
 from pkb_gym.problems.catalogue import find_problem
 from tests.problems.support import KEY, Job, MadeInRanks, Run, run_jobs
+from tests.problems.wrong_solutions import reference_of
 
 TRIALS = (0, 1, 3, 4, 6, 7)
 """Trials of all patterns of routing but that in which nothing crosses a link, whose calls count for nothing."""
@@ -86,21 +86,13 @@ KERNELS: dict[str, Kernel] = {
 
 def without_communication(name: str, others: bool) -> Callable[..., object]:
     """The reference whose collectives give each rank its own data, for others' too or zeros in their place."""
-    solution = reference_of(name)
+    solution = reference_of(find_problem(name))
 
     def alone(*args: Any) -> object:
         with wrong_collectives.replaced(lambda number, name: True, others):
             return solution(*args)
 
     return alone
-
-
-def reference_of(name: str) -> Callable[..., object]:
-    """The reference's `solution`."""
-    problem = find_problem(name)
-    module = importlib.import_module(f"pkb_gym.problems.{problem.category}.{problem.folder}.reference")
-    found: Callable[..., object] = module.solution
-    return found
 
 
 def _fitted(source: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
