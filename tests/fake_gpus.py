@@ -19,13 +19,21 @@ def pretend(
     nvcc: bool = True,
 ) -> None:
     """This machine has GPUs of these names, of compute capability 9.0, and perhaps nvcc."""
+    pretend_gpus(monkeypatch, *names, nvlinks=nvlinks, apart=apart)
+    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: nvcc)
+    monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)
+
+
+def pretend_gpus(
+    monkeypatch: pytest.MonkeyPatch, *names: str, nvlinks: int = 18, apart: tuple[tuple[int, int], ...] = ()
+) -> None:
+    """This machine has GPUs of these names: every answer of NVML, as each is remembered by itself."""
     connections = GpuConnections(nvlinks=(nvlinks,) * len(names), apart=apart)
     monkeypatch.setattr(gpus, "names", lambda: names)
+    monkeypatch.setattr(gpus, "memory_bytes", lambda: 141 << 30 if names else None)
     monkeypatch.setattr(gpus, "driver_version", lambda: "580.95" if names else None)
     monkeypatch.setattr(gpus, "compute_capability", lambda: (9, 0) if names else None)
     monkeypatch.setattr(gpus, "connections", lambda: connections if names else None)
-    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: nvcc)
-    monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)
 
 
 def gpu_node(count: int = 8, **changes: object) -> Machine:

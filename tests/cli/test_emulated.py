@@ -8,7 +8,7 @@ from pkb_gym.cli import doctor_emulator, main
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.hardware import gpus
+from tests.fake_gpus import pretend_gpus
 
 needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
 KERNEL = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n'
@@ -83,7 +83,7 @@ def test_doctor_says_whether_races_are_judged_beside_gpus(monkeypatch, why, word
     monkeypatch.setattr(doctor_emulator, "why_not_emulated", lambda: None)
     monkeypatch.setattr(doctor_emulator, "is_built", lambda cache: True)
     monkeypatch.setattr(doctor_emulator, "no_detector", lambda: why)
-    monkeypatch.setattr(gpus, "names", lambda: ("NVIDIA H200",))
+    pretend_gpus(monkeypatch, "NVIDIA H200")
     assert doctor_emulator.examine_emulator().detail.endswith(words)
 
 

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig
 from tests.engine.joined_libraries import compile_together
+from tests.fake_gpus import pretend_gpus
 from tests.faults import drill as drills
 from tests.faults import standby
 from tests.faults.drill import Drill
@@ -135,7 +135,7 @@ def test_where_no_gang_stands_by_the_drill_says_so(monkeypatch: pytest.MonkeyPat
 def test_on_gpus_the_drill_has_sources_of_gpus(
     names: tuple[str, ...], ranks_per_gpu: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpus, "names", lambda: names)
+    pretend_gpus(monkeypatch, *names)
     drawn = [draw_submission(random.Random(seed), "cuda", fresh=seed % 3 == 0) for seed in range(60)]
     assert {each.failure for each in drawn} >= {None, "output_mismatch", "runtime_error", "compile_error"}
     assert all(each.name.endswith((".cu", ".py")) for each in drawn)

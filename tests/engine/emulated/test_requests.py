@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig, resolve
 from pkb_gym.engine.records.config_request import checked_config
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.emulate import schedules
 from pkb_gym.problems.catalogue import find_problem
+from tests.fake_gpus import pretend
 
 PROBLEM = find_problem("AllReduce")
 KERNEL = '#include "pkb/symm.h"\nvoid solution(pkb::Comm comm) {}\n'
@@ -59,8 +59,7 @@ def test_races_are_detected_unless_it_is_asked_not_to() -> None:
 @pytest.mark.parametrize("names", [(), ("NVIDIA H200",)])
 @pytest.mark.parametrize("language", ["auto", "cuda", "cpp"])
 def test_auto_never_stands_for_it(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], language: str) -> None:
-    monkeypatch.setattr(gpus, "names", lambda: names)
-    monkeypatch.setattr(execution_environment, "nvcc_available", lambda: True)
+    pretend(monkeypatch, *names)
     assert execution_environment.choose_device("auto", language) != "emulated"
     assert execution_environment.choose_device("emulated", language) == "emulated"
     assert execution_environment.can_run("emulated")

@@ -20,7 +20,6 @@ from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
-from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.artifact import Artifact
@@ -38,6 +37,7 @@ from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards.examples import MACHINE
 from tests.engine.candidates import FOLDER, Candidate, read
 from tests.engine.evaluators.threads import Visitor, in_thread, joined, running
+from tests.fake_gpus import pretend_gpus
 from tests.leaks import descendants
 from tests.waiting import PATIENCE_S, until
 
@@ -286,7 +286,7 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
     """No text is compiled and no process started."""
     judge = Judge()
     artifact = Artifact(ok=True, log="", duration_s=0.1)
-    monkeypatch.setattr(gpus, "names", lambda: ("NVIDIA H200",) * 2)
+    pretend_gpus(monkeypatch, "NVIDIA H200", "NVIDIA H200")
     monkeypatch.setattr(local, "compile_source", lambda *_: artifact)
     monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(local, "judge", judge)
@@ -514,7 +514,7 @@ def test_a_lack_of_descriptors_is_a_fault_of_this_machine(
 
 @pytest.fixture
 def without_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(gpus, "names", tuple)
+    pretend_gpus(monkeypatch)
     execution_environment.describe.cache_clear()
     yield
     execution_environment.describe.cache_clear()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.hardware import gpus, lookup
+from pkb_gym.engine.hardware import lookup
 from pkb_gym.engine.hardware.peaks import GPUS
+from tests.fake_gpus import pretend_gpus
 
 H200 = "NVIDIA H200"
 
 
 def on_a_machine(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """With these GPUs."""
-    monkeypatch.setattr(gpus, "names", lambda: names)
+    pretend_gpus(monkeypatch, *names)
 
 
 def test_the_hardware_is_the_first_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.problems.catalogue import find_problem
+from tests.fake_gpus import pretend_gpus
 
 PROBLEM = find_problem("AllReduce")
 H200 = "NVIDIA H200"
@@ -25,8 +26,7 @@ def nothing_remembered() -> Iterator[None]:
 
 def on_a_machine(monkeypatch: pytest.MonkeyPatch, *names: str, nvcc: bool = False) -> None:
     """With these GPUs."""
-    monkeypatch.setattr(gpus, "names", lambda: names)
-    monkeypatch.setattr(gpus, "driver_version", lambda: "580.1" if names else None)
+    pretend_gpus(monkeypatch, *names)
     monkeypatch.setattr(execution_environment, "nvcc_available", lambda: nvcc)
     monkeypatch.setattr(execution_environment, "nvcc_version", lambda: "nvcc 13.0")
     monkeypatch.setattr(execution_environment, "compiler_version", lambda: "g++ 13")
@@ -75,7 +75,7 @@ def test_the_record_names_gpu_driver_and_compiler(monkeypatch: pytest.MonkeyPatc
     on_a_machine(monkeypatch, H200, H200, nvcc=True)
     monkeypatch.setenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
     found = execution_environment.describe("cuda", "native")
-    assert (found.hardware, found.driver, found.toolchain, found.multicast) == (H200, "580.1", "nvcc 13.0", False)
+    assert (found.hardware, found.driver, found.toolchain, found.multicast) == (H200, "580.95", "nvcc 13.0", False)
     assert execution_environment.describe("cuda", "python").toolchain is None
     execution_environment.describe.cache_clear()
     monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST")

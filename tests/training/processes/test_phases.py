@@ -10,6 +10,7 @@ import pytest
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.training.processes import phases
 from pkb_gym.training.processes.phases import GpuSampler, PhaseClock
+from tests.fake_gpus import pretend_gpus
 
 
 def test_examples_in_docstrings_hold():
@@ -46,7 +47,7 @@ def test_a_gpu_is_waited_for_before_the_clock_is_read():
 
 def test_gpus_are_sampled(monkeypatch):
     monkeypatch.setattr(phases, "SAMPLE_S", 0.001)
-    monkeypatch.setattr(gpus, "names", lambda: ("one", "other"))
+    pretend_gpus(monkeypatch, "one", "other")
     monkeypatch.setattr(gpus, "utilisations", lambda: (1.0, 0.5))
     sampler = GpuSampler()
     deadline = time.monotonic() + 5
@@ -58,7 +59,7 @@ def test_gpus_are_sampled(monkeypatch):
 
 
 def test_without_gpus_nothing_is_sampled(monkeypatch):
-    monkeypatch.setattr(gpus, "names", lambda: ())
+    pretend_gpus(monkeypatch)
     sampler = GpuSampler()
     assert sampler.means() == ()
     sampler.close()
