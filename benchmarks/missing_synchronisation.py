@@ -3,14 +3,15 @@
 python -m benchmarks.missing_synchronisation [KERNEL ...] [--device cpu|cuda|emulated] [--evaluations N]
 
 Kernels are those of tests/candidates/twins, for GPUs of tests/candidates/cuda/twins; `pkb_gym.authoring.twins` says how
-the wrong ones are made.
+the wrong ones are made. They are compiled side by side first. On a machine with one GPU the ranks share it.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +20,8 @@ from typing import Any
 from benchmarks.common import make_parser, save
 from pkb_gym.authoring.twins import kernel_text, synchronisations, without
 from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
 
@@ -62,7 +65,7 @@ def measure(
     outcomes: Counter[str] = Counter()
     seconds = 0.0
     for seed in range(evaluations):
-        requested = {"world_size": WORLD_SIZE, "until": "check", "size": size, "seed": seed, "timeout_s": 60.0}
+        requested = {"until": "check", "size": size, "seed": seed, "timeout_s": 60.0}
         config = EvalConfig.model_validate(requested | settings)
         began = perf_counter()
         feedback = evaluator.evaluate(find_problem(kernel.problem), kernel.source, config)
@@ -77,6 +80,13 @@ def measure(
     }
 
 
+def compile_all(evaluator: LocalEvaluator, chosen: Sequence[Kernel], **settings: object) -> None:
+    """Compiles every source, on all processors."""
+    config = EvalConfig.model_validate({"until": "compile"} | settings)
+    with ThreadPoolExecutor(max(1, processors() - 1)) as threads:
+        list(threads.map(lambda each: evaluator.evaluate(find_problem(each.problem), each.source, config), chosen))
+
+
 def main() -> None:
     """Evaluates all kernels of a device and keeps the result."""
     parser = make_parser("missing_synchronisation", __doc__)
@@ -86,13 +96,16 @@ def main() -> None:
     parser.add_argument("--size", nargs="+", default=["tiny"], metavar="NAME", help="default: tiny")
     parser.add_argument("--race", choices=("auto", "on", "off"), default="auto", help="the detector of races")
     given = parser.parse_args()
-    settings = {"device": given.device, "race_check": given.race}
+    settings: dict[str, object] = {"device": given.device, "race_check": given.race, "world_size": WORLD_SIZE}
+    if given.device == "cuda":
+        settings["ranks_per_gpu"] = -(-WORLD_SIZE // max(1, len(gpus.names())))
+    chosen = [
+        kernel for kernel in kernels(given.device) if not given.kernels or Path(kernel.name).stem in given.kernels
+    ]
     with LocalEvaluator() as evaluator:
+        compile_all(evaluator, chosen, **settings)
         rows = [
-            measure(evaluator, kernel, size, given.evaluations, **settings)
-            for kernel in kernels(given.device)
-            if not given.kernels or Path(kernel.name).stem in given.kernels
-            for size in given.size
+            measure(evaluator, kernel, size, given.evaluations, **settings) for kernel in chosen for size in given.size
         ]
     wrong = [row for row in rows if row["lacks"] is not None]
     total = {
@@ -103,7 +116,7 @@ def main() -> None:
         ),
         "right_evaluated": given.evaluations * (len(rows) - len(wrong)),
     }
-    save(f"missing_synchronisation_{given.device}", {"world_size": WORLD_SIZE, **settings, **total, "rows": rows})
+    save(f"missing_synchronisation_{given.device}", {**settings, **total, "rows": rows})
 
 
 if __name__ == "__main__":
