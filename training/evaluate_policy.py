@@ -31,10 +31,10 @@ from transformers import AutoTokenizer
 from trl import ModelConfig
 
 from pkb_gym.agents.run.budget import Budget, RunLimits, Usage
-from pkb_gym.agents.run.identity import refuse_differences
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.setting_differences import refuse_differences
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.jsonl import LineFile
 from pkb_gym.metrics.estimates import Estimate

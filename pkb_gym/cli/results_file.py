@@ -9,6 +9,7 @@ from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import AttemptFile
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
+from pkb_gym.engine.records.setting_differences import refuse_differences
 
 
 class ResultsFile(AttemptFile):
@@ -27,7 +28,7 @@ class ResultsFile(AttemptFile):
         super().__init__(path, writer="pkb eval-dir", option="--output")
         try:
             for result in self.attempts:
-                self._refuse_other(result, requested)
+                refuse_differences(path, dict(result.requested), dict(requested), "--output")
         except ConfigError:
             self.close()
             raise
@@ -53,15 +54,3 @@ class ResultsFile(AttemptFile):
         """
         super().append(attempt)
         self._results[attempt.file] = attempt
-
-    def _refuse_other(self, result: Attempt, requested: EvalConfig) -> None:
-        differing = [
-            f"{name} was {getattr(result.requested, name)!r}, is {getattr(requested, name)!r}"
-            for name in EvalConfig.model_fields
-            if getattr(result.requested, name) != getattr(requested, name)
-        ]
-        if differing:
-            raise ConfigError(
-                f"{self.path} holds results under another configuration: {'; '.join(differing)}. "
-                "Give the same options to resume, or another --output"
-            )

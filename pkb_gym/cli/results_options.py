@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pkb_gym.engine.records.attempt import Attempt
     from pkb_gym.metrics.results import AgentResults
 
-RESULTS_HELP = "file of attempts, or AGENT=FILE to select or name an agent"
+RESULTS_HELP = "file of attempts, or folder of a run; AGENT=PATH selects or names an agent"
 
 
 def add_results_argument(parser: argparse.ArgumentParser) -> None:

@@ -100,7 +100,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--samples", type=positive_int, default=1, metavar="K", help="episodes of each problem; may be raised later"
     )
     parser.add_argument(
-        "--turns", type=positive_int, default=1, metavar="T", help="replies of an episode, with feedback between them"
+        "--turns",
+        type=positive_int,
+        default=1,
+        metavar="T",
+        help="replies of an episode, with feedback between them; may be raised later",
     )
     parser.add_argument(
         "--plateau", type=positive_int, metavar="N", help="end an episode after N turns that did not improve its best"
@@ -250,6 +254,7 @@ def _default_jobs(agent: str) -> int:
 
 def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWorkload) -> RunIdentity:
     from pkb_gym.agents.run.identity import RunIdentity
+    from pkb_gym.engine.records.conditions import problem_sha256
 
     return RunIdentity(
         agent=args.name or default_label(args.agent),
@@ -263,6 +268,7 @@ def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWo
         hardware=_hardware(workload) if judged_here(args) else None,
         requested=evaluation_config(args),
         resolved=workload.resolved,
+        problem_sha256={problem.name: problem_sha256(problem) for problem in workload.problems},
     )
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
-from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.engine.records.attempt_file import attempts_path, read_attempts
 from pkb_gym.engine.support.printable import printable
 from pkb_gym.metrics.results import last_of_each
 
@@ -19,10 +19,10 @@ NAMELESS_STEMS = ("results", "attempts")
 
 @dataclass(frozen=True)
 class ResultsSource:
-    """A source of results, written `FILE` or `AGENT=FILE`.
+    """A source of results, written `PATH` or `AGENT=PATH`.
 
     Attributes:
-        path: Path of a file of attempts.
+        path: Path of a file of attempts, or of its folder.
         agent: Name of the only agent that counts, given to attempts without one too; None for all.
     """
 
@@ -34,14 +34,14 @@ class ResultsSource:
         """Parses an argument; a path that exists is one, whatever is in it.
 
         Raises:
-            ConfigError: the agent or the path is empty.
+            ConfigError: the agent or the path is empty, or a folder holds no results.
         """
         agent, equals, path = text.partition("=")
         if not equals or Path(text).exists():
-            return cls(Path(text))
+            return cls(attempts_path(Path(text)))
         if not (agent and path):
-            raise ConfigError(f"results are given as FILE or AGENT=FILE, got {text!r}")
-        return cls(Path(path), agent)
+            raise ConfigError(f"results are given as PATH or AGENT=PATH, got {text!r}")
+        return cls(attempts_path(Path(path)), agent)
 
     @property
     def default_agent(self) -> str:
@@ -78,7 +78,7 @@ class ResultsSource:
 
 
 def read_results(arguments: Iterable[str]) -> list[Attempt]:
-    """The attempts of several `FILE` or `AGENT=FILE`, each with its agent.
+    """The attempts of several `PATH` or `AGENT=PATH`, each with its agent.
 
     Raises:
         ConfigError: as `ResultsSource.parse` and `ResultsSource.read`.

@@ -97,7 +97,8 @@ def test_the_agent_in_python_plays(tmp_path, monkeypatch):
 
 
 def test_the_error_is_that_of_the_command():
-    from pkb_gym.agents.run.identity import differences
+    from pkb_gym.engine.records.setting_differences import differences
 
     (quoted,) = re.findall(r"another configuration: (.*)\. Give the same", PAGE)
-    assert [quoted] == differences({"settings": {"temperature": 0.8}}, {"settings": {"temperature": 1.0}})
+    (found,) = differences({"settings": {"temperature": 0.8}}, {"settings": {"temperature": 1.0}})
+    assert quoted == str(found)

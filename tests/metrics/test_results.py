@@ -90,7 +90,7 @@ def test_a_file_of_no_use_is_named(tmp_path):
         read_results([str(empty)])
     with pytest.raises(ConfigError, match=r"o\.jsonl holds no attempts of the agent 'z'; it has those of a$"):
         read_results([f"z={other}"])
-    with pytest.raises(ConfigError, match="given as FILE or AGENT=FILE, got '=x'"):
+    with pytest.raises(ConfigError, match="given as PATH or AGENT=PATH, got '=x'"):
         read_results(["=x"])
     with pytest.raises(ConfigError, match="cannot read"):
         read_results([str(tmp_path / "none.jsonl")])

@@ -247,7 +247,7 @@ def test_a_folder_holds_the_answer_to_one_question(evaluate, tmp_path):
     evaluate(knows_all_reduce, "--limit", "1")
     with pytest.raises(
         ConfigError,
-        match=r"holds a run under another configuration: (?=.*limit was)(?=.*prompts was)(?=.*temperature was 1.0, is)",
+        match=r"results under another configuration: (?=.*limit was)(?=.*prompts was)(?=.*temperature was 1.0, is)",
     ):
         evaluate(knows_all_reduce, "--temperature", "0.5", "--limit", "2")
 

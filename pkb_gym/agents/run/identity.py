@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Set
 from pathlib import Path
 from typing import Literal
 
@@ -12,16 +12,14 @@ from pydantic import Field, ValidationError
 from pkb_gym.agents.protocol import Setting
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.conditions import SETTINGS, Conditions, condition_differences
 from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
-from pkb_gym.engine.support.atomic_write import write_atomically
+from pkb_gym.engine.records.setting_differences import SettingDifference, differences, refuse
 from pkb_gym.envs.text.turn import Style
-
-MAX_NAMED = 4
-"""Differences that an error names."""
 
 
 class RunIdentity(Record):
-    """All that the results of a run depend on; samples, problems and budgets may change from call to call."""
+    """All that the results of a run depend on; samples, turns, problems and budgets may be raised by a later call."""
 
     schema_version: Literal[1] = 1
     agent: str
@@ -46,80 +44,72 @@ class RunIdentity(Record):
     """Configuration of evaluations, as requested."""
     resolved: dict[str, ResolvedConfig]
     """Configuration of evaluations by problem, where the source does not decide it."""
+    problem_sha256: dict[str, str] = Field(default_factory=dict)
+    """Version of each problem; empty in runs of earlier versions."""
 
 
-def write_or_compare(path: Path, identity: RunIdentity, option: str) -> RunIdentity:
-    """Writes a run's identity, or sees to it that a run which is resumed has the same.
+def read_identity(path: Path, option: str) -> RunIdentity:
+    """The identity that a run stored when it began.
 
     Args:
         path: Path of the file.
-        identity: Identity of the run that begins.
-        option: Option that names another place, for errors.
-
-    Returns:
-        The identity with the problems of both.
-
-    Raises:
-        ConfigError: The run was begun with another identity, or the file holds none.
-    """
-    if path.exists():
-        try:
-            before = RunIdentity.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                f"{path} does not hold the settings of its run: {reason}; {option} names another"
-            ) from None
-        shared = before.resolved.keys() & identity.resolved.keys()
-        refuse_differences(path.parent, _compared(before, shared), _compared(identity, shared), option)
-        identity = identity.model_copy(update={"resolved": before.resolved | identity.resolved})
-        if identity == before:
-            return identity
-    write_atomically(path, json.dumps(identity.model_dump(mode="json"), indent=2) + "\n")
-    return identity
-
-
-def refuse_differences(folder: Path, before: Mapping[str, object], now: Mapping[str, object], option: str) -> None:
-    """Sees to it that a run is resumed under the configuration that it was begun under.
-
-    Args:
-        folder: Folder of the run, for errors.
-        before: Configuration as it was recorded.
-        now: Configuration as it is requested.
         option: Option that names another folder, for errors.
 
     Raises:
-        ConfigError: The configurations differ; the message names the first differences.
+        ConfigError: The file holds none.
     """
-    found = differences(before, now)
-    if found:
-        more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
-        raise ConfigError(
-            f"{folder} holds a run under another configuration: {'; '.join(found[:MAX_NAMED])}{more}. "
-            f"Give the same options to resume, or another {option}"
-        )
+    try:
+        return RunIdentity.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{path} does not hold the settings of its run: {reason}; {option} names another") from None
 
 
-def differences(before: Mapping[str, object], now: Mapping[str, object], within: str = "") -> list[str]:
-    """The differences between two configurations, by name; nested ones are compared by field.
+def resumed(before: RunIdentity, now: RunIdentity, folder: Path, option: str) -> RunIdentity:
+    """The identity of a run that is resumed, with the problems of both calls.
 
-    Example:
-        >>> differences({"turns": 1, "requested": {"size": "tiny"}}, {"turns": 1, "requested": {"size": "large"}})
-        ["requested.size was 'tiny', is 'large'"]
+    Turns may be raised, and problems be added; all else has to agree, as far as both have it.
+
+    Args:
+        before: Identity as it was stored.
+        now: Identity as it is requested.
+        folder: Folder of the run, for errors.
+        option: Option that names another folder, for errors.
+
+    Raises:
+        ConfigError: Another setting differs.
     """
-    found: list[str] = []
-    for name in dict.fromkeys([*before, *now]):
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{within}{name}.")
-        elif old != new:
-            found.append(f"{within}{name} was {old!r}, is {new!r}")
-    return found
-
-
-def _compared(identity: RunIdentity, problems: set[str]) -> dict[str, object]:
-    resolved = {name: identity.resolved[name] for name in sorted(problems)}
-    content: dict[str, object] = json.loads(
-        json.dumps(identity.model_copy(update={"resolved": resolved}).model_dump(mode="json"))
+    if now.turns > before.turns:
+        before = before.model_copy(update={"turns": now.turns})
+    shared = before.resolved.keys() & now.resolved.keys()
+    found = differences(_settings(before, shared), _settings(now, shared))
+    named = {each.name.removeprefix("requested.") for each in found}
+    found += [
+        SettingDifference(each.setting, each.a, each.b, each.where)
+        for each in condition_differences(_conditions(before, now), _conditions(now, now))
+        if each.setting not in named
+    ]
+    refuse(folder, found, option)
+    return now.model_copy(
+        update={name: getattr(before, name) | getattr(now, name) for name in ("resolved", "problem_sha256")}
     )
-    return content
+
+
+def _settings(identity: RunIdentity, problems: Set[str]) -> dict[str, object]:
+    """All that is compared but the conditions of the problems."""
+    content: dict[str, object] = json.loads(
+        json.dumps(identity.model_dump(mode="json", exclude={"resolved", "problem_sha256"}))
+    )
+    resolved = {
+        name: identity.resolved[name].model_dump(mode="json", exclude=set(SETTINGS)) for name in sorted(problems)
+    }
+    return content | {"resolved": resolved}
+
+
+def _conditions(identity: RunIdentity, now: RunIdentity) -> dict[str, list[Conditions]]:
+    """The conditions by problem; runs of earlier versions have not recorded those of the problem, and agree."""
+    versions = now.problem_sha256 | identity.problem_sha256
+    return {
+        name: [Conditions.of(config, identity.hardware, versions.get(name, ""))]
+        for name, config in identity.resolved.items()
+    }

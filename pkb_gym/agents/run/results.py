@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
-from pkb_gym.agents.run.identity import RunIdentity, write_or_compare
+from pkb_gym.agents.run.identity import RunIdentity, read_identity, resumed
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, StoreError
 from pkb_gym.engine.records.attempt import Attempt
-from pkb_gym.engine.records.attempt_file import AttemptFile
+from pkb_gym.engine.records.attempt_file import RESULTS, AttemptFile
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.support.atomic_write import write_atomically
 
-RESULTS, IDENTITY = "results.jsonl", "run.json"
-"""Names of the files."""
+IDENTITY = "run.json"
+"""Name of the file beside the results."""
 
 OPTION = "--output"
 
@@ -42,7 +44,7 @@ class RunResults:
     """
 
     def __init__(self, folder: Path, identity: RunIdentity) -> None:
-        self.path = folder / RESULTS
+        self.path, self._identity_path = folder / RESULTS, folder / IDENTITY
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -51,12 +53,8 @@ class RunResults:
         self._lock = threading.Lock()
         self._closed = False
         try:
-            if self._file.attempts and not (folder / IDENTITY).exists():
-                raise ConfigError(f"{self.path} holds results of something else than `pkb run`; {OPTION} names another")
-            self.identity = write_or_compare(folder / IDENTITY, identity, OPTION)
-        except OSError as error:
-            self.close()
-            raise ConfigError(f"cannot write {folder / IDENTITY}: {error.strerror}; {OPTION} names another") from None
+            self._stored = self._read_identity()
+            self.identity = identity if self._stored is None else resumed(self._stored, identity, folder, OPTION)
         except BaseException:
             self.close()
             raise
@@ -101,10 +99,27 @@ class RunResults:
             if self._closed:
                 raise StoreError("the run has ended")
             try:
+                self._store_identity()
                 self._file.append(attempt)
             except InfrastructureError as error:
                 raise StoreError(str(error)) from error
+            except OSError as error:
+                raise StoreError(f"cannot write {self._identity_path}: {error.strerror}") from error
             self._keep(attempt)
+
+    def _read_identity(self) -> RunIdentity | None:
+        """The identity of the attempts; None where there are none, whatever an earlier call left."""
+        if not self._file.attempts:
+            return None
+        if not self._identity_path.exists():
+            raise ConfigError(f"{self.path} holds results of something else than `pkb run`; {OPTION} names another")
+        return read_identity(self._identity_path, OPTION)
+
+    def _store_identity(self) -> None:
+        """Writes the identity before the first attempt under it: a call that plays nothing commits to no setting."""
+        if self._stored != self.identity:
+            write_atomically(self._identity_path, json.dumps(self.identity.model_dump(mode="json"), indent=2) + "\n")
+            self._stored = self.identity
 
     def _keep(self, attempt: Attempt) -> None:
         self._episodes[attempt.problem, attempt.sample][attempt.turn] = attempt

@@ -9,14 +9,35 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.support.jsonl import LineFile
 
+RESULTS = "results.jsonl"
+"""Name of the file of attempts in the folder of a run."""
+
+
+def attempts_path(path: Path) -> Path:
+    """The file of attempts that a path stands for: of a folder its `results.jsonl`.
+
+    Raises:
+        ConfigError: a folder has none; the message names those of folders in it.
+    """
+    if not path.is_dir():
+        return path
+    if (found := path / RESULTS).exists():
+        return found
+    runs = ", ".join(str(file.parent) for file in sorted(path.glob(f"*/{RESULTS}")))
+    raise ConfigError(f"{path} is a folder without {RESULTS}" + (f"; there are runs in {runs}" if runs else ""))
+
 
 def read_attempts(path: Path) -> list[Attempt]:
     """The attempts of a file, in order; a last line that was cut off is passed over.
+
+    Args:
+        path: Path of the file, or of its folder, see `attempts_path`.
 
     Raises:
         ConfigError: the file cannot be read, or a line is no attempt; the message has file, line, and the first
             fields that are wrong.
     """
+    path = attempts_path(path)
     try:
         whole, _, _ = path.read_bytes().rpartition(b"\n")
     except OSError as error:

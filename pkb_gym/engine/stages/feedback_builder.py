@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.check_report import CheckReport, Race
+from pkb_gym.engine.records.conditions import problem_sha256
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.feedback import (
@@ -85,7 +84,7 @@ class FeedbackBuilder:
         self.output = ""
         self.calls_torch_distributed: bool | None = None
         self._environment = environment
-        self.problem_sha256 = _problem_sha256(problem)
+        self.problem_sha256 = problem_sha256(problem)
         self._stage: Stage | None = None
         self._failure: Failure | None = None
         self._message = ""
@@ -170,11 +169,3 @@ class FeedbackBuilder:
             integrity=tuple(self._integrity),
             durations_s=self.stopwatch.readings(),
         )
-
-
-def _problem_sha256(problem: Problem) -> str:
-    digest = hashlib.sha256()
-    declaration = Path(problem.declared_in)
-    for path in (declaration, declaration.with_name("reference.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()

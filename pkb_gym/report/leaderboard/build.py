@@ -51,7 +51,7 @@ def make_entry(results: Sequence[str], text: EntryText, target: str | None = Non
     agents = results_by_agent(attempts)
     if len(agents) != 1:
         names = ", ".join(each.agent for each in agents)
-        raise ConfigError(f"an entry is of one agent, got those of {names}; choose one by AGENT=FILE")
+        raise ConfigError(f"an entry is of one agent, got those of {names}; choose one by AGENT=PATH")
     setting = _setting(attempts)
     try:
         return LeaderboardEntry(

@@ -9,11 +9,13 @@ import pytest
 
 from pkb_gym.agents.protocol import AgentError, NotCovered, Reply
 from pkb_gym.agents.run.budget import RunLimits
+from pkb_gym.agents.run.identity import RunIdentity
 from pkb_gym.agents.run.runner import MAX_FAILURES
 from pkb_gym.engine.errors import ConfigError, StoreError
 from pkb_gym.engine.records.attempt import TokenCounts
+from pkb_gym.engine.records.conditions import SETTINGS
 from tests.agents.conversations import Scripted, turn_of
-from tests.agents.run.runs import Run, places, recorded
+from tests.agents.run.runs import Run, identity_of, places, recorded
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.waiting import PATIENCE_S, until
 
@@ -50,7 +52,7 @@ def test_samples_can_be_raised_and_nothing_is_played_twice(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"turns": 2}, "turns was 1, is 2"),
+        ({"turns": 1}, "turns was 2, is 1"),
         ({"settings": {"temperature": 1.0}}, "settings.temperature was None, is 1.0"),
         ({"plateau": 3}, "plateau was None, is 3"),
         ({"seed": 1}, "seed was 0, is 1"),
@@ -58,9 +60,65 @@ def test_samples_can_be_raised_and_nothing_is_played_twice(tmp_path):
     ],
 )
 def test_a_run_goes_on_under_its_own_configuration_alone(tmp_path, change, words):
+    Run(tmp_path, always(), FakeEvaluator(), turns=2)
+    with pytest.raises(ConfigError, match=f"holds results under another configuration: {words}. Give the same"):
+        Run(tmp_path, always(), FakeEvaluator(), **{"turns": 2} | change)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_run_goes_on_under_the_conditions_that_results_compare_under(tmp_path, setting):
+    """What `pkb compare` refuses to compare never comes into one run, whatever the options leave open."""
+    identity = identity_of(("AllReduce",))
+    changed = {"world_size": 1, "ranks_per_gpu": 2, "device": "cuda"}.get(setting, "published")
+    field = setting if setting in RunIdentity.model_fields else "resolved"
+    value: object = changed
+    if field == "problem_sha256":
+        value = {"AllReduce": changed}
+    if field == "resolved":
+        value = {"AllReduce": identity.resolved["AllReduce"].model_copy(update={setting: changed})}
+    known = {"hardware": "an H200", "problem_sha256": {"AllReduce": "ab"}}
+    Run(tmp_path, always(), FakeEvaluator(), **known)
+    with pytest.raises(ConfigError, match=f"configuration: {setting} was .*, is '{changed}'. Give the same"):
+        Run(tmp_path, always(), FakeEvaluator(), **known | {field: value})
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path):
+    """It has not recorded the versions of its problems."""
     Run(tmp_path, always(), FakeEvaluator())
-    with pytest.raises(ConfigError, match=f"holds a run under another configuration: {words}. Give the same"):
-        Run(tmp_path, always(), FakeEvaluator(), **change)
+    Run(tmp_path, always(), FakeEvaluator(), samples=2, problem_sha256={"AllReduce": "ab"})
+    assert json.loads((tmp_path / "run.json").read_text())["problem_sha256"] == {"AllReduce": "ab"}
+
+
+def test_a_call_that_plays_nothing_commits_to_no_setting(tmp_path):
+    """A wrong key left a run.json, and the right command was refused for the options that differed."""
+    with pytest.raises(ConfigError, match="wrong key"):
+        Run(tmp_path, failing(ConfigError("wrong key"), "AllReduce"), FakeEvaluator(), seed=1)
+    assert not (tmp_path / "run.json").exists()
+    Run(tmp_path, always(), FakeEvaluator(), seed=2)
+    with pytest.raises(ConfigError, match="wrong key"):
+        Run(tmp_path, failing(ConfigError("wrong key"), "AllReduce"), FakeEvaluator(), seed=2, turns=2)
+    assert json.loads((tmp_path / "run.json").read_text())["turns"] == 1
+
+
+def test_turns_can_be_raised(tmp_path):
+    """Episodes that ended for lack of turns go on; those that their agent or a plateau ended stay as they are."""
+
+    def script(task, messages):
+        number = turn_of(messages)
+        if task.problem.name == "Scatter" and number == 1:
+            return None
+        return Reply("", submission="race" if task.problem.name == "Gather" else f"speedup 1.{number}")
+
+    settings = {"problems": THREE, "plateau": 1}
+    run = Run(tmp_path, Scripted(script), FakeEvaluator(), turns=3, **settings)
+    turns = {problem: [turn for name, _, turn in places(tmp_path) if name == problem] for problem in THREE}
+    assert run.outcome.complete == 3 and turns == {"AllReduce": [0, 1, 2], "Scatter": [0], "Gather": [0, 1]}
+    agent = Scripted(script)
+    run = Run(tmp_path, agent, FakeEvaluator(), turns=5, **settings)
+    assert run.outcome.complete == 3
+    assert places(tmp_path)[6:] == [("AllReduce", 0, 3), ("AllReduce", 0, 4)]
+    assert "up to 5 sources" in agent.read[-1][0].content, "what the agent is told of its turns is what it has"
+    assert json.loads((tmp_path / "run.json").read_text())["turns"] == 5
 
 
 def test_problems_may_be_added(tmp_path):
