@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
@@ -42,12 +42,14 @@ from pkb_gym.rewards.presets import find_reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
+from pkb_gym.training.inputs.dialogue_options import DialogueArguments
 from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
 from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
 from pkb_gym.training.rollout.decoding import DecodingWay
+from pkb_gym.training.rollout.dialogue import Dialogue
 from pkb_gym.training.rollout.episodes import FeedbackText
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.rollout_environment import Rollouts
@@ -61,8 +63,8 @@ TABLE_WIDTH = 120
 OPTION = "--output"
 
 
-@dataclass
-class EvaluationArguments:
+@dataclass(kw_only=True)
+class EvaluationArguments(DialogueArguments):
     """Arguments of this recipe, beside those of TRL's `ModelConfig`."""
 
     prompts: str = field(metadata={"help": "Folder or JSONL file written by `pkb export prompts`."})
@@ -70,11 +72,10 @@ class EvaluationArguments:
     part: Literal["train", "held_out"] = field(default="held_out", metadata={"help": "Part of the prompts."})
     limit: int | None = field(default=None, metadata={"help": "Only so many prompts, from the first on."})
     samples: int = field(default=4, metadata={"help": "Episodes of each prompt."})
-    single_turn: bool = field(
-        default=False, metadata={"help": "One submission, a block of code in the reply, instead of the tool `submit`."}
-    )
-    max_turns: int = field(default=4, metadata={"help": "Submissions that are judged in an episode."})
     max_completion_length: int = field(default=2048, metadata={"help": "Tokens after the prompt, feedback included."})
+    chat_template_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": 'Variables of the chat template as JSON, such as {"enable_thinking": false}.'}
+    )
     temperature: float = field(default=1.0, metadata={"help": "Of the sampling; 0 takes the likeliest token."})
     top_p: float = field(default=1.0, metadata={"help": "Share of probability to choose from."})
     top_k: int = field(default=0, metadata={"help": "Tokens to choose from; 0 for all."})
@@ -138,6 +139,7 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     args, model = parse_arguments((EvaluationArguments, ModelConfig), argv, prog="evaluate_policy")
     if model.model_name_or_path is None:
         raise ConfigError("no model: give --model_name_or_path")
+    args.dialogue_options(args.chat_template_kwargs)  # refuses what does not fit together
     output = Path(args.output)
     prompts: list[Row] = load_prompts(args.prompts, args.part).to_list()[: args.limit]
     before = None if args.compare is None else read_rows(Path(args.compare))
@@ -241,7 +243,8 @@ def _play(
     apart = args.evaluation in ("dedicated", "ray")
     sampling = replace(sampling, decoding=args.decoding, keep_memory=apart)
     sampler = open_sampler(args.backend, model, tokenizer, sampling)
-    limits = EpisodeLimits(args.max_turns, args.max_completion_length, sampler.context)
+    dialogue = Dialogue(tokenizer, args.dialogue_options(args.chat_template_kwargs))
+    limits = EpisodeLimits(args.turns, args.max_completion_length, sampler.context)
     part = Path(args.output) / PARTS / f"{state.process_index}.jsonl"
     part.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -261,8 +264,9 @@ def _play(
     ):
         finished.cut_off(finished.read()[1])
         base = EvalConfig(until=args.until, timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
-        rollouts = Rollouts(evaluator, find_reward(args.reward), args.max_turns, base, args.feedback)
-        player = Player(sampler, tokenizer, rollouts, schedule, host, limits, multi_turn=not args.single_turn)
+        reward = find_reward(args.reward)
+        rollouts = Rollouts(evaluator, reward, args.turns, base, args.feedback, dialogue.shortened)
+        player = Player(sampler, dialogue, rollouts, schedule, host, limits)
         agent = Path(str(model.model_name_or_path)).name
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             if (stopped := host.from_first(budget.exhausted)) is not None:  # ranks end with the same batch

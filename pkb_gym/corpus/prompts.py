@@ -23,6 +23,17 @@ SYSTEM = (
 )
 BRIEF_SYSTEM = "Submit a kernel with the tool submit. First right, then faster."
 
+_CODE_SYSTEM = {
+    SYSTEM: (
+        "You are an expert in parallel programming who writes fast multi-rank kernels. Submit a complete source file "
+        "as one fenced block of code in your reply: it is compiled, run on all ranks, checked against the reference "
+        "and timed against the baseline, and the next message reports what was found. Then submit a better one: first "
+        "right, then faster."
+    ),
+    BRIEF_SYSTEM: "Submit a kernel as one fenced block of code. First right, then faster.",
+}
+"""System message of policies with the tool `submit` -> that of policies that submit fenced code."""
+
 
 class PromptMessage(TypedDict):
     """One message of a prompt."""
@@ -40,6 +51,11 @@ class PromptRow(TaskRow):
 def system_text(style: Style) -> str:
     """The system's message, as long as the style asks for."""
     return BRIEF_SYSTEM if style == "brief" else SYSTEM
+
+
+def code_system_text(text: str) -> str:
+    """The system's message for policies that submit fenced code instead of calling `submit`; other texts stay."""
+    return _CODE_SYSTEM.get(text, text)
 
 
 def prompt_messages(task: Task) -> list[PromptMessage]:

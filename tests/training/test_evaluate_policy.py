@@ -15,9 +15,11 @@ from pkb_gym.training import evaluate_policy
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import render
+from pkb_gym.training.inputs.dialogue_options import DialogueOptions
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, row_of
-from pkb_gym.training.rollout.player import EpisodeLimits, Player, answer_ids
+from pkb_gym.training.rollout.dialogue import Dialogue
+from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.rollout_environment import Rollouts
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.conversations import answer, submission
@@ -48,15 +50,14 @@ def tokenizer(scratch_model):
     return AutoTokenizer.from_pretrained(scratch_model)
 
 
-def play(tokenizer, script, rows, *, max_turns=3, length=2048, context=8192, multi_turn=True):
+def play(tokenizer, script, rows, *, max_turns=3, length=2048, context=8192, multi_turn=True, **options):
     evaluator, host = FakeEvaluator(), HostGroup()
     sampler = Scripted(tokenizer, script)
     asynchronous = AsyncEvaluator(evaluator)
-    rollouts = Rollouts(asynchronous, find_reward("default"), max_turns)
-    limits = EpisodeLimits(max_turns, length, context)
-    player = Player(
-        sampler, tokenizer, rollouts, EvaluationSchedule(evaluator, host), host, limits, multi_turn=multi_turn
-    )
+    dialogue = Dialogue(tokenizer, DialogueOptions(**{"submission": "tool" if multi_turn else "code", **options}))
+    rollouts = Rollouts(asynchronous, find_reward("default"), max_turns, shorten=dialogue.shortened)
+    limits = EpisodeLimits(max_turns if multi_turn else 1, length, context)
+    player = Player(sampler, dialogue, rollouts, EvaluationSchedule(evaluator, host), host, limits)
     episodes = player.play(rows, seed=5)
     asynchronous.close()
     return sampler, episodes
@@ -89,7 +90,7 @@ def test_answers_add_the_tokens_that_the_template_adds(tokenizer):
     talk = [*row()["prompt"], submission("x")]
     before = tokenizer(render(tokenizer, talk).removesuffix("\n"))["input_ids"]
     whole = tokenizer(render(tokenizer, [*talk, answer("passed")], reply_next=True))["input_ids"]
-    assert before + answer_ids(tokenizer, [answer("passed")]) == whole
+    assert before + Dialogue(tokenizer).answer_ids([answer("passed")]) == whole
 
 
 def test_turns_and_tokens_are_limited(tokenizer):
@@ -125,6 +126,49 @@ def test_a_single_turn_policy_submits_a_block_of_code_and_sees_no_tool(tokenizer
     sampler, (episode,) = play(tokenizer, lambda _: "```cpp\nspeedup 2.0\n```\n<|im_end|>", [row()], multi_turn=False)
     assert [one.turn.source for one in episode.submissions] == ["speedup 2.0\n"]
     assert "<tools>" not in sampler.read[0] and len(sampler.read) == 1
+
+
+def by_answer(*replies: str):
+    """A policy that gives these replies one after another, by the answers that it has read."""
+    return lambda text: replies[text.count("Turn ")]
+
+
+def test_a_policy_that_calls_no_tools_submits_code_over_several_turns(tokenizer):
+    first, second = "```cpp\ncompile_error\n```<|im_end|>", "<think>\nWhy?\n</think>\n\n```\nspeedup 2.5\n```<|im_end|>"
+    script = by_answer(first, second, say("Done."))
+    sampler, (episode,) = play(tokenizer, script, [row()], submission="code")
+    assert [one.turn.source for one in episode.submissions] == ["compile_error\n", "speedup 2.5\n"]
+    assert [one.message for one in episode.submissions] == [0, 1] and episode.episode_value > 1
+    assert len(sampler.read) == 3 and "<tool" not in sampler.read[2] and "Why?" in sampler.read[2]
+
+
+def test_earlier_reasoning_is_not_read_where_it_is_trimmed(tokenizer):
+    script = by_answer("<think>\nREASON\n</think>\n\n```\ncompile_error\n```<|im_end|>", say("Done."))
+    sampler, (episode,) = play(tokenizer, script, [row()], submission="code", trim_reasoning=True)
+    assert "REASON" not in sampler.read[1] and sampler.read[1].count("```\ncompile_error\n```") == 1
+    assert episode.replies[1].prompt_tokens == len(tokenizer(sampler.read[1])["input_ids"])
+
+
+def test_a_full_context_ends_an_episode_with_its_best_turn(tokenizer):
+    """What is left would be a reply without a beginning, or a request that a server refuses."""
+    script = by_answer(*[submit("speedup 2.5")] * 2, *[submit("compile_error")] * 9)
+    sampler, (whole,) = play(tokenizer, script, [row()], max_turns=9, length=10**6, context=10**6)
+    lengths = [len(tokenizer(text)["input_ids"]) for text in sampler.read]
+    assert len(whole.submissions) == 9
+    sampler, (cut,) = play(tokenizer, script, [row()], max_turns=9, length=10**6, context=lengths[3])
+    assert len(sampler.read) == len(cut.submissions) == 3
+    assert cut.episode_value == whole.episode_value and cut.submissions[1].turn.value == cut.episode_value
+
+
+def test_replies_and_answers_have_budgets_of_tokens(tokenizer):
+    long = submit("compile_error" + " " * 3000)
+    sampler, (episode,) = play(tokenizer, lambda _: long, [row()], max_turn_tokens=40)
+    assert [reply.tokens for reply in episode.replies] == [40] and episode.submissions == []
+    script = by_answer(submit("compile_error"), say("Done."))
+    sampler, (episode,) = play(tokenizer, script, [row()], max_feedback_tokens=32)
+    (submission,) = episode.submissions
+    assert len(tokenizer(submission.answer)["input_ids"]) <= 32
+    assert "FAILED: compile_error" in submission.answer and submission.answer in sampler.read[1]
 
 
 # ---- the recipe ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -114,6 +114,7 @@ class RolloutEpisode(Episode):
         evaluator: Evaluator of the submissions.
         reward, max_turns, empty_value: Arguments of `Episode`; a message without submissions has the empty value too.
         feedback: Part of the feedback that the policy reads.
+        shorten: Function that makes an answer to the policy short enough.
 
     Attributes:
         task: Task of the rollout.
@@ -129,6 +130,7 @@ class RolloutEpisode(Episode):
         max_turns: int,
         empty_value: float,
         feedback: FeedbackText = "whole",
+        shorten: Callable[[str], str] = str,
     ) -> None:
         super().__init__(reward, max_turns, empty_value)
         self.task = task
@@ -137,7 +139,7 @@ class RolloutEpisode(Episode):
         self._messages = 0
         self._loop = EpisodeLoop(self, task.style)
         self._evaluator = evaluator
-        self._feedback_text = feedback
+        self._feedback_text, self._shorten = feedback, shorten
 
     def add_reply(self, reply: PolicyReply) -> None:
         """Called with each message of the policy, before anything in it is submitted."""
@@ -176,7 +178,7 @@ class RolloutEpisode(Episode):
         result = self._loop.judged(source, verdict.feedback)
         assert result.turn is not None
         has_failed = verdict.feedback is not None and verdict.feedback.failure is not None
-        answer = FAILED if has_failed and self._feedback_text == "verdict" else result.text
+        answer = FAILED if has_failed and self._feedback_text == "verdict" else self._shorten(result.text)
         reply = len(self.replies) - 1 if self.replies else None
         self.submissions.append(Submission(reply, max(0, self._messages - 1), result.turn, verdict, answer))
         return answer

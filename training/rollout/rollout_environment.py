@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,6 +30,7 @@ class Rollouts:
         max_turns: Maximum number of evaluated submissions in an episode.
         base: Settings of evaluations that rows of prompts leave open: last stage, deadlines, time for timing.
         feedback: Amount of feedback that the policy reads.
+        shorten: Function that makes an answer to the policy short enough.
     """
 
     evaluator: AsyncEvaluator
@@ -37,6 +38,7 @@ class Rollouts:
     max_turns: int = 4
     base: EvalConfig = field(default_factory=lambda: EvalConfig(until="time"))
     feedback: FeedbackText = "whole"
+    shorten: Callable[[str], str] = str
 
     @cached_property
     def empty_value(self) -> float:
@@ -46,7 +48,9 @@ class Rollouts:
     def begin(self, row: Mapping[str, object]) -> RolloutEpisode:
         """An episode on a row of the prompts; see `RolloutTask.of_row`."""
         task = RolloutTask.of_row(row, self.base)
-        return RolloutEpisode(task, self.evaluator, self.reward, self.max_turns, self.empty_value, self.feedback)
+        return RolloutEpisode(
+            task, self.evaluator, self.reward, self.max_turns, self.empty_value, self.feedback, self.shorten
+        )
 
 
 class RolloutEnvironment:

@@ -36,6 +36,7 @@ class Rollout:
         assistant_mask: Mask of the completion: 1 for tokens of the policy, else 0.
         messages: Messages after the prompt.
         logprobs: Log probabilities of `completion_ids` as they were sampled, where the backend returns them.
+        trimmed_ids: Tokens that the policy reads next in place of all tokens so far; None where it reads all of them.
     """
 
     prompt_ids: list[int]
@@ -43,6 +44,7 @@ class Rollout:
     assistant_mask: list[int]
     messages: list[Message]
     logprobs: list[float] | None
+    trimmed_ids: list[int] | None = None
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -51,8 +53,8 @@ class Rollout:
 
     @property
     def context_ids(self) -> list[int]:
-        """All tokens so far."""
-        return self.prompt_ids + self.completion_ids
+        """The tokens that the policy reads next."""
+        return self.prompt_ids + self.completion_ids if self.trimmed_ids is None else self.trimmed_ids
 
     def append_tool_messages(self, answers: Sequence[Message], ids: Sequence[int]) -> None:
         """Appends what the environment answers."""
