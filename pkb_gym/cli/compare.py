@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.printable import printable
 
-from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
+from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stderr, stdout
 from .results_options import RESULTS_HELP, read_agent
 
 if TYPE_CHECKING:
     from pkb_gym.metrics.comparison import AgentComparison
 
 EXAMPLE = """pkb compare before.jsonl after.jsonl
-pkb compare sft=runs/sft/results.jsonl grpo=runs/grpo/results.jsonl --baseline captured"""
+pkb compare sft=runs/sft grpo=runs/grpo --baseline captured"""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,6 +35,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default="eager",
         help="baseline of the speedups: as it is, or as CUDA graphs (default: eager)",
     )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="compare across devices, ranks, sizes, dtypes, protocols and versions of problems as well",
+    )
     add_json_option(parser, "the comparison")
 
 
@@ -42,15 +47,24 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     """Prints the comparison.
 
     Raises:
-        ConfigError: results cannot be read, are those of several agents, or share no problem.
+        ConfigError: results cannot be read, are those of several agents, share no problem, or were judged under
+            different conditions.
     """
+    from pkb_gym.engine.records.conditions import condition_differences
     from pkb_gym.metrics.comparison import compare
+    from pkb_gym.metrics.groups import conditions_by_problem, differences_text
     from pkb_gym.metrics.reach import target_speedups
 
-    (a, attempts), (b, _) = read_agent(args.a), read_agent(args.b)
-    found = compare(a, b, args.baseline, target_speedups(attempts))
+    (a, of_a), (b, of_b) = read_agent(args.a), read_agent(args.b)
+    differing = condition_differences(conditions_by_problem(of_a), conditions_by_problem(of_b))
+    found = compare(a, b, args.baseline, target_speedups(of_a), differing)
     if found is None:
         raise ConfigError(f"{args.a} and {args.b} share no problem that was judged in both")
+    if differing:
+        why = f"{args.a} and {args.b} were judged under different conditions: {differences_text(differing)}"
+        if not args.force:
+            raise ConfigError(f"{why}. --force compares them all the same")
+        stderr().print(why, soft_wrap=True)
     if args.json:
         print(found.model_dump_json())
     else:

@@ -11,7 +11,7 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 
 from .command import Session, Status, add_parser, stderr
 
-EXAMPLE = "pkb export results runs/agent/results.jsonl --out data"
+EXAMPLE = "pkb export results runs/agent --out data"
 
 
 def register_results(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +24,13 @@ def register_results(kinds: argparse._SubParsersAction[argparse.ArgumentParser])
         example=EXAMPLE,
         exit_statuses="",
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="file of results, one JSON record a line")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="file of results, one JSON record a line, or folder of a run",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write to")
 
 

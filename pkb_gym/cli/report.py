@@ -12,8 +12,8 @@ from .command import Session, Status, add_json_option, add_parser, stderr
 from .options import positive_int
 from .results_options import add_results_argument
 
-EXAMPLE = """pkb report results.jsonl
-pkb report expert=runs/expert.jsonl smollm2=runs/smollm2.jsonl --output report.html --figures figures/"""
+EXAMPLE = """pkb report runs/agent
+pkb report expert=runs/expert.jsonl smollm2=runs/smollm2 --output report.html --figures figures/"""
 
 MEGABYTE = 1_000_000
 
@@ -52,11 +52,12 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     Raises:
         ConfigError: results cannot be read, a library is missing, or a file cannot be written.
     """
-    from pkb_gym.metrics.sources import read_results
+    from pkb_gym.metrics.groups import read_grouped
     from pkb_gym.report.content import report_content
 
-    attempts = read_results(args.results)
-    content = report_content(attempts, args.results)
+    results = read_grouped(args.results)
+    attempts = results.attempts
+    content = report_content(attempts, args.results, results)
     if args.json:
         print(content.model_dump_json())
         return Status.PASSED
@@ -68,7 +69,8 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     from pkb_gym.report.page import page_html
 
     console = stderr()
-    console.print(f"{len(attempts)} attempts by {len(content.agents)} agents", soft_wrap=True)
+    groups = f" in {len(results.groups)} groups, which do not compare" if results.groups else ""
+    console.print(f"{len(attempts)} attempts by {len(content.agents)} agents{groups}", soft_wrap=True)
     texts = {
         output: page_html(content, attempts, args.max_megabytes * MEGABYTE),
         output.with_suffix(".md"): report_markdown(content),

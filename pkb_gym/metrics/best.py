@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.conditions import Conditions
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.rewards.baseline import Baseline, speedup_over
 from pkb_gym.rewards.reward import is_right
@@ -21,7 +22,7 @@ class BestKernel:
         feedback: Feedback of its evaluation.
         value: Lower end of its speedup's interval; 0 where it was not timed.
         among: Number of right kernels that it was chosen from.
-        configurations: Number of configurations under which these were measured.
+        configurations: Number of `Conditions` under which these were measured.
     """
 
     attempt: Attempt
@@ -59,15 +60,8 @@ def best_kernels(attempts: Iterable[Attempt], baseline: Baseline = "better") -> 
     chosen = []
     for kernels in (found[key] for key in sorted(found)):
         best = max(kernels, key=lambda kernel: kernel.value)
-        kinds = {_configuration(kernel.feedback) for kernel in kernels}
+        kinds = {Conditions.of_feedback(kernel.feedback) for kernel in kernels}
         chosen.append(
             BestKernel(best.attempt, best.source, best.feedback, best.value, len(kernels), configurations=len(kinds))
         )
     return chosen
-
-
-def _configuration(feedback: Feedback) -> tuple[object, ...]:
-    """Speedups under equal ones compare."""
-    config = feedback.config
-    hardware = feedback.environment.hardware
-    return (hardware, config.device, config.world_size, str(config.size), config.dtype, config.protocol)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.conditions import ConditionDifference
 from pkb_gym.metrics.estimates import Estimate, Floats, estimate_means
 from pkb_gym.metrics.fast_p import area_under_fast_p, fast_at_every_k, mean_log_speedup, pass_at_every_k_of
 from pkb_gym.metrics.figures import FASTER
@@ -56,6 +57,8 @@ class AgentComparison(Record):
     only_b: tuple[str, ...]
     differences: tuple[Difference, ...]
     flips: tuple[Flip, ...]
+    differing: tuple[ConditionDifference, ...] = ()
+    """Conditions that differ, where results were compared all the same."""
     reach: Reach | None
     """Turns until the second agent is as fast as the first one's best kernels; None where none of these was timed."""
 
@@ -75,6 +78,7 @@ def compare(
     b: AgentResults,
     baseline: TimedBaseline = "eager",
     targets: Mapping[str, float] | None = None,
+    differing: Sequence[ConditionDifference] = (),
 ) -> AgentComparison | None:
     """Compares the second agent with the first; None where they share no problem.
 
@@ -85,6 +89,7 @@ def compare(
         b: Results of the second agent.
         baseline: Baseline of the speedups.
         targets: `target_speedups` of the first agent, which the second may reach.
+        differing: Conditions that differ between the two, for the record.
     """
     shared = sorted(set(a.problems) & set(b.problems))
     if not shared:
@@ -109,6 +114,7 @@ def compare(
         only_b=tuple(sorted(set(b.problems) - set(a.problems))),
         differences=tuple(differences),
         flips=tuple(flip for problem in shared for flip in _flips(a, b, problem, baseline)),
+        differing=tuple(differing),
         reach=reach(b, a.agent, targets or {}),
     )
 

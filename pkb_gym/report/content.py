@@ -10,6 +10,7 @@ from pkb_gym.engine.records.attempt import TRUNCATED, Attempt
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.roofline import Resource
 from pkb_gym.metrics.figures import AgentFigures, agent_figures
+from pkb_gym.metrics.groups import GroupedResults
 from pkb_gym.metrics.results import key_of, results_by_agent
 from pkb_gym.report.category_table import CategoryTable, category_table
 from pkb_gym.report.published import published
@@ -56,12 +57,15 @@ class ReportContent(Record):
     """Notes that a reader needs before comparing figures."""
 
 
-def report_content(attempts: Sequence[Attempt], sources: Sequence[str] = ()) -> ReportContent:
+def report_content(
+    attempts: Sequence[Attempt], sources: Sequence[str] = (), results: GroupedResults | None = None
+) -> ReportContent:
     """The content of a report.
 
     Args:
-        attempts: Attempts of `read_results`, each with its agent.
+        attempts: Attempts, each with its agent.
         sources: Sources of the attempts, as the user named them.
+        results: Groups that the attempts are of; None for one.
     """
     agents = tuple(agent_figures(results) for results in results_by_agent(attempts))
     settings = _settings(attempts)
@@ -75,7 +79,7 @@ def report_content(attempts: Sequence[Attempt], sources: Sequence[str] = ()) -> 
         tables=tuple(tables),
         settings=settings,
         roofline=_roofline(attempts),
-        notes=_notes(agents, settings),
+        notes=(*_group_notes(results), *_notes(agents, settings)),
     )
 
 
@@ -124,6 +128,16 @@ def _roofline(attempts: Sequence[Attempt]) -> tuple[RooflinePoint, ...]:
             )
             best[key] = (speedup, point)
     return tuple(point for _, point in best.values())
+
+
+def _group_notes(results: GroupedResults | None) -> tuple[str, ...]:
+    if results is None or not results.groups:
+        return ()
+    names = ", ".join(f"({name})" for name in results.groups)
+    return (
+        f"Results fall into {len(results.groups)} groups that do not compare with each other: {names}. Between them "
+        f"differ: {', '.join(results.differing)}.",
+    )
 
 
 def _notes(agents: Sequence[AgentFigures], settings: Sequence[Setting]) -> tuple[str, ...]:

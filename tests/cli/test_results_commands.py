@@ -12,6 +12,7 @@ from pkb_gym.metrics.comparison import AgentComparison
 from pkb_gym.report.content import ReportContent
 from pkb_gym.report.leaderboard import read_entry
 from pkb_gym.report.verification import Verification
+from pkb_gym.rewards.examples import CONFIG, MACHINE
 from tests.metrics.attempts import attempt, write
 
 A = [
@@ -90,6 +91,60 @@ def test_compare_needs_one_agent_of_each_and_a_shared_problem(pkb, a, b, tmp_pat
     assert pkb("compare", f"a={both}", f"b={both}").status == 0
     other = write(tmp_path / "other.jsonl", [attempt("HyenaCP", "c")])
     assert "share no problem that was judged in both" in pkb("compare", a, other).err
+
+
+def other_conditions(path, **changes):
+    """The results of B, judged on 8 ranks of an H200."""
+    config = {"device": "cuda", "world_size": 8, **changes}
+    feedback = {
+        "config": CONFIG.model_copy(update=config),
+        "environment": MACHINE.model_copy(update={"hardware": "an H200"}),
+    }
+    return write(path, [attempt("AllReduce", "b", speedup=1.5, feedback=feedback), attempt("Gather", "b")])
+
+
+def test_compare_refuses_what_was_judged_under_other_conditions(pkb, a, tmp_path):
+    other = other_conditions(tmp_path / "b.jsonl")
+    ran = pkb("compare", a, other)
+    assert (ran.status, ran.out) == (2, "")
+    for words in (
+        f"{a} and {other} were judged under different conditions: ",
+        f"hardware {MACHINE.hardware} against an H200 (AllReduce); ",
+        "device cpu against cuda (AllReduce); ",
+        f"world_size {CONFIG.world_size} against 8 (AllReduce). --force compares them all the same",
+    ):
+        assert words in ran.err
+    forced = pkb("compare", a, other, "--force")
+    assert forced.status == 0 and "2 problems in both" in forced.out and "device cpu against cuda" in forced.err
+    found = AgentComparison.model_validate_json(pkb("compare", a, other, "--force", "--json").out)
+    assert [each.setting for each in found.differing] == ["hardware", "device", "world_size"]
+    assert not AgentComparison.model_validate_json(pkb("compare", a, a, "--json").out).differing
+
+
+def test_report_keeps_conditions_apart(pkb, a, tmp_path):
+    other = other_conditions(tmp_path / "b.jsonl")
+    ran = pkb("report", a, other, "--output", tmp_path / "r.html")
+    assert ran.err == "5 attempts by 2 agents in 2 groups, which do not compare\n"
+    content = ReportContent.model_validate_json((tmp_path / "r.json").read_text())
+    assert [each.agent for each in content.agents] == ["a (cpu)", "b (cpu/cuda)"]
+
+
+def test_a_folder_of_a_run_stands_for_its_results(pkb, tmp_path):
+    for name, attempts in (("a", A), ("b", B)):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        write(tmp_path / "runs" / name / "results.jsonl", attempts)
+    one, two = tmp_path / "runs/a", tmp_path / "runs/b"
+    assert "B: b\n" in pkb("compare", one, f"b={two}").out
+    assert pkb("report", one, two, "--output", tmp_path / "r.html").status == 0
+    assert "3 kernels in" in pkb("best", one, two, "--output", tmp_path / "best").out
+    assert "3 of 3 hold." in pkb("verify", one).out
+    assert pkb(*entry(one, tmp_path / "board", "--commit", "0123456789ab")).status == 0
+    assert pkb("export", "results", one, "--out", tmp_path / "data").status == 0
+    ran = pkb("report", tmp_path / "runs")
+    assert ran.status == 2
+    assert f"{tmp_path / 'runs'} is a folder without results.jsonl; there are runs in {one}, {two}" in ran.err
+    (tmp_path / "none").mkdir()
+    assert pkb("report", tmp_path / "none").err.endswith("none is a folder without results.jsonl\n")
 
 
 def test_best_writes_files_that_eval_dir_takes(pkb, a, b, tmp_path):

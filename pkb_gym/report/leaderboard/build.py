@@ -12,8 +12,10 @@ from pydantic import ValidationError
 from pkb_gym import __version__
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
+from pkb_gym.engine.records.conditions import condition_differences
 from pkb_gym.metrics.best import best_kernels
 from pkb_gym.metrics.figures import agent_figures
+from pkb_gym.metrics.groups import conditions_by_problem, differences_text
 from pkb_gym.metrics.reach import Reach, reach, target_speedups
 from pkb_gym.metrics.results import AgentResults, results_by_agent
 from pkb_gym.metrics.sources import ResultsSource, read_results
@@ -66,29 +68,24 @@ def make_entry(results: Sequence[str], text: EntryText, target: str | None = Non
             results=tuple(_digest(ResultsSource.parse(argument)) for argument in results),
             figures=agent_figures(agents[0]),
             kernels=_kernels(attempts),
-            reach=None if target is None else _reach(agents[0], setting, target),
+            reach=None if target is None else _reach(agents[0], attempts, target),
         )
     except ValidationError as error:
         raise ConfigError(f"no entry of the leaderboard: {complaint(error)}") from None
 
 
-def _reach(results: AgentResults, setting: Setting, target: str) -> Reach:
-    attempts = read_results([target])
-    agents = results_by_agent(attempts)
+def _reach(results: AgentResults, attempts: Sequence[Attempt], target: str) -> Reach:
+    theirs = read_results([target])
+    agents = results_by_agent(theirs)
     if len(agents) != 1:
         raise ConfigError(f"a target is one agent, got {target} of {', '.join(each.agent for each in agents)}")
-    theirs, ours = _measured_under(_setting(attempts)), _measured_under(setting)
-    if theirs != ours:
-        raise ConfigError(f"{target} was measured under {theirs}, these results under {ours}: speedups do not compare")
-    found = reach(results, agents[0].agent, target_speedups(attempts))
+    differing = condition_differences(conditions_by_problem(theirs), conditions_by_problem(attempts))
+    if differing:
+        raise ConfigError(f"{target} does not compare with these results: {differences_text(differing)}")
+    found = reach(results, agents[0].agent, target_speedups(theirs))
     if found is None:
         raise ConfigError(f"{target} has a right and timed kernel for none of these problems")
     return found
-
-
-def _measured_under(setting: Setting) -> str:
-    ranks, sizes = "/".join(map(str, setting.world_sizes)), "/".join(setting.sizes)
-    return f"{setting.hardware}, {setting.device}, {setting.protocol}, {ranks} ranks, size {sizes}"
 
 
 def _setting(attempts: Sequence[Attempt]) -> Setting:
