@@ -65,7 +65,7 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     for note, next_note in zip(reports[0]["notes"], reports[0]["notes"][1:], strict=False):
         assert not (note == "shut" and next_note.startswith("speedup"))
 
-    # Where generation is a collective, a rank that has nothing to generate takes part, and keeps nothing of it.
+    # Where generation is a collective, a rank without open rollouts generates for its peer's.
     assert [rank["together"] for rank in reports] == [[3, reports[0]["lengths"]], [3, reports[1]["lengths"]]]
 
     # A batch that was generated ahead is that of all ranks, too.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -24,15 +25,30 @@ from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import Watched, config, row, run, say, script_generation, submit
 from tests.waiting import PATIENCE_S
 
-MESSAGES = {
-    0: [submit("speedup 1"), submit("compile_error"), submit("speedup 10"), submit("speedup 4"), submit("speedup 1")],
+BEGINNINGS = {
+    0: [submit("speedup 1"), submit("compile_error")],
     1: [say("I cannot."), say("Nor I.")],
 }
-"""Rank -> its messages: of the first rank's two rollouts one has two turns and one three; the other's have none."""
+"""Rank -> the first messages of its two rollouts: of the first rank's one has two turns and one three; the other's have
+none."""
+
+NEXT = {
+    "speedup 1": submit("speedup 10"),
+    "compile_error": submit("speedup 4"),
+    "speedup 4": submit("speedup 1"),
+}
+"""Source -> the message after its answer, on whichever rank it is generated."""
 
 
-TOGETHER = {0: MESSAGES[0], 1: [*MESSAGES[1], *[say("Nothing of use.")] * 2]}
-"""The same where generation is a collective: the second rank takes part in its peer's second and third round."""
+class Script:
+    """The messages of one rank in a run of so many batches."""
+
+    def __init__(self, rank: int, batches: int) -> None:
+        self.beginnings = BEGINNINGS[rank] * batches
+
+    def __call__(self, before: str) -> str:
+        submitted = re.findall(r'"source": "([^"]+)"', before)
+        return NEXT[submitted[-1]] if submitted else self.beginnings.pop(0)
 
 
 class Gated(FakeEvaluator):
@@ -65,9 +81,8 @@ class Together(Watched):
 
 def generations(policy: Path, output: Path, rank: int) -> tuple[int, list[int]]:
     """How often this rank generates in such a run, and the lengths of its completions."""
-    script = iter([*MESSAGES[rank], *[say("Nothing of use.")] * 9])
     calls = []
-    generate = script_generation(lambda _: next(script))
+    generate = script_generation(Script(rank, batches=1))
 
     @functools.wraps(generate)
     def counting(self, prompt_ids, *rest, **named):
@@ -102,10 +117,9 @@ def share_out_weights() -> None:
     AcceleratorState.__init__ = shard_on_processors
 
 
-def learn(policy: Path, output: Path, messages: list[str], evaluator: Gated) -> Watched:
+def learn(policy: Path, output: Path, rank: int, evaluator: Gated) -> Watched:
     """Two steps of such a run; the policy is saved at the end."""
-    script = iter(messages * 2)
-    GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
+    GRPOTrainer._generate_single_turn = script_generation(Script(rank, batches=2))
     settings = config(output, num_generations=4, max_steps=2, use_cpu=True)
     schedule = EvaluationSchedule(evaluator, HostGroup(), pausable=evaluator)
     trainer = run(policy, evaluator, settings, [row()], max_turns=3, trainer_class=Watched, schedule=schedule)
@@ -114,10 +128,10 @@ def learn(policy: Path, output: Path, messages: list[str], evaluator: Gated) -> 
     return trainer
 
 
-def learn_ahead(policy: Path, output: Path, messages: list[str]) -> dict[str, object]:
+def learn_ahead(policy: Path, output: Path, rank: int) -> dict[str, object]:
     """Three steps, of which the second and the third learn from a batch that was generated a step before."""
-    script = iter(messages * 2)
-    GRPOTrainer._generate_single_turn = script_generation(lambda _: next(script))
+    script = Script(rank, batches=2)
+    GRPOTrainer._generate_single_turn = script_generation(script)
     settings = config(output, num_generations=4, max_steps=3, use_cpu=True)
     options = {"max_turns": 3, "generate_ahead": True, "drop_uniform_groups": True}
     trainer = run(policy, FakeEvaluator(), settings, [row()], trainer_class=Watched, **options)
@@ -128,14 +142,14 @@ def learn_ahead(policy: Path, output: Path, messages: list[str]) -> dict[str, ob
         "rewards": [line["reward"] for line in steps],
         "tokens": [int(batch["num_items_in_batch"]) for batch in trainer.batches],
         "own": [int((batch["completion_mask"] * batch["tool_mask"]).sum()) for batch in trainer.batches],
-        "unused": len(list(script)),
+        "unused": len(script.beginnings),
     }
 
 
 def main(policy: Path, output: Path) -> None:
     rank = PartialState(cpu=True).process_index
     evaluator = Gated()
-    trainer = learn(policy, output / "whole", MESSAGES[rank], evaluator)
+    trainer = learn(policy, output / "whole", rank, evaluator)
     batch = trainer.batches[0]
     report = {
         "advantages": [
@@ -149,10 +163,10 @@ def main(policy: Path, output: Path) -> None:
         "logged": trainer.state.log_history[0],
         "lengths": batch["completion_mask"].sum(dim=1).tolist(),
         "together": generations(policy, output / "together", rank),
-        "ahead": learn_ahead(policy, output / "ahead", MESSAGES[rank]),
+        "ahead": learn_ahead(policy, output / "ahead", rank),
     }
     share_out_weights()
-    sharded = learn(policy, output / "sharded", TOGETHER[rank], Gated())
+    sharded = learn(policy, output / "sharded", rank, Gated())
     report["sharded"] = {
         "own_parts": [type(parameter).__name__ for parameter in sharded.model.parameters()],
         "losses": [line["loss"] for line in sharded.state.log_history if "loss" in line],

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from trl import GRPOConfig
@@ -25,10 +25,13 @@ from pkb_gym.training.learner.trl_names import check_attributes, check_methods
 from pkb_gym.training.processes.offload import GpuMemory
 from pkb_gym.training.processes.phases import PhaseClock
 from pkb_gym.training.rollout.decoding import Decoding
-from pkb_gym.training.rollout.early_submission import AtOnce, stopped_by
 from pkb_gym.training.rollout.episodes import PolicyReply, RolloutEpisode
+from pkb_gym.training.rollout.even_share import generate_evenly
 from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, submitted_source
 from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, ToolCall, side_by_side
+
+Reply: TypeAlias = tuple[list[int], list[float] | None]
+"""Token ids of a message, and their log-probabilities where the backend returns them."""
 
 
 class RolloutGRPOTrainer(ResumableGRPOTrainer):
@@ -127,38 +130,42 @@ class RolloutGRPOTrainer(ResumableGRPOTrainer):
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """Generates one message for each prompt; submissions are prefetched as soon as they are complete."""
         rows = list(range(len(prompt_ids))) if self._rows is None else self._rows
-        chunk = self._settings.generation_chunk or len(prompt_ids)
-        ids: list[list[int]] = []
-        logprobs: list[list[float]] = []
+        options = (images, multimodal_fields, num_generations, has_tool_images)
+        replies: list[Reply] = []
         with self.clock.phase("generation"):
-            for begin in range(0, len(prompt_ids), chunk):
-                part = prompt_ids[begin : begin + chunk]
-                on_finished = partial(self._prefetch, rows[begin : begin + chunk], part)
-                with self._watching(on_finished if rows else None):
-                    new_ids, new_logprobs = super()._generate_single_turn(  # type: ignore[no-untyped-call]  # trl's
-                        part, images, multimodal_fields, num_generations, has_tool_images
-                    )
-                for place, sequence in enumerate(new_ids if rows else ()):
-                    on_finished(place, sequence)
-                    text = str(self._tokenizer.decode(sequence, skip_special_tokens=True))
-                    reply = PolicyReply(text, len(part[place]), len(sequence))
-                    self._episodes()[rows[begin + place]].add_reply(reply)
-                ids += new_ids
-                logprobs += new_logprobs or []
-        return ids, logprobs or None
+            if self._rows is not None and self._generates_together:
+                replies = generate_evenly(self._settings.host, prompt_ids, partial(self._replies, options))
+                for place, (ids, _) in enumerate(replies):
+                    self._prefetch(rows, prompt_ids, place, ids)
+            else:
+                chunk = self._settings.generation_chunk or max(1, len(prompt_ids))
+                for begin in range(0, len(prompt_ids), chunk):
+                    part = prompt_ids[begin : begin + chunk]
+                    on_finished = partial(self._prefetch, rows[begin : begin + chunk], part)
+                    with self._watching(on_finished):
+                        found = self._replies(options, part)
+                    for place, (ids, _) in enumerate(found):
+                        on_finished(place, ids)
+                    replies += found
+            for row, prompt, (ids, _) in zip(rows, prompt_ids, replies, strict=True):
+                text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
+                self._episodes()[row].add_reply(PolicyReply(text, len(prompt), len(ids)))
+        logprobs = [found for _, found in replies if found is not None]
+        return [ids for ids, _ in replies], logprobs or None
+
+    def _replies(self, options: tuple[object, ...], prompt_ids: list[list[int]]) -> list[Reply]:
+        """TRL's replies to prompts, with the log-probabilities of their tokens."""
+        ids, logprobs = super()._generate_single_turn(prompt_ids, *options)  # type: ignore[no-untyped-call]  # trl's
+        return list(zip(ids, logprobs or [None] * len(ids), strict=True))
 
     @contextlib.contextmanager
-    def _watching(self, on_finished: Callable[[int, list[int]], None] | None) -> Iterator[None]:
-        """Reports each sequence of transformers as it ends; None for prompts whose sequences are not used."""
+    def _watching(self, on_finished: Callable[[int, list[int]], None]) -> Iterator[None]:
+        """Reports each sequence of transformers as it ends."""
         if self.use_vllm or self.use_transformers_continuous_batching:
             yield
             return
         model = self.accelerator.unwrap_model(self.model_wrapped)
-        if on_finished is None:
-            decoding = stopped_by(model, AtOnce())
-        else:
-            decoding = self._decoding.in_place_of_generate(model, self.eos_token_ids, on_finished)
-        with decoding:
+        with self._decoding.in_place_of_generate(model, self.eos_token_ids, on_finished):
             yield
 
     def _prefetch(self, rows: Sequence[int], prompt_ids: Sequence[list[int]], place: int, new_ids: list[int]) -> None:
@@ -284,25 +291,28 @@ class RolloutGRPOTrainer(ResumableGRPOTrainer):
         self, contexts: Mapping[int, list[int]], max_new_tokens: int
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """One message for each context; a rank without any takes part in the collective all the same."""
+        if self._generates_together:
+            max_new_tokens = max(self._settings.host.gather(max_new_tokens))
         self._rows = list(contexts)
-        prompt_ids = list(contexts.values()) or [[self._tokenizer.eos_token_id]]
         try:
             with self._at_most(max_new_tokens):
-                return self._generate_single_turn(prompt_ids, None, {}, num_generations=1)
+                return self._generate_single_turn(list(contexts.values()), None, {}, num_generations=1)
         finally:
             self._rows = None
 
     @contextlib.contextmanager
     def _at_most(self, max_new_tokens: int) -> Iterator[None]:
-        if self.use_vllm:  # its limit is set once; what is too long is cut off
-            yield
-            return
-        usual = self.generation_config.max_new_tokens
-        self.generation_config.max_new_tokens = min(usual, max_new_tokens)
+        limited, name = (
+            (self.vllm_generation, "max_completion_length")
+            if self.use_vllm
+            else (self.generation_config, "max_new_tokens")
+        )
+        usual = getattr(limited, name)
+        setattr(limited, name, min(usual, max_new_tokens))
         try:
             yield
         finally:
-            self.generation_config.max_new_tokens = usual
+            setattr(limited, name, usual)
 
     @property
     def _max_model_length(self) -> int:

@@ -35,14 +35,6 @@ class FinishedSequences(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
 
 
-class AtOnce(StoppingCriteria):
-    """Stops every sequence after one token."""
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: Any) -> torch.BoolTensor:  # noqa: ARG002
-        """Marks all sequences as ended."""
-        return torch.ones(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
-
-
 @contextlib.contextmanager
 def stopped_by(model: Any, criteria: StoppingCriteria) -> Iterator[None]:  # noqa: ANN401  # it is wrapped in many ways
     """While it lasts, every `model.generate` has these criteria too."""

@@ -1,0 +1,5 @@
+"""Nothing that a test asks for."""
+
+
+class StructuredOutputsParams:
+    """Never made."""
