@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import IO, TYPE_CHECKING, Any
@@ -46,6 +47,26 @@ class Status(IntEnum):
 
 
 EXIT_STATUSES = "exit status: 0 passed, 1 the candidate failed, 2 wrong usage, 3 this machine could not judge it"
+
+
+RESUMES = "the same command continues"
+"""Said of a command that was stopped and can be given again."""
+
+NO_GPU = "this machine has no GPU; --device emulated runs CUDA sources on a model of GPUs"
+"""Why sources were compiled and not run, and what can be done."""
+
+
+@contextmanager
+def resuming() -> Iterator[None]:
+    """Has the error of Ctrl-C say that the same command continues.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, within the block.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(RESUMES) from None
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,8 @@ def _print(args: argparse.Namespace, session: Session, problem: Problem, feedbac
         print(feedback.model_dump_json(indent=2))
     else:
         print_card(stdout(), problem, feedback, args.reward)
+    if feedback.failure is Failure.COMPILED_ONLY and feedback.config.language == "cuda":
+        stderr().print(f"on a model of GPUs, slowly and untimed: {emulated(session.argv)}", soft_wrap=True)
     if key is not None and feedback.failure not in (None, Failure.COMPILED_ONLY):
         stderr().print(f"again, on the same inputs: {again(session.argv, key.hex() + feedback.nonce)}", soft_wrap=True)
 
@@ -166,3 +168,17 @@ def again(argv: tuple[str, ...], replay_key: str) -> str:
     given = any(word.split("=", 1)[0] == "--replay-key" for word in argv)
     arguments = ["pkb", *argv] if given else ["pkb", *argv, "--replay-key", replay_key]
     return shlex.join(arguments)
+
+
+def emulated(argv: tuple[str, ...]) -> str:
+    """The command line that evaluates on device "emulated".
+
+    Example:
+        >>> emulated(("eval", "DDP", "k.cu", "--device", "cuda", "--world-size=2"))
+        'pkb eval DDP k.cu --world-size=2 --device emulated'
+    """
+    words = [word for word in argv if not word.startswith("--device=")]
+    if "--device" in words:
+        place = words.index("--device")
+        del words[place : place + 2]
+    return shlex.join(["pkb", *words, "--device", "emulated"])

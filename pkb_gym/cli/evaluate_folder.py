@@ -22,7 +22,18 @@ from pkb_gym.envs.text.formatting import time_text
 from pkb_gym.problems.catalogue import all_problems
 from pkb_gym.problems.source_files import Found, find_sources
 
-from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser, print_table, stderr, stdout
+from .command import (
+    EXIT_STATUSES,
+    NO_GPU,
+    Session,
+    Status,
+    add_json_option,
+    add_parser,
+    print_table,
+    resuming,
+    stderr,
+    stdout,
+)
 from .options import add_evaluation_options, add_reward_option, default_jobs, evaluation_config, positive_int
 from .problem_options import add_problem_option, register_problems
 from .results_file import ResultsFile
@@ -113,7 +124,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
         _print_start(tasks, outcome, output)
         if tasks:
             jobs = min(args.jobs or default_jobs(), len(tasks))
-            with closing(session.open_evaluator(None)) as evaluator:
+            with resuming(), closing(session.open_evaluator(None)) as evaluator:
                 _judge(evaluator, tasks, config, args.reward, jobs, results, outcome)
         in_order = [(path.name, problem) for path, problem in found.candidates if path.name in outcome.judged]
         if args.json:
@@ -211,7 +222,7 @@ def _print_table(in_order: Sequence[tuple[str, Problem]], outcome: FolderOutcome
     console = stdout()
     print_table(console, table)
     compiled = sum(outcome.judged[name].failure is Failure.COMPILED_ONLY for name, _ in in_order)
-    unknown = f" {compiled} compiled and not run: this machine has no GPU." if compiled else ""
+    unknown = f" {compiled} compiled and not run: {NO_GPU}." if compiled else ""
     console.print(f"{passed} of {len(in_order)} passed.{unknown}")
     print_reasons(console, [(on_one_line(name), f) for name, _ in in_order if not (f := outcome.judged[name]).passed])
 

@@ -27,6 +27,11 @@ pkb new ./my_problem --language python"""
 DEVICE_OF: dict[Language, Device] = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}
 """Languages of one device alone."""
 
+EXIT_STATUSES = (
+    "exit status: 0 written, 1 written in Python where --language or FILE asks for a language of no naive kernel, "
+    "2 wrong usage"
+)
+
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds `pkb new`."""
@@ -36,6 +41,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         run,
         summary="Write a starter for a problem: a naive kernel that is right, with comments on the next steps.",
         example=EXAMPLE,
+        exit_statuses=EXIT_STATUSES,
     )
     parser.add_argument("problem", metavar="NAME", help=PROBLEM_HELP)
     parser.add_argument(
@@ -81,17 +87,20 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     problem = choose_problem(args.problem)
     requested = choose_language(args.language, args.file)
     starter = make_starter(problem, requested, DEVICE_OF.get(requested, choose_device("auto")))
+    status = Status.PASSED
     if starter.why_python:
         stderr().print(starter.why_python, soft_wrap=True)
+        if args.language is not None or language_of_file(args.file) is not None:
+            status = Status.FAILED  # a script that goes on with FILE would not find it
     if args.file == "-":
         sys.stdout.write(starter.source)
-        return Status.PASSED
+        return status
     path = path_of(args.file, problem, starter)
     write(path, starter.source, force=args.force)
     console = stdout()
     console.print(f"{path}: {TITLES[starter.language]} starter for {problem.name}", soft_wrap=True)
-    console.print(f"next: {eval_command(args, path, requested)}", soft_wrap=True)
-    return Status.PASSED
+    console.print(f"next: {eval_command(args, path, requested, starter)}", soft_wrap=True)
+    return status
 
 
 def choose_language(requested: Language | None, file: str | None) -> Language:
@@ -100,8 +109,7 @@ def choose_language(requested: Language | None, file: str | None) -> Language:
     Raises:
         ConfigError: the two contradict each other.
     """
-    suffix = "" if file is None else PurePath(file).suffix
-    of_file = LANGUAGE_OF.get(suffix, "python" if suffix == ".py" else None)
+    of_file = language_of_file(file)
     if requested is None:
         return of_file or ("cuda" if choose_device("auto") == "cuda" else "cpp")
     if of_file is not None and SUFFIXES[requested] != SUFFIXES[of_file]:
@@ -109,6 +117,12 @@ def choose_language(requested: Language | None, file: str | None) -> Language:
             f"{file}: files in language {requested} end in {SUFFIXES[requested]}; leave out --language, or rename it"
         )
     return requested
+
+
+def language_of_file(file: str | None) -> Language | None:
+    """The language of a file's suffix; None for other suffixes, and where no file is named."""
+    suffix = "" if file is None else PurePath(file).suffix
+    return LANGUAGE_OF.get(suffix, "python" if suffix == ".py" else None)
 
 
 def path_of(file: str | None, problem: Problem, starter: Starter) -> Path:
@@ -131,12 +145,13 @@ def write(path: Path, source: str, *, force: bool) -> None:
     write_file(path, source)
 
 
-def eval_command(args: argparse.Namespace, path: Path, requested: Language) -> str:
-    """The command that judges the file."""
+def eval_command(args: argparse.Namespace, path: Path, requested: Language, starter: Starter) -> str:
+    """The command that judges the file; CUDA C++ on a model of GPUs where this machine has none."""
     file = f"./{path}" if str(path).startswith("-") else str(path)  # and no option
     command = ["pkb", "eval", args.problem, file]
     for folder in args.problem_paths:
         command += ["--problem", str(folder)]
     if requested in DEVICE_OF:
-        command += ["--device", DEVICE_OF[requested]]
+        is_emulated = starter.language == "cuda" and choose_device("auto") != "cuda"
+        command += ["--device", "emulated" if is_emulated else DEVICE_OF[requested]]
     return shlex.join(command)

@@ -102,10 +102,10 @@ def main(
         return int(args.run(args, Session(arguments, open_evaluator, seconds_of_process if argv is None else None)))
     except SystemExit as end:  # argparse, after --help or a wrong option
         return end.code if isinstance(end.code, int) else Status.USAGE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if argv is None:  # this process is `pkb`: what still ends it may be interrupted too, without a traceback
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-        _complain("interrupted")
+        _complain("; ".join(["interrupted", *map(str, stop.args)]))
         return Status.INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has seen enough; nothing may be flushed into the closed pipe at exit.

@@ -14,7 +14,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.base import Record
 from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES
 
-from .command import Session, Status, add_json_option, add_parser, stderr, stdout
+from .command import NO_GPU, RESUMES, Session, Status, add_json_option, add_parser, resuming, stderr, stdout
 from .evaluator_choice import add_elsewhere_options, judged_here, open_chosen
 from .options import (
     add_evaluation_options,
@@ -63,6 +63,8 @@ class RunSummary(Record):
     """Problems with a right submission whose speedup is more than 1."""
     compiled_only: int
     """Submissions for GPUs that were compiled and not run, as this machine has none: nothing is known of them."""
+    replies: int
+    """Replies of the agent."""
     truncated: int
     """Replies that were cut off at their limit of tokens before a source was complete."""
     evaluations: int
@@ -224,7 +226,7 @@ def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunS
     already = f"{complete} episodes already complete, " if complete else ""
     stderr().print(f"{already}{len(plans) - complete} to play; results in {results.path}", soft_wrap=True)
     limits = RunLimits(args.max_evaluations, args.max_tokens, args.max_hours)
-    with RunCounter(len(plans), complete) as progress:
+    with resuming(), RunCounter(len(plans), complete) as progress:
         runner = Runner(results, parts.provider, parts.evaluator, limits, progress)
         progress.watch(runner)
         outcome = runner.play(plans, args.jobs or _default_jobs(args.agent))
@@ -238,6 +240,7 @@ def _play(args: argparse.Namespace, workload: RunWorkload, parts: Parts) -> RunS
         passed=passed,
         faster=faster,
         compiled_only=runner.tally.compiled_only,
+        replies=runner.tally.replies,
         truncated=runner.tally.truncated,
         evaluations=runner.budget.evaluations,
         tokens=runner.budget.tokens,
@@ -280,32 +283,25 @@ def _hardware(workload: RunWorkload) -> str:
 
 
 def _print(summary: RunSummary) -> None:
+    from .run_progress import problems_text, usage_text
+
     console = stdout()
-    used = [f"{summary.evaluations} evaluations"]
-    if summary.tokens:
-        used.append(f"{summary.tokens} tokens")
-    if summary.cost_usd:
-        used.append(f"${summary.cost_usd:.2f}")
-    played = (
-        f"{summary.passed} of {summary.problems} problems passed, {summary.faster} faster than the baseline"
-        if summary.problems
-        else "no reply was judged"
-    )
+    played = problems_text(summary.problems, summary.passed, summary.faster)
+    used = usage_text(summary.evaluations, summary.tokens, summary.cost_usd)
     console.print(
-        f"{summary.agent}: {played}; {summary.complete} of {summary.episodes} episodes complete; {', '.join(used)}",
-        soft_wrap=True,
+        f"{summary.agent}: {played}; {summary.complete} of {summary.episodes} episodes complete; {used}", soft_wrap=True
     )
     errors = stderr()
     for title, others in (("skipped", summary.skipped), ("not complete", summary.failed)):
         for name, why in others.items():
             errors.print(f"{title}: {name}: {why}", soft_wrap=True)
     if summary.truncated:
-        share = summary.truncated / (summary.truncated + summary.evaluations)
-        errors.print(f"{summary.truncated} replies ({share:.0%}) were truncated: raise max_tokens", soft_wrap=True)
+        share = f"{summary.truncated} of {summary.replies} replies ({summary.truncated / summary.replies:.0%})"
+        errors.print(f"truncated: {share}; raise max_tokens", soft_wrap=True)
     if summary.compiled_only:
-        errors.print(f"{summary.compiled_only} submissions were compiled and not run: this machine has no GPU")
+        errors.print(f"{summary.compiled_only} submissions were compiled and not run: {NO_GPU}", soft_wrap=True)
     if summary.stopped is not None:
-        errors.print(f"stopped: {summary.stopped}; the same command continues", soft_wrap=True)
+        errors.print(f"stopped: {summary.stopped}; {RESUMES}", soft_wrap=True)
 
 
 def parse_settings(words: list[str]) -> dict[str, str]:

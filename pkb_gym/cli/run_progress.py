@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RunCounter(TerminalStatus):
-    """Counts episodes, those that passed and those that were faster; used as a context manager around the run.
+    """Counts episodes, and the problems that passed and that were faster; used as a context manager around the run.
 
     Args:
         total: Number of episodes of the run.
@@ -53,12 +53,34 @@ class RunCounter(TerminalStatus):
         if self._runner is None:
             return ""
         tally, budget = self._runner.tally, self._runner.budget
-        parts = [f"{tally.passed} passed", f"{tally.faster} faster", f"{budget.evaluations} evaluations"]
-        if budget.tokens:
-            parts.append(f"{budget.tokens} tokens")
-        if budget.cost_usd:
-            parts.append(f"${budget.cost_usd:.2f}")
-        return ", ".join(parts)
+        return f"{problems_text(*tally.problems())}; {usage_text(budget.evaluations, budget.tokens, budget.cost_usd)}"
+
+
+def problems_text(tried: int, passed: int, faster: int) -> str:
+    """The problems of a run in words, in its progress and in its summary alike.
+
+    Args:
+        tried: Number of problems with a reply.
+        passed: Number of those with a right submission in any episode.
+        faster: Number of those with a right submission that is faster than the baseline.
+    """
+    return f"{passed} of {tried} problems passed, {faster} faster than the baseline" if tried else "no reply was judged"
+
+
+def usage_text(evaluations: int, tokens: int, cost_usd: float) -> str:
+    """What a run used, in words.
+
+    Args:
+        evaluations: Number of submissions, those of earlier calls included.
+        tokens: Number of tokens read and written.
+        cost_usd: Price in US dollars of the replies whose price is known.
+    """
+    parts = [f"{evaluations} evaluations"]
+    if tokens:
+        parts.append(f"{tokens} tokens")
+    if cost_usd:
+        parts.append(f"${cost_usd:.2f}")
+    return ", ".join(parts)
 
 
 def in_brief(attempt: Attempt) -> str:

@@ -25,7 +25,7 @@ from pkb_gym.engine.evaluators.connections import SOCKET
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.records.service import ServiceStatus
 from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.support import env_vars
@@ -40,6 +40,9 @@ STARTING = "starting the evaluator"
 
 START_S = 60.0
 STOP_S = 10.0
+MAX_STARTS = 3
+"""Evaluators that are asked in turn for one evaluation, as each ends in the middle of it."""
+
 UNREACHABLE_S = 1.0
 SUFFIX = ".sock"
 
@@ -101,23 +104,33 @@ class BackgroundEvaluator:
     def evaluate(self, problem: Problem, source: str, config: EvalConfig, progress: Progress | None = None) -> Feedback:
         """Has one source judged in the background; see `Evaluator.evaluate`.
 
-        An evaluator that ends meanwhile is started anew, once.
+        Where the evaluator ends meanwhile, by a kill or by `pkb evaluator stop`, another one is started and judges, up
+        to `MAX_STARTS` times.
 
         Raises:
             ConfigError, SizeError: The request makes no sense here.
             InfrastructureError: No evaluator can be started, or it does not answer.
         """
-        started_s = self._start_if_needed(progress)
-        try:
-            feedback = self._remote.evaluate(problem, source, config, progress)
-        except InfrastructureError:
-            if listener_pid(self._socket) is not None:
-                raise
+        started_s = 0.0
+        for starts_left in reversed(range(MAX_STARTS)):
             started_s += self._start_if_needed(progress)
-            feedback = self._remote.evaluate(problem, source, config, progress)
+            pid = listener_pid(self._socket)
+            try:
+                feedback = self._remote.evaluate(problem, source, config, progress)
+            except InfrastructureError:
+                if not (starts_left and self._has_ended(pid)):
+                    raise
+                continue
+            # One that is told to end answers what it has in hand by an infrastructure failure.
+            if feedback.failure is not Failure.INFRASTRUCTURE or not self._has_ended(pid):
+                break
         if not started_s:
             return feedback
         return feedback.model_copy(update={"durations_s": {**feedback.durations_s, STARTING: started_s}})
+
+    def _has_ended(self, pid: int | None) -> bool:
+        """Whether the evaluator of that process is no longer the one that listens."""
+        return pid is None or listener_pid(self._socket) != pid
 
     def close(self) -> None:
         """Closes the connections; the evaluator goes on."""

@@ -47,6 +47,10 @@ class FakeEvaluator:
         feedback = timed(baseline_us=100, speedup=2.0) if word == "passed" else failed(word, message="because\nof it")
         if config.trace and word == "passed":
             feedback = feedback.model_copy(update={"profile": Profile(ranks=(), trace=(SLICE,))})
+        if config.language != "auto":
+            feedback = feedback.model_copy(
+                update={"config": feedback.config.model_copy(update={"language": config.language})}
+            )
         return feedback.model_copy(update={"problem": problem.name, "source_sha256": source_sha256(source)})
 
     def close(self) -> None:

@@ -107,3 +107,11 @@ def test_compiled_and_not_run_is_not_judged(pkb):
     ran = pkb("eval", "AllReduce", "-", stdin=b"compiled_only")
     assert ran.status == 3 and "again" not in ran.err
     assert "passed" not in ran.out and "compiled_only" in ran.out
+    assert "emulated" not in ran.err, "a model of GPUs runs CUDA C++ alone"
+
+
+def test_cuda_without_a_gpu_points_to_the_emulated_device(pkb, tmp_path):
+    (tmp_path / "k.cu").write_text("compiled_only")
+    ran = pkb("eval", "AllReduce", tmp_path / "k.cu", "--device", "cuda", "--world-size", "2")
+    command = f"pkb eval AllReduce {tmp_path / 'k.cu'} --world-size 2 --device emulated"
+    assert ran.status == 3 and f"on a model of GPUs, slowly and untimed: {command}\n" in ran.err

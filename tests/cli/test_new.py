@@ -35,7 +35,7 @@ def test_writes_a_starter_and_says_how_to_judge_it(pkb):
 @pytest.mark.parametrize(
     ("argv", "file", "next_words"),
     [
-        (["AllReduce", "k.cu"], "k.cu", "pkb eval AllReduce k.cu --device cuda"),
+        (["AllReduce", "k.cu"], "k.cu", "pkb eval AllReduce k.cu --device emulated"),
         (["AllReduce", "--language", "triton", "k.py"], "k.py", "pkb eval AllReduce k.py --device cuda"),
         (["AllReduce", "k.py"], "k.py", "pkb eval AllReduce k.py"),
         (["--language", "python", "AllReduce", "k"], "k", "pkb eval AllReduce k"),
@@ -52,7 +52,7 @@ def test_writes_a_starter_and_says_how_to_judge_it(pkb):
 def test_language_file_and_next_command_fit_each_other(pkb, argv, file, next_words):
     """Options may stand between NAME and FILE, which argparse does not allow for a FILE that may be left out."""
     ran = pkb("new", *argv)
-    assert ran.status == 0, ran.err
+    assert ran.status == ("DDP" in argv), ran.err
     assert ran.out.splitlines()[1] == f"next: {next_words}"
     assert ("So this is Python." in ran.err) == ("DDP" in argv)
     assert "solution" in Path(file).read_text()
@@ -71,7 +71,7 @@ def test_a_file_is_overwritten_by_force_alone(pkb):
     assert (ran.status, ran.out) == (2, "")
     assert "k.py exists; give another FILE, or --force to overwrite it" in ran.err
     assert Path("k.py").read_text() == "mine" and not Path("k.cpp").exists()
-    assert pkb("new", "DDP", "k.cpp", "--force").status == 0
+    assert pkb("new", "DDP", "k.cpp", "--force").status == 1
     assert Path("k.py").read_text() == make_starter(find_problem("DDP"), "cpp").source
 
 
@@ -82,9 +82,20 @@ def test_standard_output_holds_the_source_alone(pkb):
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [(("x.cpp",), 1), (("--language", "cuda"), 1), (("x.cu", "--force"), 1), ((), 0), (("x.py",), 0)],
+)
+def test_python_in_place_of_the_language_that_was_asked_for_sets_the_exit_status(pkb, argv, status):
+    """A script went on with x.cpp, which was not there."""
+    ran = pkb("new", "MoEDispatch", *argv)
+    assert ran.status == status and "Python starter for MoEDispatch" in ran.out
+
+
 def test_where_there_are_gpus_a_starter_is_cuda(pkb, monkeypatch):
     monkeypatch.setattr(new, "choose_device", lambda requested: "cuda")
-    assert "all_reduce.cu: CUDA C++ starter" in pkb("new", "AllReduce").out
+    made = pkb("new", "AllReduce").out
+    assert "all_reduce.cu: CUDA C++ starter" in made and made.endswith("all_reduce.cu --device cuda\n")
     assert "load_inline" in pkb("new", "AllReduce", "-", "--language", "python").out, "hints of the device"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.serve.server import HttpServer
+from tests.agents.fake_endpoint import Endpoint, failure, whole
 from tests.fake_gpus import gpu_node
 from tests.serve.fake_owner import TOKEN, Owners, make_service
 
@@ -38,7 +39,7 @@ def test_a_run_and_its_resumption(pkb, folder, tmp_path):
     assert ran.out == (
         "replay:sources: 1 of 2 problems passed, 1 faster than the baseline; 2 of 3 episodes complete; 2 evaluations\n"
     )
-    assert "AllReduce: passed, 50 us, 2.00x; 1 passed, 1 faster, " in ran.err
+    assert "AllReduce: passed, 50 us, 2.00x; 1 of " in ran.err
     assert "skipped: Gather: " in ran.err and "Scatter: race; " in ran.err
     attempts = read_attempts(tmp_path / "runs/replay_sources/results.jsonl")
     assert {(attempt.problem, attempt.verdict) for attempt in attempts} == {
@@ -67,7 +68,8 @@ def test_an_evaluator_that_fails_sets_the_exit_status(pkb, folder):
 def test_a_run_that_only_compiled_sets_the_exit_status(pkb, folder):
     (folder / "all_reduce.cpp").write_text("compiled_only")
     ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)
-    assert ran.status == 3 and "1 submissions were compiled and not run: this machine has no GPU" in ran.err
+    assert ran.status == 3
+    assert "1 submissions were compiled and not run: this machine has no GPU; --device emulated runs CUDA" in ran.err
 
 
 def test_a_used_up_budget_sets_the_exit_status(pkb, folder):
@@ -98,6 +100,64 @@ def test_ctrl_c(pkb, folder, tmp_path):
     (folder / "all_reduce.cpp").write_text("interrupt")
     ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE, "--output", "o")
     assert ran.status == 130 and read_attempts(tmp_path / "o/results.jsonl") == []
+    assert ran.err.endswith("pkb: interrupted; the same command continues\n")
+
+
+def test_progress_and_summary_count_the_same(pkb, folder):
+    """Progress counted episodes and the summary problems, and the summary those of other calls too."""
+    (folder / "all_reduce_2.cpp").write_text("passed")
+    words = ("run", "--agent", f"replay:{folder}", *HERE, "--jobs", "1")
+    ran = pkb(*words, "--problems", "AllReduce", "Scatter", "--samples", "2")
+    *_, last = (line for line in ran.err.splitlines() if line.startswith("["))
+    counts = "1 of 2 problems passed, 1 faster than the baseline; "
+    assert counts in last and f": {counts}" in ran.out
+    again = pkb(*words, "--problems", "Scatter")
+    assert ": 0 of 1 problems passed, 0 faster than the baseline; 1 of 1 episodes complete" in again.out
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """`serve(*answers)` starts an endpoint for the agent `openai`."""
+    opened = []
+
+    def start(*answers):
+        opened.append(Endpoint(answers))
+        monkeypatch.setenv("OPENAI_BASE_URL", opened[-1].url)
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+        return opened[-1]
+
+    yield start
+    for endpoint in opened:
+        endpoint.close()
+
+
+MODEL = ("run", "--agent", "openai:m", "--set", "stream=false", "--set", "retries=0", "--problems")
+
+
+def test_replies_that_were_cut_off_are_counted(pkb, serve):
+    cut, full = whole({"content": "```cpp\nint"}, finish="length"), whole({"content": "```cpp\npassed\n```"})
+    serve(cut, full)
+    ran = pkb(*MODEL, "AllReduce", *HERE, "--turns", "2")
+    assert ran.status == 0 and "truncated: 1 of 2 replies (50%); raise max_tokens\n" in ran.err
+    found = json.loads(pkb(*MODEL, "AllReduce", *HERE, "--turns", "2", "--json").out)
+    assert (found["replies"], found["truncated"], found["passed"]) == (2, 1, 1)
+
+
+def test_a_dead_endpoint_is_named_and_no_reply_was_judged(pkb, monkeypatch):
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    ran = pkb(*MODEL, "AllReduce", *HERE)
+    assert (ran.status, ran.out) == (3, "openai:m: no reply was judged; 0 of 1 episodes complete; 0 evaluations\n")
+    (line,) = (line for line in ran.err.splitlines() if line.startswith("not complete: "))
+    assert line.startswith("not complete: AllReduce sample 0: ") and "http://127.0.0.1:9/v1" in line
+
+
+def test_a_wrong_key_commits_the_folder_to_no_setting(pkb, serve, tmp_path):
+    serve(failure(401, "wrong key"))
+    ran = pkb(*MODEL, "AllReduce", *HERE, "--seed", "1", "--output", "o")
+    assert ran.status == 2 and "wrong key" in ran.err and not (tmp_path / "o/run.json").exists()
+    serve(whole({"content": "```cpp\npassed\n```"}))
+    assert pkb(*MODEL, "AllReduce", *HERE, "--seed", "2", "--output", "o").status == 0
 
 
 def test_a_service_judges(pkb, folder, tmp_path, monkeypatch):

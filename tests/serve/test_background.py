@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -18,12 +19,13 @@ import pytest
 from pkb_gym.cli.evaluate import STARTING_COMMAND
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support import problem_folders
 from pkb_gym.problems.catalogue import choose_problem, find_problem
+from pkb_gym.rewards.examples import failed
 from pkb_gym.serve import background
 from pkb_gym.serve.background import STARTING, BackgroundEvaluator, running, stop
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 PROBLEM = find_problem("AllReduce")
 CONFIG = EvalConfig(device="cpu", world_size=2, size="tiny", until="compile")
@@ -74,6 +76,56 @@ def test_commands_at_once_start_one_and_a_killed_one_is_started_anew(folder: Pat
         (second,) = running(folder)
         assert second.pid != first.pid and stop(second)
         assert ended(second.pid) and not list(running(folder))
+
+
+def test_one_that_somebody_stops_in_between_is_replaced(folder: Path):
+    """The service answers what it has in hand by an infrastructure failure when it is told to end."""
+    slow = '#include <regex>\n#include <iostream>\nstd::regex solution(std::cin.good() ? "a" : "b");\n'
+    with ThreadPoolExecutor(1) as threads, opened(folder) as evaluator:
+        asked = threads.submit(evaluator.evaluate, PROBLEM, slow, CONFIG)
+        until(lambda: any(each.status is not None and not each.is_idle for each in running(folder)))
+        (first,) = running(folder)
+        assert stop(first)
+        feedback = asked.result(PATIENCE_S)
+    assert feedback.failure is not Failure.INFRASTRUCTURE and feedback.durations_s[STARTING] > 0
+    (second,) = running(folder)
+    assert second.pid != first.pid
+
+
+class Ending:
+    """A service that ends in the middle of each of its first evaluations."""
+
+    def __init__(self, times: int, error: Exception | None = None) -> None:
+        self.times, self.error, self.asked = times, error, 0
+
+    def evaluate(self, *_: object) -> Feedback:
+        self.asked += 1
+        if self.asked <= self.times:
+            if self.error is not None:
+                raise self.error
+            return failed("infrastructure", message="the service was closed")
+        return failed("race")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("times", "asked", "failure"), [(0, 1, "race"), (2, 3, "race"), (9, background.MAX_STARTS, "infrastructure")]
+)
+def test_evaluators_that_end_again_and_again_are_asked_so_often(folder, monkeypatch, times, asked, failure):
+    pids = itertools.count()
+    with opened(folder) as evaluator:
+        evaluator._remote = remote = Ending(times)
+        monkeypatch.setattr(background, "listener_pid", lambda _: next(pids))
+        assert evaluator.evaluate(PROBLEM, SOURCE, CONFIG).failure == failure and remote.asked == asked
+        monkeypatch.setattr(background, "listener_pid", lambda _: 1)
+        evaluator._remote = remote = Ending(1)
+        assert evaluator.evaluate(PROBLEM, SOURCE, CONFIG).failure == "infrastructure", "a failure of its own"
+        evaluator._remote = remote = Ending(1, InfrastructureError("it does not answer"))
+        with pytest.raises(InfrastructureError, match="does not answer"):
+            evaluator.evaluate(PROBLEM, SOURCE, CONFIG)
+        monkeypatch.undo()
 
 
 def test_a_problem_of_ones_own_has_its_own_and_it_ends_when_idle(folder: Path, monkeypatch: pytest.MonkeyPatch):

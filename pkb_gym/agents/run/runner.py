@@ -67,7 +67,7 @@ class Runner:
 
     Attributes:
         budget: Budget of the run, with what was used.
-        tally: Counts of episodes and problems so far.
+        tally: Counts of the problems that are played, those of earlier calls included.
     """
 
     def __init__(
@@ -81,8 +81,6 @@ class Runner:
         self._results, self._provider, self._evaluator, self._progress = results, provider, evaluator, progress
         earlier = [attempt for turns in results.episodes().values() for attempt in turns.values()]
         self.budget, self.tally = Budget(limits, earlier), Tally()
-        for attempt in earlier:
-            self.tally.count(attempt)
         self._stopped: str | None = None
         self._failures = 0
         """Episodes that failed since the last one that did not."""
@@ -101,6 +99,9 @@ class Runner:
             StoreError: The turns cannot be recorded.
         """
         outcome = RunStatus()
+        for plan in plans:
+            for attempt in self._results.episode(plan.problem.name, plan.sample).values():
+                self.tally.count(attempt)
         waiting = [plan for plan in plans if not self._results.is_complete(plan.problem.name, plan.sample)]
         outcome.complete = len(plans) - len(waiting)
         with side_by_side(waiting, self._play, jobs, name="pkb-run", give_up=self._give_up) as done:

@@ -20,7 +20,7 @@ def is_faster(attempt: Attempt) -> bool:
 
 
 class Tally:
-    """Episodes and problems with a right, and with a faster, submission; safe to use from several threads.
+    """Problems with a right, and with a faster, submission; safe to use from several threads.
 
     Attributes:
         compiled_only: Number of submissions that were compiled and not run.
@@ -30,13 +30,21 @@ class Tally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._best: dict[tuple[str, int], Attempt] = {}
+        self._replies: set[tuple[str, int, int]] = set()
         self.compiled_only = self.truncated = 0
+
+    @property
+    def replies(self) -> int:
+        """Number of replies; one whose submission was judged again counts once."""
+        with self._lock:
+            return len(self._replies)
 
     def count(self, attempt: Attempt) -> None:
         """Adds one attempt, unless the endpoint refused it."""
         if not attempt.is_answered:
             return
         with self._lock:
+            self._replies.add((attempt.problem, attempt.sample, attempt.turn))
             self.compiled_only += attempt.feedback is not None and was_only_compiled(attempt.feedback)
             self.truncated += attempt.verdict == TRUNCATED
             best = self._best.get((attempt.problem, attempt.sample))
@@ -47,18 +55,6 @@ class Tally:
         """The best attempt of an episode: right before wrong, then the fastest; None where there is none."""
         with self._lock:
             return self._best.get((problem, sample))
-
-    @property
-    def passed(self) -> int:
-        """Episodes with a right submission."""
-        with self._lock:
-            return sum(map(is_passed, self._best.values()))
-
-    @property
-    def faster(self) -> int:
-        """Episodes with a right submission that is faster than the baseline."""
-        with self._lock:
-            return sum(map(is_faster, self._best.values()))
 
     def problems(self) -> tuple[int, int, int]:
         """Problems that were tried, that were passed in any episode, and that were faster in any."""
