@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from pkb_gym.engine.records.config import Device, Language
+from pkb_gym.engine.records.source_wrapping import wrapping_note
 from pkb_gym.engine.support.source_digest import source_sha256
 
 NOT_EMULATED = (
@@ -93,10 +94,11 @@ def _language_defect(text: str, language: Language) -> str | None:
     if language in ("python", "triton"):
         if re.search(r"\bsolution\b", text):
             return None
-        return "the module never mentions `solution`; define solution(...) with the reference's signature"
+        define = "define solution(...) with the reference's signature"
+        return f"the module never mentions `solution`; {define}{wrapping_note(text)}"
     if "solution" not in text:
         export = "TVM_FFI_DLL_EXPORT_TYPED_FUNC(solution, solution)"
-        return f"the source never mentions `solution`; export it with {export}"
+        return f"the source never mentions `solution`; export it with {export}{wrapping_note(text)}"
     return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 
@@ -18,12 +17,9 @@ from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import CompileReport, Failure
+from pkb_gym.engine.records.source_wrapping import wrapping_note
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.support.printable import printable
-
-_DIFF = re.compile(r"^(?:diff --git |@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@)", re.MULTILINE)
-MIN_ESCAPED = 3
-"""Escaped line breaks that the strings of a source may hold."""
 
 _ERROR = re.compile(r"\berror *:|undefined reference|ptxas fatal(?!.*aborted due to errors)")
 """Marks in the lines of compilers, assemblers and linkers that name the error; ptxas writes `error   :`, and at the end
@@ -80,35 +76,6 @@ def check_loadable(feedback: FeedbackBuilder, artifact: Artifact) -> None:
         expected = cpp_signature(feedback.problem)
         text = f"the library exports no `solution`. Expected this signature and export:\n{expected}"
         raise feedback.stop(Failure.LOAD_ERROR, text)
-
-
-def wrapping_note(source: str) -> str:
-    r"""A note on what stands in place of code, for which compilers have other words; empty where nothing does.
-
-    Example:
-        >>> wrapping_note('{"source": "int a;"}')
-        ' (the source is JSON: hand in the code that it holds, as it is)'
-        >>> wrapping_note("int a;\nint b;")
-        ''
-    """
-    if any(line.startswith("```") for line in source.splitlines()):
-        return " (the source holds lines of Markdown, ```: hand in the code between them alone)"
-    if _DIFF.search(source):
-        return " (the source is a diff: hand in the complete file)"
-    text = source.strip()
-    if text[:1] in ("{", "[", '"') and _is_json(text):
-        return " (the source is JSON: hand in the code that it holds, as it is)"
-    if source.count("\\n") > MIN_ESCAPED and source.count("\\n") > 4 * text.count("\n"):
-        return r" (the source's line breaks are escaped, \n: hand in line breaks as they are)"
-    return ""
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def first_error(log: str) -> str:

@@ -114,23 +114,6 @@ def test_code_within_markdown_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize(
-    ("source", "note"),
-    [
-        ("--- a/solution.cpp\n+++ b/solution.cpp\n@@ -1,2 +1,3 @@\n+int solution;", "is a diff"),
-        ("diff --git a/x b/x\n+int solution;", "is a diff"),
-        ('{"source": "int solution;"}', "is JSON"),
-        ('"int solution;\\n"', "is JSON"),
-        (r"#include <a>\nint a;\nint b;\nint c;\nvoid solution();", "line breaks are escaped"),
-        ('#include <a>\nvoid solution() { printf("a\\nb"); }', ""),
-        ("{1, 2}[0]; // solution", ""),
-    ],
-)
-def test_what_stands_in_place_of_code_is_named(source: str, note: str) -> None:
-    found = stage.wrapping_note(source)
-    assert note in found and bool(found) is bool(note)
-
-
-@pytest.mark.parametrize(
     ("exports", "binary", "loadable"), [(True, b"1", True), (False, b"1", False), (False, None, True)]
 )
 def test_a_library_must_export_its_solution(
