@@ -108,7 +108,7 @@ class EvaluationArguments(DialogueArguments):
     )
     evaluation_services: int = field(
         default=1,
-        metadata={"help": "`dedicated`: services side by side on this node's CPU, which share its processors."},
+        metadata={"help": "`dedicated`: services side by side, which share out this node's processors and the GPUs."},
     )
     evaluation_compilers: int = field(
         default=0,

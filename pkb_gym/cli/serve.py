@@ -9,8 +9,9 @@ import importlib.util
 import os
 import secrets
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from .problem_options import add_problem_option, register_problems
 if TYPE_CHECKING:
     from pkb_gym.serve.app import Telemetry
     from pkb_gym.serve.clients import Clients
+    from pkb_gym.serve.evaluation import OwningEvaluator
     from pkb_gym.serve.recorder import Recorder
     from pkb_gym.serve.service import EvaluationService
 
@@ -42,6 +44,9 @@ row."""
 
 SOCKET_ANSWERS = 32
 """Kept on a socket, where no request joins an earlier one; a traced one has megabytes."""
+
+GANG_GRACE_S = 30.0
+"""Time in seconds after the deadline, which the services of several gangs keep, until all of them are replaced."""
 
 LOOK_S = 1.0
 """The interval of checks whether the server still runs."""
@@ -100,6 +105,13 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         help="judge on this device alone (default: whichever the requests ask for)",
     )
     parser.add_argument(
+        "--gangs",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="candidates that run at a time, each on an equal share of the GPUs and processors (default: 1)",
+    )
+    parser.add_argument(
         "--max-queued", type=positive_int, metavar="N", help="requests that may wait to begin (default: 1024)"
     )
     parser.add_argument(
@@ -110,10 +122,19 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--replay-key",
-        type=parse_key,
+        type=_read_key,
         metavar="HEX",
-        help="the key of an earlier service, for the same checked inputs again",
+        help="the key of an earlier service, for the same checked inputs again; - reads it from standard input",
     )
+
+
+def _read_key(text: str) -> bytes:
+    """A replay key, as hexadecimal digits, or from standard input, where no other process sees it.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    return parse_key(sys.stdin.readline().strip() if text == "-" else text)
 
 
 def _add_file_options(parser: argparse.ArgumentParser) -> None:
@@ -156,6 +177,8 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
             stack.enter_context(logging_to(args.log, clients.hide_tokens))
         telemetry = Telemetry()
         service = stack.enter_context(_service(args, clients, telemetry, stack))
+        if args.gangs > 1:
+            service.machine()  # starts the services of the gangs
         server = HttpServer(service, clients, args.host, args.port, path=args.socket, telemetry=telemetry)
         service.recover()
         stack.enter_context(server)
@@ -183,26 +206,52 @@ def _service(
     Raises:
         ConfigError: a file cannot be used.
     """
-    from pkb_gym.engine.evaluators.local import LocalEvaluator
+    from pkb_gym.serve.current_evaluator import MAX_FAILURES
     from pkb_gym.serve.service import DEADLINE_S, MAX_ANSWERS, MAX_QUEUED, EvaluationService
 
-    key = args.replay_key or secrets.token_bytes(KEY_BYTES)  # one key for evaluators that are replaced, too
-    open_evaluator = functools.partial(LocalEvaluator, key=key)
-    if args.socket is not None:
-        open_evaluator = functools.partial(open_evaluator, standby_gangs=STANDBY_GANGS)
     max_answers = MAX_ANSWERS if args.socket is None else SOCKET_ANSWERS
+    deadline_s = args.deadline or (DEADLINE_S if args.socket is None else None)
     return EvaluationService(
-        open_evaluator,
+        _evaluator_opener(args, deadline_s),
         device=args.device,
         clients=list(clients),
         takes_keys=args.socket is not None,
         max_answers=max_answers,
         unwanted_s=None if args.socket is None else UNWANTED_S,
         max_queued=args.max_queued or MAX_QUEUED,
-        deadline_s=args.deadline or (DEADLINE_S if args.socket is None else None),
+        deadline_s=deadline_s if args.gangs == 1 or deadline_s is None else deadline_s + GANG_GRACE_S,
+        max_failures=MAX_FAILURES if args.gangs == 1 else None,
         recorder=_recorder(args, max_answers, stack),
         observers=(telemetry.metrics, telemetry.events),
     )
+
+
+def _evaluator_opener(args: argparse.Namespace, deadline_s: float | None) -> Callable[[], OwningEvaluator]:
+    """A function that opens the evaluator of the service; all that it opens have the same key.
+
+    Raises:
+        ConfigError: the node cannot be divided among so many gangs.
+    """
+    key = args.replay_key or secrets.token_bytes(KEY_BYTES)
+    if args.gangs == 1:
+        from pkb_gym.engine.evaluators.local import LocalEvaluator
+
+        if args.socket is None:
+            return functools.partial(LocalEvaluator, key=key)
+        return functools.partial(LocalEvaluator, key=key, standby_gangs=STANDBY_GANGS)
+    from pkb_gym.engine.support.problem_folders import problem_folders
+    from pkb_gym.engine.support.processors import move_to
+    from pkb_gym.serve.gang_group import open_gang_group
+    from pkb_gym.serve.shares import share_out_node
+
+    if args.socket is not None:
+        raise ConfigError("--gangs is for a service on an address: the commands that use a --socket judge one by one")
+    shares, left = share_out_node(args.gangs)
+    if left:
+        move_to(left)
+    options = ["--device", args.device, "--deadline", f"{deadline_s:g}"]
+    options += [word for folder in problem_folders() if not folder.fault for word in ("--problem", str(folder.path))]
+    return functools.partial(open_gang_group, shares, key, options)
 
 
 def _clients(args: argparse.Namespace) -> tuple[Clients, Path]:

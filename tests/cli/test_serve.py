@@ -152,3 +152,43 @@ def test_without_the_extra_it_says_what_to_install(pkb, monkeypatch):
     assert ran.status == 2
     needed = "fastapi, fastapi_offline, prometheus_client, structlog, uvicorn"
     assert ran.err == f"pkb: error: pkb serve needs {needed}: pip install 'pkb-gym[serve]'\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="each gang needs a processor")
+def test_several_gangs_are_one_service(tmp_path):
+    """Each has a process of its own, which ends with the service, and the key that no command line shows."""
+    key = "5ec2e7" * 8
+    command = [sys.executable, "-m", "pkb_gym.cli", "serve", "--gangs", "2", "--device", "cpu", "--replay-key", "-"]
+    environment = {**os.environ, "PKB_CACHE_DIR": str(tmp_path)}
+    config = EvalConfig(device="cpu", world_size=1, size="tiny", until="check")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{key}\n")
+            process.stdin.flush()
+            ready = json.loads(process.stdout.readline())
+            service = psutil.Process(process.pid)
+            gangs = [child for child in service.children() if "serve" in child.cmdline()]
+            assert len(gangs) == 2 and not any(key in word for child in gangs for word in child.cmdline())
+            assert not set(gangs[0].cpu_affinity()) & set(gangs[1].cpu_affinity())
+            token = Path(ready["token_file"]).read_text().strip()
+            reference = Path(PROBLEM.declared_in).with_name("reference.py").read_text(encoding="utf-8")
+            sources = [f"{reference}\n# {number}\n" for number in range(2)]
+            with RemoteEvaluator(ready["url"], token, timeout_s=PATIENCE_S) as client, ThreadPoolExecutor(2) as threads:
+                found = list(threads.map(lambda source: client.evaluate(PROBLEM, source, config), sources))
+            assert all(feedback.passed for feedback in found), [feedback.message for feedback in found]
+            assert {feedback.environment.processors for feedback in found} == {len(gangs[0].cpu_affinity())}
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+            assert not any(child.is_running() for child in gangs)
+        finally:
+            process.kill()
+
+
+def test_several_gangs_are_for_a_service_on_an_address(tmp_path):
+    words = [sys.executable, "-m", "pkb_gym.cli", "serve", "--gangs", "2", "--socket", str(tmp_path / "s")]
+    refused = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PKB_CACHE_DIR": str(tmp_path)})
+    assert refused.returncode == 2 and "--gangs is for a service on an address" in refused.stderr

@@ -18,12 +18,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeAlias
 
@@ -32,13 +28,11 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.remote import RemoteEvaluator
 from pkb_gym.engine.hardware.calibrate import measure_processors
-from pkb_gym.engine.stages.machine_sharing import folder_apart
 from pkb_gym.engine.support import env_vars
-from pkb_gym.engine.support.atomic_write import FOR_OWNER, write_atomically
-from pkb_gym.engine.support.ownership import TemporaryFolder
-from pkb_gym.serve.ready_line import read_ready
+from pkb_gym.serve.service_process import ServiceProcess
+from pkb_gym.serve.shares import share_out_gpus, share_out_processors
+from pkb_gym.serve.spread import SpreadEvaluator
 from pkb_gym.training.evaluation.compile_farm import CompileFarm, processors_apart
-from pkb_gym.training.evaluation.service_group import SpreadEvaluator, share_out_processors
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
 
@@ -46,13 +40,8 @@ logger = logging.getLogger(__name__)
 
 OwnerMode: TypeAlias = Literal["inline", "dedicated", "colocated", "ray"]
 
-START_S = 120.0
-END_S = 10.0
 PAUSE_S = 300.0
-"""The time that the owner may take to start, to end, and to finish its work when it is paused."""
-
-RESTART_S = 5.0
-"""Between attempts to start it anew."""
+"""The time that the owner may take to finish its work when it is paused."""
 
 
 class Pausable(Protocol):
@@ -73,110 +62,6 @@ class Memory(Protocol):
 
     def restore(self) -> None:
         """Moves them to the GPU again."""
-
-
-class ServiceProcess:
-    """`pkb serve` as a child of this process, with which it ends; started anew, at the same url, whenever it dies.
-
-    Clients ask again until a service is there, so that nothing is lost but what it had in hand.
-
-    Args:
-        gpus: Entries of the service's CUDA_VISIBLE_DEVICES; None for those of this process.
-        start_s: Maximum time for the start, in seconds.
-        processors: Processors of the service and its ranks, beside other services, for whose timings it does not wait;
-            None for all of this process.
-        variables: Additional environment variables of the service.
-
-    Attributes:
-        url: Address of the service.
-        token: Token that requests carry.
-        on_restart: Function called, in a thread, after a restart of the service.
-
-    Raises:
-        InfrastructureError: it did not start.
-    """
-
-    def __init__(
-        self,
-        gpus: Sequence[str] | None = None,
-        start_s: float = START_S,
-        processors: Sequence[int] | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> None:
-        self.token = secrets.token_urlsafe(32)
-        self.on_restart: Callable[[], None] = lambda: None
-        self._changes = dict(variables or {}) | ({} if gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(gpus)})
-        self._start_s = start_s
-        bound = ",".join(map(str, processors or ()))
-        self._binding = ["taskset", "--cpu-list", bound] if bound else []
-        self._folder = TemporaryFolder()
-        if bound:
-            self._changes["TMPDIR"] = str(folder_apart(self._folder.path))
-        write_atomically(self._folder.path / "token", self.token, FOR_OWNER)
-        try:
-            self._process, self.url = self._start(port=0)
-        except InfrastructureError:
-            self._folder.close()
-            raise
-        self._closing = threading.Event()
-        self._watch = threading.Thread(target=self._keep_running, name="pkb-owner", daemon=True)
-        self._watch.start()
-
-    @property
-    def pid(self) -> int:
-        """The number of the process that runs, or ran last."""
-        return self._process.pid
-
-    def close(self) -> None:
-        """Ends it; calling it again changes nothing."""
-        self._closing.set()
-        while self._watch.is_alive():
-            self._process.terminate()
-            self._watch.join(END_S)
-            if self._watch.is_alive():
-                self._process.kill()
-        self._folder.close()
-
-    def _keep_running(self) -> None:
-        while True:
-            status = self._process.wait()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-            if self._closing.is_set():
-                return
-            logger.warning("the evaluation service ended with status %s; it is started anew", status)
-            try:
-                self._process, self.url = self._start(port=int(self.url.rpartition(":")[2]))
-            except InfrastructureError:
-                logger.warning("the evaluation service does not start", exc_info=True)
-                self._closing.wait(RESTART_S)
-            else:
-                self.on_restart()
-
-    def _start(self, port: int) -> tuple[subprocess.Popen[str], str]:
-        token_file = self._folder.path / "token"
-        options = ["--port", str(port), "--token-file", str(token_file), "--with-parent"]
-        process = subprocess.Popen(
-            [*self._binding, sys.executable, "-m", "pkb_gym.cli", "serve", *options],
-            env=env_vars.without_launcher(**self._changes),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # Ctrl-C ends the trainer first, and the service with it
-        )
-        assert process.stdout is not None
-        try:
-            line = read_ready(process.stdout.fileno(), self._start_s)
-        except (TimeoutError, ValueError):
-            line = None
-        if line is not None:
-            return process, line.url
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        raise InfrastructureError(
-            f"the evaluation service did not start within {self._start_s:g} s; its errors stand above"
-        )
 
 
 class EvaluationSchedule:
@@ -303,8 +188,8 @@ def start_evaluation(
         raise ConfigError("evaluation 'colocated' takes no url, as the service is one of this node; use 'dedicated'")
     if gpus and url:
         raise ConfigError("give evaluation GPUs or the url of a service, not both")
-    if services != 1 and (mode != "dedicated" or gpus or url):
-        raise ConfigError("several evaluation services share out the CPU of a node: 'dedicated', without GPUs and url")
+    if services != 1 and (mode != "dedicated" or url):
+        raise ConfigError("several evaluation services share out this node: evaluation 'dedicated', without url")
     if compilers and (mode not in ("dedicated", "colocated") or url or services != 1):
         raise ConfigError(
             "compilers have processors apart from those of one service of this node: 'dedicated' or 'colocated', no url"
@@ -329,15 +214,16 @@ def start_evaluation(
 
 
 def _start_services(gpus: Sequence[str] | None, count: int) -> list[ServiceProcess]:
-    """One that may use all processors, or several that share them out."""
+    """One that may use all processors, or several that share out processors, and the GPUs that are named."""
     if count == 1:
         return [ServiceProcess(gpus)]
     started: list[ServiceProcess] = []
-    shares = share_out_processors(count)
-    measure_processors(shares[0])  # for all of them, which are as large, before any is at work
+    shares = list(zip(share_out_gpus(count, gpus or ()), share_out_processors(count), strict=True))
+    if not gpus:
+        measure_processors(shares[0][1])  # for all of them, which are as large, before any is at work
     try:
-        for processors in shares:
-            service = ServiceProcess([], processors=processors)
+        for own_gpus, processors in shares:
+            service = ServiceProcess(own_gpus, processors=processors)
             started.append(service)
     except InfrastructureError:
         for service in started:

@@ -90,12 +90,14 @@ def can_run(device: Device) -> bool:
     return device != "cuda" or bool(gpus.names())
 
 
-def resolve_source(config: EvalConfig, problem: Problem, text: str) -> tuple[Source, ResolvedConfig]:
-    """A submission parsed, and its configuration resolved on this machine, on which it has been found to fit.
+def resolve_source(
+    config: EvalConfig, problem: Problem, text: str, machine: Machine | None = None
+) -> tuple[Source, ResolvedConfig]:
+    """A submission parsed, and its configuration resolved on a machine, by default this one, which it fits.
 
     Arguments and errors as `Machine.resolve` and `check_memory`.
     """
-    machine = this_machine()
+    machine = machine or this_machine()
     source = Source.parse(text, machine.choose_device(config.device, config.language), config.language)
     resolved = machine.resolve(config, problem, source)
     check_memory(problem, resolved, machine)

@@ -16,8 +16,10 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.problems.catalogue import find_problem
+from pkb_gym.serve import service_process
+from pkb_gym.serve.service_process import ServiceProcess
 from pkb_gym.training.evaluation import owner
-from pkb_gym.training.evaluation.owner import EvaluationSchedule, ServiceProcess, start_evaluation
+from pkb_gym.training.evaluation.owner import EvaluationSchedule, start_evaluation
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
 
@@ -96,6 +98,8 @@ def test_an_evaluator_that_cannot_be_paused_stops_nothing(caplog):
         ("inline", {"url": "http://127.0.0.1:1"}, "takes neither evaluation GPUs nor a url"),
         ("colocated", {"url": "http://127.0.0.1:1"}, "takes no url"),
         ("dedicated", {"gpus": ["2"], "url": "http://127.0.0.1:1"}, "not both"),
+        ("inline", {"services": 2}, "several evaluation services"),
+        ("dedicated", {"services": 2, "gpus": ["0", "1", "2"]}, "3 GPUs cannot be divided equally"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(mode, arguments, words):
@@ -131,6 +135,7 @@ def test_a_service_that_is_killed_is_started_anew(tmp_path, monkeypatch):
 def test_services_side_by_side_wait_for_no_timing_of_another(monkeypatch):
     """With one folder for temporary files all had one lock: seven services timed no more than one."""
     done: list[str] = []
+    gpus: list[str] = []
     folders: list[Path] = []
 
     def start(command, env, **_):
@@ -140,6 +145,7 @@ def test_services_side_by_side_wait_for_no_timing_of_another(monkeypatch):
         fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it: the service would wait for ever
         os.close(queue)
         done.append(command[2])
+        gpus.append(env["CUDA_VISIBLE_DEVICES"])
         process = Mock(pid=1)
         process.wait.side_effect = lambda *_: released.wait(60)
         process.terminate.side_effect = released.set
@@ -147,16 +153,30 @@ def test_services_side_by_side_wait_for_no_timing_of_another(monkeypatch):
 
     released = threading.Event()
     monkeypatch.setattr("subprocess.Popen", start)
-    monkeypatch.setattr(owner, "read_ready", lambda *_: Mock(url="http://127.0.0.1:1"))
+    monkeypatch.setattr(service_process, "read_ready", lambda *_: Mock(url="http://127.0.0.1:1"))
     monkeypatch.setattr(owner, "share_out_processors", lambda count: [(2, 3), (4, 5)])
     monkeypatch.setattr(owner, "measure_processors", lambda processors: done.append(f"measured {processors}"))
     schedule = start_evaluation("dedicated", HostGroup(), services=2)
     try:
-        assert done == ["measured (2, 3)", "2,3", "4,5"]
+        assert done == ["measured (2, 3)", "2,3", "4,5"] and gpus == ["", ""]
         assert len({folder.parent for folder in folders}) == 2, "the folder above is the queue of those that wait"
     finally:
         schedule.close()
     assert not any(folder.exists() for folder in folders)
+
+
+def test_services_share_out_the_gpus_that_are_named(monkeypatch):
+    started: list[tuple[object, ...]] = []
+
+    def start(gpus: object, processors: object) -> Mock:
+        started.append((gpus, processors))
+        return Mock(url="http://127.0.0.1:1", token="token")
+
+    monkeypatch.setattr(owner, "ServiceProcess", start)
+    monkeypatch.setattr(owner, "share_out_processors", lambda count: [(2, 3), (4, 5)])
+    monkeypatch.setattr(owner, "measure_processors", lambda _: started.append(()))
+    start_evaluation("dedicated", HostGroup(), services=2, gpus=["4", "5", "6", "7"]).close()
+    assert started == [(("4", "5"), (2, 3)), (("6", "7"), (4, 5))]
 
 
 def test_a_service_that_does_not_start_is_an_error(monkeypatch):

@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
-from pkb_gym.training.evaluation.owner import start_evaluation
-from pkb_gym.training.evaluation.service_group import SpreadEvaluator, share_out_processors
-from pkb_gym.training.processes.host_group import HostGroup
+from pkb_gym.serve.shares import share_out_gpus, share_out_processors
+from pkb_gym.serve.spread import SpreadEvaluator
 
 DEADLINE_S = 60.0
 
@@ -62,9 +61,11 @@ def test_processors_are_shared_out_from_the_last_on():
         share_out_processors(3, [0, 1])
 
 
-def test_several_services_are_for_the_cpu_of_one_node():
-    with pytest.raises(ConfigError, match="several evaluation services"):
-        start_evaluation("inline", HostGroup(), services=2)
+def test_gpus_are_shared_out_equally():
+    assert share_out_gpus(2, ["4", "5", "6", "7"]) == [("4", "5"), ("6", "7")]
+    assert share_out_gpus(2, []) == [(), ()]
+    with pytest.raises(ConfigError, match="3 GPUs cannot be divided equally among 2"):
+        share_out_gpus(2, ["0", "1", "2"])
 
 
 class Gate:
