@@ -8,7 +8,9 @@ In the file of `actor_rollout_ref.rollout.multi_turn.tool_config_path`:
 
 verl makes and releases an instance of a tool around each call, turns exceptions into a reward of 0, and cuts answers in
 the middle at `max_tool_response_length` characters, by default 256. So episodes are kept by trajectory, failures of the
-evaluator are answers, and the verdict comes first; set the limit to 20000. `KernelAgentLoop` has none of these traps.
+evaluator are answers, and the verdict comes first; set the limit to 20000. A tool cannot end a trajectory: set
+`max_assistant_turns`, or a model that calls without a source is asked until its response is full. `KernelAgentLoop` has
+none of these traps.
 """
 
 from __future__ import annotations

@@ -229,18 +229,23 @@ class Model(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
+    def arguments(self, problem: str, turn: int) -> dict[str, str] | None:
+        """The arguments of the call of a turn; None for an end in words."""
+        cases = ("wrong", "expert")
+        return None if turn == len(cases) else {"source": contract.find(problem, cases[turn]).source}
+
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         messages = request["messages"]
         problem = messages[0]["content"].splitlines()[0].removeprefix("# ")
         turn = sum(message["role"] == "tool" for message in messages)
-        cases = ("wrong", "expert")
-        if turn == len(cases):
+        arguments = self.arguments(problem, turn)
+        if arguments is None:
             message, reason = {"role": "assistant", "content": "That is all."}, "stop"
         else:
             (tool,) = [each["function"]["name"] for each in request["tools"]]
-            arguments = json.dumps({"source": contract.find(problem, cases[turn]).source})
-            call = {"id": f"c{turn}", "type": "function", "function": {"name": tool, "arguments": arguments}}
+            function = {"name": tool, "arguments": json.dumps(arguments)}
+            call = {"id": f"c{turn}", "type": "function", "function": function}
             message, reason = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
         assert request["stream"]
         calls = [{"index": number, **call} for number, call in enumerate(message.get("tool_calls") or [])]
@@ -260,9 +265,16 @@ class Model(BaseHTTPRequestHandler):
         pass
 
 
+class Confused(Model):
+    """Calls the tool without a source, however often it is told."""
+
+    def arguments(self, problem: str, turn: int) -> dict[str, str]:
+        return {"code": f"{problem} {turn}"}
+
+
 @contextmanager
-def endpoint() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Model) as server:
+def endpoint(model: type[Model] = Model) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), model) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -293,6 +305,15 @@ def test_end_to_end_against_an_endpoint(monkeypatch):
         assert [attempt["source"] for attempt in trace.info[INFO]] == [wrong.source, expert.source]
         assert trace.reward == value_of(trace.info[INFO][1]) > 0.75 and trace.num_turns == 3
         assert trace.tool_messages[0].content.startswith("Turn 1\n")
+
+
+def test_calls_without_a_source_spend_the_budget_too(monkeypatch):
+    """They are no submissions, and a model that makes no other would be asked for ever."""
+    monkeypatch.setattr(SubprocessRuntime, "prepare_uv_script", prepared)
+    with endpoint(Confused) as url:
+        (trace,) = asyncio.run(rollouts(environment("null", "AllReduce"), context(url)))
+    assert trace.num_turns == contract.SETTINGS["max_turns"] and trace.info[INFO] == []
+    assert trace.ok and trace.reward == 0 and not trace.state.is_over
 
 
 def test_the_example_of_the_page_runs(monkeypatch, capsys):
