@@ -165,6 +165,7 @@ def test_ctrl_c_keeps_what_was_judged_and_leaves(pkb, folder):
     (folder / "sample_sort.cpp").write_text("interrupt")
     ran = pkb("eval-dir", folder, "--jobs", 1)
     assert ran.status == 130 and ran.out == ""
+    assert ran.err.endswith("pkb: interrupted; the same command continues\n")
     assert len(lines(folder / "results.jsonl")) == 2
     again = pkb("eval-dir", folder, "--jobs", 1)
     assert [name for name, _, _ in again.calls] == ["SampleSort"]
