@@ -29,7 +29,7 @@ class FastPCurve(Record):
     """fast_p over p, with its interval at each."""
 
     k: int
-    """Samples of which the best counts."""
+    """Number of samples of which the best counts, at least 1."""
     p: tuple[float, ...]
     fast: tuple[float, ...]
     low: tuple[float, ...] | None
@@ -40,18 +40,35 @@ class FastPCurve(Record):
         """fast_p at a point of the grid.
 
         Raises:
-            ValueError: it is none.
+            ValueError: p is no point of the grid.
         """
         return self.fast[self.p.index(p)]
 
+    def estimate_at(self, p: float) -> Estimate:
+        """The same with its interval.
 
-def fast_p(results: AgentResults, p: float, k: int = 1, baseline: TimedBaseline = "eager") -> Estimate | None:
+        Raises:
+            ValueError: p is no point of the grid.
+        """
+        place = self.p.index(p)
+        low, high = (None if ends is None else ends[place] for ends in (self.low, self.high))
+        return Estimate(mean=self.fast[place], standard_error=None, low=low, high=high)
+
+
+def fast_p(
+    results: AgentResults,
+    p: float,
+    k: int = 1,
+    baseline: TimedBaseline = "eager",
+    estimate: SpeedupEstimate = "point",
+) -> Estimate | None:
     """Chance that at least one of k samples is right and more than p times as fast as the baseline.
 
         fast_p@k = mean over problems of 1 - C(n - c_p, k) / C(n, k),    c_p = #{right and speedup > p}
 
-    With k = 1 it is the share of samples that are right and faster. The speedup is the measured one, as in the source;
-    a sample of several turns counts with its best one. Problems with fewer than k samples are left out.
+    With k = 1 it is the share of samples that are right and faster. The speedup is the measured one, as in the source,
+    or the lower end of its interval; a sample of several turns counts with its best one. Problems with fewer than k
+    samples are left out.
 
     Source: Ouyang et al., KernelBench, arXiv:2502.10517, section 3.3; k samples as in `pass_at_k`.
 
@@ -60,12 +77,14 @@ def fast_p(results: AgentResults, p: float, k: int = 1, baseline: TimedBaseline 
     """
     if not 0 <= p < math.inf:
         raise ValueError(f"fast_p needs a finite p >= 0, got {p}")
-    return estimate_means(_values(results, (p,), k, baseline))[0]
+    return estimate_means(_values(results, (p,), k, baseline, estimate))[0]
 
 
-def fast_p_curve(results: AgentResults, k: int = 1, baseline: TimedBaseline = "eager") -> FastPCurve | None:
+def fast_p_curve(
+    results: AgentResults, k: int = 1, baseline: TimedBaseline = "eager", estimate: SpeedupEstimate = "point"
+) -> FastPCurve | None:
     """`fast_p` at every p of `P_GRID`; None where no problem has k samples."""
-    values = _values(results, P_GRID, k, baseline)
+    values = _values(results, P_GRID, k, baseline, estimate)
     values = values[~np.isnan(values[:, 0])]
     if not len(values):
         return None
@@ -156,12 +175,14 @@ def roofline_utilisation(results: AgentResults) -> Floats:
     return results.of_problems(results.episodes.utilisation)
 
 
-def _values(results: AgentResults, grid: Sequence[float], k: int, baseline: TimedBaseline) -> Floats:
+def _values(
+    results: AgentResults, grid: Sequence[float], k: int, baseline: TimedBaseline, estimate: SpeedupEstimate
+) -> Floats:
     """fast_p@k of each problem at each p, shape (problems, len(grid)); NaN for a problem with fewer samples."""
     if k < 1:
         raise ValueError(f"fast_p@k needs k >= 1, got {k}")
     thresholds = np.array(grid)
-    speedups = results.episodes.best_speedup(baseline)
+    speedups = results.episodes.best_speedup(baseline, estimate)
     of_tasks: list[list[Floats]] = [[] for _ in results.problems]
     for problem, rows in results.tasks():
         present = np.sort(speedups[rows][~np.isnan(speedups[rows])])

@@ -44,7 +44,9 @@ class SpeedFigures(Record):
     fast_1_low_at: tuple[AtK, ...] | None = None
     """fast_1@k by the lower end of the speedup's 95 % interval; None in an entry that was made without it."""
     curve: FastPCurve | None
-    """fast_p over p, with k = 1."""
+    """fast_p over p by the measured speedup, with k = 1."""
+    curve_low: FastPCurve | None = None
+    """The same by the lower end of the speedup's 95 % interval; None in an entry that was made without it."""
     area: Estimate | None
     """Area under that curve over log p, in [0, 1]; see `log_area`."""
     log_speedup: Estimate | None
@@ -135,6 +137,7 @@ def _speed(results: AgentResults, baseline: TimedBaseline, fast_1: Floats) -> Sp
         fast_1_at=_at_k(fast_1),
         fast_1_low_at=_at_k(fast_at_every_k(results, FASTER, baseline, "low")),
         curve=fast_p_curve(results, baseline=baseline),
+        curve_low=fast_p_curve(results, baseline=baseline, estimate="low"),
         area=_estimate(area_under_fast_p(results, baseline)),
         log_speedup=_estimate(mean_log_speedup(results, baseline)),
     )

@@ -13,7 +13,10 @@ from pkb_gym.report.embedding import compressed, json_for_script
 from pkb_gym.report.trajectories import order_of, trajectory
 from pkb_gym.rewards.reward import is_right
 
-COLUMNS = ("agent", "problem", "sample", "turn", "episode", "verdict", "right", "speedup", "reward", "chunk", "place")
+COLUMNS = (
+    *("agent", "problem", "sample", "turn", "episode", "verdict", "right"),
+    *("speedup", "converged", "reward", "chunk", "place"),
+)
 PER_CHUNK = 24
 """Attempts that are unpacked together: similar texts compress well, and few are unpacked for one that is looked at."""
 
@@ -93,7 +96,7 @@ def _bundle(attempts: Sequence[Attempt], *, with_replies: bool, left_out: str = 
     for number, attempt in enumerate(attempts):
         feedback = attempt.feedback
         right = feedback is not None and is_right(feedback)
-        speedup = None if feedback is None or not right else feedback.speedup
+        timing = None if feedback is None or not right else feedback.timing
         chunk, place = place_of[number]
         rows.append(
             (
@@ -104,7 +107,8 @@ def _bundle(attempts: Sequence[Attempt], *, with_replies: bool, left_out: str = 
                 episodes.setdefault((attempt.agent, *key_of(attempt)[:-1]), len(episodes)),
                 verdicts.of(attempt.verdict),
                 int(right),
-                None if speedup is None else round(speedup, 4),
+                None if timing is None else round(timing.speedup, 4),
+                None if timing is None else int(timing.converged),
                 None if attempt.reward is None else round(attempt.reward, 4),
                 chunk,
                 place,

@@ -1,4 +1,4 @@
-"""Problems solved by category and agent, in the layout of the published table."""
+"""Problems solved by category and agent, with the categories of the published table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 from pkb_gym.engine.records.base import Record
 from pkb_gym.metrics.figures import AgentFigures, ProblemFigures
 from pkb_gym.report.categories import catalogue_counts, category_of
-from pkb_gym.report.published import published
 
 Metric: TypeAlias = Literal["right", "faster", "faster than captured"]
 
@@ -30,13 +29,11 @@ class TableRow(Record):
     """One agent."""
 
     agent: str
-    is_published: bool
-    """Whether it is a row of the published table, and not measured here."""
     k: int
     """Samples of which the best counts, at most 3; a problem with fewer counts with all of its own."""
     total: Solved
     categories: dict[str, Solved]
-    """Figures of the tried categories, by category; empty for published rows."""
+    """Figures of the tried categories, by category."""
 
 
 class TableColumn(Record):
@@ -45,8 +42,6 @@ class TableColumn(Record):
     name: str
     problems: int
     """Number of problems in the catalogue."""
-    published: int | None
-    """Number of problems in the published table."""
 
 
 class CategoryTable(Record):
@@ -54,34 +49,21 @@ class CategoryTable(Record):
 
     metric: Metric
     columns: tuple[TableColumn, ...]
+    """The categories that some agent tried."""
     rows: tuple[TableRow, ...]
 
 
 def category_table(figures: Sequence[AgentFigures], metric: Metric) -> CategoryTable:
-    """Rows of the agents, then the published ones where there are any of the metric."""
+    """One row for each agent that has the metric."""
     rows = [_row(each, metric) for each in figures if metric != "faster than captured" or each.captured is not None]
-    if metric != "faster than captured":
-        rows += [
-            TableRow(
-                agent=model.agent,
-                is_published=True,
-                k=PUBLISHED_K,
-                total=Solved(at_1=counts[0], at_k=counts[1], of=published().problems),
-                categories={},
-            )
-            for model in published().models
-            for counts in (model.right if metric == "right" else model.faster,)
-        ]
-    return CategoryTable(metric=metric, columns=_columns(figures), rows=tuple(rows))
-
-
-def _columns(figures: Sequence[AgentFigures]) -> tuple[TableColumn, ...]:
+    tried = {name for row in rows for name in row.categories}
     counts = catalogue_counts()
-    for name in sorted({category_of(problem.problem) for each in figures for problem in each.problems} - set(counts)):
+    for name in sorted(tried - set(counts)):
         counts[name] = len({p.problem for each in figures for p in each.problems if category_of(p.problem) == name})
-    of_published = {category.name: category.problems for category in published().categories}
-    return tuple(
-        TableColumn(name=name, problems=count, published=of_published.get(name)) for name, count in counts.items()
+    return CategoryTable(
+        metric=metric,
+        columns=tuple(TableColumn(name=name, problems=count) for name, count in counts.items() if name in tried),
+        rows=tuple(rows),
     )
 
 
@@ -93,7 +75,6 @@ def _row(figures: AgentFigures, metric: Metric) -> TableRow:
         by_category.setdefault(category_of(problem.problem), []).append(problem)
     return TableRow(
         agent=figures.agent,
-        is_published=False,
         k=k,
         total=_solved(tried, metric, k),
         categories={name: _solved(problems, metric, k) for name, problems in by_category.items()},

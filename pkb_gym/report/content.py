@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pkb_gym import __version__
-from pkb_gym.engine.records.attempt import TRUNCATED, Attempt
+from pkb_gym.engine.records.attempt import REFUSED, TRUNCATED, Attempt
 from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.roofline import Resource
 from pkb_gym.metrics.figures import AgentFigures, agent_figures
 from pkb_gym.metrics.groups import GroupedResults
 from pkb_gym.metrics.results import key_of, results_by_agent
 from pkb_gym.report.category_table import CategoryTable, category_table
+from pkb_gym.report.problem_matrix import MatrixRow, problem_matrix
 from pkb_gym.report.published import published
 from pkb_gym.rewards.reward import is_right
 
@@ -51,6 +52,8 @@ class ReportContent(Record):
     """The arguments that the results were read from."""
     agents: tuple[AgentFigures, ...]
     tables: tuple[CategoryTable, ...]
+    matrix: tuple[MatrixRow, ...]
+    """The best of each agent's samples of each problem."""
     settings: tuple[Setting, ...]
     roofline: tuple[RooflinePoint, ...]
     notes: tuple[str, ...]
@@ -77,9 +80,10 @@ def report_content(
         sources=tuple(sources),
         agents=agents,
         tables=tuple(tables),
+        matrix=problem_matrix(agents, attempts),
         settings=settings,
         roofline=_roofline(attempts),
-        notes=(*_group_notes(results), *_notes(agents, settings)),
+        notes=(*_group_notes(results), *_notes(agents, settings, attempts)),
     )
 
 
@@ -140,32 +144,60 @@ def _group_notes(results: GroupedResults | None) -> tuple[str, ...]:
     )
 
 
-def _notes(agents: Sequence[AgentFigures], settings: Sequence[Setting]) -> tuple[str, ...]:
+def _notes(agents: Sequence[AgentFigures], settings: Sequence[Setting], attempts: Sequence[Attempt]) -> tuple[str, ...]:
+    samples = [(each.agent, [found.samples for found in each.problems if found.samples]) for each in agents]
+    modes = [(each.agent, {mode.name: mode.share.mean for mode in each.failure_modes}) for each in agents]
     notes = [
-        f"Published rows were not measured here: {published().source}. Figures by category were not published; the "
-        f"problems of the published columns add up to {published().sum_of_categories}, not {published().problems}.",
+        *_settings_notes(settings),
+        _note(
+            "Samples that could not be judged count for nothing",
+            [f"{each.agent} {each.unjudged} of {each.unjudged + each.samples}" for each in agents if each.unjudged],
+        ),
+        _note(
+            "Replies truncated at the limit of tokens before a source was complete, by share of attempts; raise "
+            "max_tokens",
+            [f"{agent} {shares[TRUNCATED]:.0%}" for agent, shares in modes if TRUNCATED in shares],
+        ),
+        _note(
+            "Requests refused by the endpoint, by share of attempts; a sample whose first request was refused is not "
+            "judged",
+            [f"{agent} {shares[REFUSED]:.0%}" for agent, shares in modes if REFUSED in shares],
+        ),
+        _note(
+            "Timings whose interval did not become tight within their budget, marked ≈",
+            [f"{agent} {loose} of {timed}" for agent, loose, timed in _unconverged(agents, attempts) if loose],
+        ),
+        _note(
+            "pass@k is over the problems that have k samples",
+            [f"{agent} has {min(n)} to {max(n)} of a problem" for agent, n in samples if n and min(n) < max(n)],
+        ),
+        f"Published counts are of {published().problems} problems, whose categories add up to "
+        f"{published().sum_of_categories}; counts by category were not published.",
     ]
+    return tuple(note for note in notes if note)
+
+
+def _settings_notes(settings: Sequence[Setting]) -> list[str]:
+    notes = []
     if len({(setting.hardware, setting.device, setting.protocol) for setting in settings}) > 1:
         notes.append("Results come from several machines, devices or protocols: their speedups do not compare.")
     if {setting.device for setting in settings} == {"cpu"}:
         notes.append("All kernels ran on the CPU: speedups do not carry over to GPUs or to the published rows.")
-    for each in agents:
-        if each.unjudged:
-            notes.append(
-                f"{each.agent}: {each.unjudged} of {each.unjudged + each.samples} samples could not be judged, and "
-                "count for nothing."
-            )
-        sizes = {problem.samples for problem in each.problems if problem.samples}
-        if len(sizes) > 1:
-            notes.append(
-                f"{each.agent} has {min(sizes)} to {max(sizes)} samples of a problem: with more samples than a problem "
-                "has, pass@k speaks of the others."
-            )
-    notes += [
-        f"{each.agent}: {mode.share.mean:.0%} truncated, cut off at the limit of tokens before a source was complete: "
-        "raise max_tokens."
-        for each in agents
-        for mode in each.failure_modes
-        if mode.name == TRUNCATED
-    ]
-    return tuple(notes)
+    return notes
+
+
+def _note(text: str, agents: Sequence[str]) -> str:
+    """One sentence on several agents; empty for none."""
+    return f"{text}: {', '.join(agents)}." if agents else ""
+
+
+def _unconverged(agents: Sequence[AgentFigures], attempts: Sequence[Attempt]) -> list[tuple[str, int, int]]:
+    """Agent, and its right attempts without a tight interval, and all its right and timed ones."""
+    found = {each.agent: [0, 0] for each in agents}
+    for attempt in attempts:
+        feedback = attempt.feedback
+        if feedback is not None and feedback.timing is not None and is_right(feedback):
+            counts = found[attempt.agent or ""]
+            counts[0] += not feedback.timing.converged
+            counts[1] += 1
+    return [(agent, loose, timed) for agent, (loose, timed) in found.items()]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pkb_gym.engine.support.printable import printable
 from pkb_gym.report.content import ReportContent
 from pkb_gym.report.figures.charts import charts
-from pkb_gym.report.tables import WrittenTable, solved_tables
+from pkb_gym.report.tables import Table, matrix_table, overview_table, published_table, settings_table, solved_tables
 
 ACTIVE = re.compile(r"([\\`*_\[\]<>&|#~!])")
 
@@ -16,21 +16,21 @@ ACTIVE = re.compile(r"([\\`*_\[\]<>&|#~!])")
 def report_markdown(content: ReportContent) -> str:
     """The report as text for a README, an issue or a terminal."""
     parts = ["# ParallelKernelBench report", f"pkb-gym {content.package_version}."]
-    for table in solved_tables(content):
-        parts += [f"## {escaped(table.caption)}", _solved(table)]
+    parts += _section(overview_table(content.agents))
     parts.append("\n".join(f"- {escaped(note)}" for note in content.notes))
+    for table in (matrix_table(content), *solved_tables(content), published_table()):
+        parts += _section(table)
     for chart in charts(content):
-        parts += [f"## {escaped(chart.title)}", escaped(chart.caption), markdown_table(chart.header, chart.rows)]
-    header = ("agent", "hardware", "device", "ranks", "sizes", "protocol", "attempts")
-    rows = [
-        (
-            *(setting.agent, setting.hardware, setting.device, ", ".join(map(str, setting.world_sizes))),
-            *(", ".join(setting.sizes), setting.protocol, str(setting.attempts)),
-        )
-        for setting in content.settings
-    ]
-    parts += ["## Settings", markdown_table(header, rows)]
-    return "\n\n".join(parts) + "\n"
+        parts += [
+            f"## {escaped(chart.title)}",
+            escaped(chart.caption),
+            markdown_table(chart.table.header, chart.table.rows),
+        ]
+    return "\n\n".join([*parts, *_section(settings_table(content))]) + "\n"
+
+
+def _section(table: Table) -> list[str]:
+    return [f"## {escaped(table.caption)}", markdown_table(table.header, table.rows)]
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -55,9 +55,3 @@ def escaped(text: str) -> str:
         'a \\*b\\*'
     """
     return ACTIVE.sub(r"\\\1", " ".join(printable(text).split()))
-
-
-def _solved(table: WrittenTable) -> str:
-    header = ("agent", *(f"{head.title} ({head.count})" for head in table.header))
-    rows = [(f"{row.name} (published)" if row.is_published else row.name, *row.cells) for row in table.rows]
-    return markdown_table(header, rows)

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.support.printable import printable
 from pkb_gym.report.bundle import Bundle, bundle_of
+from pkb_gym.report.categories import title_of
 from pkb_gym.report.content import ReportContent
 from pkb_gym.report.embedding import csp_hash, json_for_script
-from pkb_gym.report.figures import charts, page_svg
+from pkb_gym.report.figures import Chart, charts, page_svg
 from pkb_gym.report.figures.theme import PAGE, style
-from pkb_gym.report.tables import solved_tables
+from pkb_gym.report.problem_matrix import MatrixRow
+from pkb_gym.report.tables import overview_table, published_table, settings_table, solved_tables
 
 FOLDER = Path(__file__).with_name("page")
 SCRIPTS = ("data.js", "colours.js", "diff.js", "drawings.js", "viewer.js", "list.js", "keys.js")
+WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+"""Places within a name, such as ReduceScatter, where a line may end."""
+
 TITLE = "ParallelKernelBench report"
 MAX_BYTES = 5_000_000
 
 
 @dataclass(frozen=True)
 class PageChart:
-    """A picture on the page; see `Chart`."""
+    """A picture on the page: a `Chart` as SVG."""
 
-    name: str
-    title: str
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    chart: Chart
     svg: str
 
 
@@ -56,10 +59,12 @@ def page_html(content: ReportContent, attempts: Sequence[Attempt], max_bytes: in
     for chart in charts(content):
         with style(PAGE):
             svg = page_svg(chart.draw(PAGE), chart.name, chart.title)
-        pictures.append(PageChart(chart.name, chart.title, chart.caption, chart.header, chart.rows, Markup(svg)))
+        pictures.append(PageChart(chart, Markup(svg)))
     css = _file("page.css")
     script = "".join(_file(name) for name in SCRIPTS)
     environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["printable"] = printable
+    environment.filters["breakable"] = lambda text: Markup("<wbr>").join(WORD_STARTS.split(text))
     template = environment.get_template("page.html.jinja")
 
     def page(bundle: Bundle) -> str:
@@ -69,11 +74,13 @@ def page_html(content: ReportContent, attempts: Sequence[Attempt], max_bytes: in
             style=Markup(css),
             script=Markup(script),
             summary=_summary(content, attempts),
-            tables=solved_tables(content),
+            overview=overview_table(content.agents),
             notes=content.notes,
+            matrix=_matrix(content),
+            solved=[*solved_tables(content), published_table()],
             agents=[printable(each.agent) for each in content.agents],
             charts=pictures,
-            settings=_settings(content),
+            settings=settings_table(content),
             left_out=bundle.left_out,
             index=Markup(json_for_script(bundle.index)),
             chunks=bundle.chunks,
@@ -99,18 +106,10 @@ def _summary(content: ReportContent, attempts: Sequence[Attempt]) -> str:
     return f"{len(attempts)} attempts at {len(problems)} problems by {agents}; pkb-gym {content.package_version}."
 
 
-def _settings(content: ReportContent) -> list[tuple[str, ...]]:
+def _matrix(content: ReportContent) -> list[tuple[str, list[MatrixRow]]]:
+    """The rows of the matrix by title of their category."""
     return [
-        (
-            printable(setting.agent),
-            printable(setting.hardware),
-            setting.device,
-            ", ".join(map(str, setting.world_sizes)),
-            ", ".join(map(printable, setting.sizes)),
-            setting.protocol,
-            str(setting.attempts),
-        )
-        for setting in content.settings
+        (title_of(category), list(rows)) for category, rows in groupby(content.matrix, key=lambda row: row.category)
     ]
 
 

@@ -62,6 +62,8 @@ class AttemptDetails(Record):
     """Whether the source is Python, and else C++."""
     reply: str | None = None
     reasoning: str | None = None
+    refusal: str | None = None
+    """The endpoint's words where it refused the request or filtered the reply."""
     message: str | None = None
     compiler_log: str | None = None
     output: str | None = None
@@ -90,6 +92,7 @@ def trajectory(attempt: Attempt, *, with_replies: bool = True) -> AttemptDetails
         is_python=language in ("python", "triton"),
         reply=_text(attempt.reply, REPLY_CHARS) if with_replies else None,
         reasoning=_text(attempt.reasoning, REPLY_CHARS) if with_replies else None,
+        refusal=_text(attempt.refusal, LOG_CHARS),
         reward_parts=reward_parts(attempt),
         facts=_facts(attempt),
     )
@@ -146,33 +149,24 @@ def order_of(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def _facts(attempt: Attempt) -> tuple[tuple[str, str], ...]:
-    """The figures of an attempt in words."""
-    facts = [("reward", None if attempt.reward is None else f"{attempt.reward:+.3f} ({attempt.reward_name})")]
+    """The figures of an attempt in words, those of its speed first."""
+    facts: list[tuple[str, str | None]] = []
     if (feedback := attempt.feedback) is not None:
-        config, timing, roofline = feedback.config, feedback.timing, feedback.roofline
+        facts += _speed_facts(feedback)
+    facts.append(("reward", None if attempt.reward is None else f"{attempt.reward:+.3f} ({attempt.reward_name})"))
+    if feedback is not None:
+        config = feedback.config
         facts += [
+            ("right elements", None if feedback.check is None else f"{feedback.check.right_share:.2%}"),
             ("stage", None if feedback.stage is None else feedback.stage.value),
             ("evaluated on", f"{config.device}, {config.world_size} ranks, {config.size}, {config.dtype}"),
             ("hardware", feedback.environment.hardware),
             ("language", config.language),
         ]
-        if feedback.check is not None:
-            facts.append(("right elements", f"{feedback.check.right_share:.2%}"))
-        if timing is not None:
-            facts.append(("candidate", time_text(timing.candidate_us)))
-            speeds = [_speed(timing.over_eager, "baseline")]
-            if timing.over_captured is not None:
-                captured = _speed(timing.over_captured, "captured baseline")
-                speeds.insert(0 if timing.leading.baseline == "captured" else 1, captured)
-            facts += [fact for speed in speeds for fact in speed]
-        if roofline is not None and roofline.candidate_utilisation is not None:
-            binds = "" if roofline.binds is None else f", bound by {roofline.binds}"
-            facts.append(("of the roofline", f"{roofline.candidate_utilisation:.1%}{binds}"))
-        if feedback.profile is not None and feedback.profile.mechanisms:
-            facts.append(("mechanisms", ", ".join(feedback.profile.mechanisms)))
     if (tokens := attempt.tokens) is not None:
         facts.append(("tokens", f"{tokens.prompt} read, {tokens.completion} written"))
     facts += [
+        ("reply ended by", attempt.finish_reason),
         ("cost", None if attempt.cost_usd is None else f"${attempt.cost_usd:.4f}"),
         ("reply", None if attempt.reply_s is None else f"{attempt.reply_s:.1f} s"),
         ("evaluation", None if attempt.duration_s is None else f"{attempt.duration_s:.1f} s"),
@@ -181,10 +175,30 @@ def _facts(attempt: Attempt) -> tuple[tuple[str, str], ...]:
     return tuple((name, printable(value)) for name, value in facts if value is not None)
 
 
+def _speed_facts(feedback: Feedback) -> list[tuple[str, str]]:
+    facts: list[tuple[str, str]] = []
+    timing, roofline = feedback.timing, feedback.roofline
+    if timing is not None:
+        speeds = [_speed(timing.over_eager, "baseline")]
+        if timing.over_captured is not None:
+            captured = _speed(timing.over_captured, "captured baseline")
+            speeds.insert(0 if timing.leading.baseline == "captured" else 1, captured)
+        facts += [fact for speed in speeds for fact in speed]
+        facts.append(("candidate", time_text(timing.candidate_us)))
+        if not timing.converged:
+            facts.append(("timing", "≈ its interval did not become tight within the budget"))
+    if roofline is not None and roofline.candidate_utilisation is not None:
+        binds = "" if roofline.binds is None else f", bound by {roofline.binds}"
+        facts.append(("of the roofline", f"{roofline.candidate_utilisation:.1%}{binds}"))
+    if feedback.profile is not None and feedback.profile.mechanisms:
+        facts.append(("mechanisms", ", ".join(feedback.profile.mechanisms)))
+    return facts
+
+
 def _speed(over: SpeedupOver, name: str) -> list[tuple[str, str]]:
     return [
-        (name, time_text(over.baseline_us)),
         (f"speedup over {name}", f"{over.speedup:.3g} (95 % interval {over.low:.3g} to {over.high:.3g})"),
+        (name, time_text(over.baseline_us)),
     ]
 
 

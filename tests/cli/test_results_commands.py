@@ -46,7 +46,7 @@ def test_report_writes_a_page_its_twins_and_pictures(pkb, a, b, tmp_path):
     content = ReportContent.model_validate_json(page.with_suffix(".json").read_text())
     assert [each.agent for each in content.agents] == ["a", "b"] and content.sources == (str(a), str(b))
     assert page.read_text().startswith("<!DOCTYPE html>")
-    assert "| a | 2 of 3 | 1 | 2 of 3 |" in page.with_suffix(".md").read_text()
+    assert "| All (87) | 2 of 3 | 2 of 2 |" in page.with_suffix(".md").read_text()
 
 
 def test_report_as_json_writes_nothing(pkb, a, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from pkb_gym.rewards.examples import failed
 from tests.metrics.attempts import attempt
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>"
-READY = "document.documentElement?.dataset.ready === 'true'"
+READY = "document.documentElement?.dataset.ready === 'true' && document.getElementById('viewer-body').dataset.attempt"
 
 
 def compiled(log):
@@ -70,10 +70,9 @@ def opened(browser, page):
 
 
 def rows(opened):
-    """Problem, agent, sample, turn and verdict of the rows of the list."""
-    cells = "[...row.cells].slice(0, 5).map((cell) => cell.textContent)"
-    script = f"[...document.querySelectorAll('#list tbody tr')].map((row) => {cells})"
-    return [[cell.partition("<")[0] for cell in row] for row in opened.run(script)]
+    """Problem, verdict, place and figures of the rows of the list."""
+    cells = "[...row.querySelectorAll('.line > span')].map((cell) => cell.textContent)"
+    return opened.run(f"[...document.querySelectorAll('#list li')].map((row) => {cells})")
 
 
 def shown(opened, number):
@@ -95,7 +94,8 @@ def test_it_asks_no_network_and_has_no_errors(opened, page):
 
 def test_texts_of_candidates_and_models_stay_text(opened):
     """A kernel with a script tag in it; the agent's name, the compiler's log and the reply as well."""
-    assert rows(opened)[0] == ["AllReduce", "alpha", "0", "0", "compile_error"]
+    assert rows(opened)[0] == ["AllReduce", "compile_error", "alpha, sample 0, turn 0", "reward 0.010"]
+    assert rows(opened)[4][2] == f"beta{HOSTILE}, sample 0, turn 0"
     opened.run("choose(0)")
     shown(opened, 0)
     text = opened.run("document.getElementById('viewer-body').textContent")
@@ -109,7 +109,7 @@ def test_texts_of_candidates_and_models_stay_text(opened):
 
 def test_source_is_coloured_and_compared_with_the_turn_before(opened):
     opened.run("choose(1)")
-    assert shown(opened, 1) == "AllReduce, alpha, sample 0, turn 1: passed"
+    assert shown(opened, 1) == "AllReduce passed 2.00xalpha, sample 0, turn 1"
     assert opened.run("document.getElementById('source').textContent") == ATTEMPTS[1].source
     assert opened.run("[...document.querySelectorAll('#source .type')].map((run) => run.textContent.trim())") == [
         "int",
@@ -192,7 +192,7 @@ def test_what_was_found_is_shown(opened):
     shown(opened, 0)
     titles = "[...document.querySelectorAll('#viewer-body h4, #viewer-body summary')].map((title) => title.textContent)"
     assert opened.run(titles) == [
-        *("Source", "Feedback", "Compiler", "Parts of the reward", "Time of the evaluation", "Reply of the model"),
+        *("Feedback", "Compiler", "Source", "Parts of the reward", "Time of the evaluation", "Reply of the model"),
     ]
     opened.run("choose(2)")
     shown(opened, 2)
@@ -233,10 +233,11 @@ def test_filters(opened):
 
 
 def test_keys(opened):
-    for key, number in (("j", 0), ("j", 1), ("k", 0), ("n", 2), ("n", 3), ("p", 2), ("p", 0), ("k", 0)):
+    shown(opened, 0)
+    for key, number in (("j", 1), ("k", 0), ("n", 2), ("n", 3), ("p", 2), ("p", 0), ("k", 0)):
         opened.press(key)
         shown(opened, number)
-    assert opened.run("document.querySelectorAll('#list tr[aria-current]').length") == 1
+    assert opened.run("document.querySelectorAll('#list li[aria-current]').length") == 1
     opened.press("/")
     assert opened.run("document.activeElement.id") == "filter-text"
     opened.press("j")
@@ -244,9 +245,10 @@ def test_keys(opened):
     opened.press("Escape")
     assert opened.run("document.activeElement.id") == ""
     set_value(opened, "text", "", "input")
-    opened.run("document.getElementById('list').focus()")
+    opened.run("document.querySelector('#list [aria-current] button').focus()")
     opened.press("ArrowDown")
     shown(opened, 1)
+    assert opened.run("document.activeElement.closest('li').id") == "attempt-1"
     opened.press("ArrowUp")
     shown(opened, 0)
     opened.press("?")
@@ -269,18 +271,12 @@ def test_points_of_figures_say_what_they_are(opened):
     assert len(titles) == 3 and any(title.startswith("Gather by alpha, sample 0, turn 0: ") for title in titles)
 
 
-@pytest.mark.parametrize("width", [360, 1280])
 @pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 22, 26)")])
-def test_phone_and_desk_light_and_dark(browser, page, tmp_path, width, scheme, ground):
-    browser.open(page, width=width, scheme=scheme, ready=READY)
-    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth"), "the page itself scrolls sideways"
+def test_light_and_dark(browser, page, scheme, ground):
+    browser.open(page, scheme=scheme, ready=READY)
     assert browser.run("getComputedStyle(document.body).backgroundColor") == ground
     ink = browser.run("getComputedStyle(document.querySelector('#roofline svg text')).fill")
-    assert ink == ("rgb(22, 24, 29)" if scheme == "light" else "rgb(232, 234, 238)")
-    columns = browser.run("getComputedStyle(document.querySelector('.split')).gridTemplateColumns").split()
-    assert len(columns) == (1 if width == 360 else 2)
-    browser.screenshot(tmp_path / "page.png")
-    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG") and browser.problems == []
+    assert ink == ("rgb(22, 24, 29)" if scheme == "light" else "rgb(232, 234, 238)") and browser.problems == []
 
 
 def test_tables_and_controls_have_names(opened):

@@ -11,8 +11,9 @@ from pkb_gym.report import categories, tables
 from pkb_gym.report.categories import catalogue_counts, category_of, title_of
 from pkb_gym.report.content import report_content
 from pkb_gym.report.published import published
-from pkb_gym.report.tables import NOT_PUBLISHED, solved_tables
+from pkb_gym.report.tables import overview_table, published_table, solved_tables
 from tests.metrics.attempts import attempt
+from tests.report.timings import loose
 
 ATTEMPTS = [
     *(attempt("AllReduce", sample=i, speedup=2.0 if i == 0 else None, captured_us=40.0) for i in range(3)),
@@ -39,47 +40,71 @@ def test_the_published_rows_and_their_sum():
 
 def test_cells_are_expected_numbers_of_problems():
     right, faster, captured = solved_tables(report_content(ATTEMPTS))
-    heads = [head.title for head in right.header]
-    ours, *others = right.rows
-    assert heads[:3] == ["All", "k", "Collective Primitive"] and heads[-1] == "Own"
+    assert right.header == ("category", "a (k = 3)")
     # AllReduce 1/3 and 1, Gather 1 and 1, HyenaCP 0, MyOwn 1 with its only sample
-    assert dict(zip(heads, ours.cells, strict=True)) == {
-        **dict.fromkeys(heads, ""),
-        "All": "2.3 → 3 of 4",
-        "k": "3",
-        "Collective Primitive": "1.3 → 2 of 2",
-        "Context Parallel": "0 → 0 of 1",
-        "Own": "1 → 1",
-    }
-    assert [row.is_published for row in others] == [True] * 5
-    assert others[0].cells[:3] == ("28 → 36", "3", NOT_PUBLISHED)
-    assert faster.rows[0].cells[0] == "1.3 → 2 of 4" and captured.rows[0].cells[0] == "1 → 1 of 4"
-    assert len(captured.rows) == 1, "nothing was published over captured baselines"
+    assert dict(right.rows) == {
+        "All (4 of 88)": "2.3 → 3",
+        "Collective Primitive (2 of 8)": "1.3 → 2",
+        "Context Parallel (1 of 15)": "0 → 0",
+        "Own (1)": "1 → 1",
+    }, "a category that nobody tried has no row"
+    assert dict(faster.rows)["All (4 of 88)"] == "1.3 → 2" and dict(captured.rows)["All (4 of 88)"] == "1 → 1"
 
 
-def test_heads_say_where_the_published_columns_differ():
-    (table, *_) = solved_tables(report_content(ATTEMPTS[:1]))
-    counts = {head.title: head.count for head in table.header}
-    assert counts["All"] == "87, published 87 (columns: 86)"
-    for category in published().categories:
-        ours = catalogue_counts()[category.name]
-        expected = str(ours) if ours == category.problems else f"{ours}, published {category.problems}"
-        assert counts[category.title] == expected
+def test_agents_that_tried_different_problems_have_their_numbers_in_the_cells():
+    attempts = [attempt("AllReduce", "a"), attempt("Gather", "a", speedup=1.0), attempt("Gather", "b", speedup=1.0)]
+    right, _ = solved_tables(report_content(attempts))
+    assert right.rows == (("All (87)", "1 of 2", "1 of 1"), ("Collective Primitive (8)", "1 of 2", "1 of 1"))
+    untried = report_content([attempt(failure="infrastructure")])
+    assert solved_tables(untried) == []
 
 
-def test_notes_tell_the_share_of_truncated_replies():
+def test_published_rows_have_a_table_of_their_own():
+    table = published_table()
+    assert table.header == ("model (k = 3)", "right", "right and faster") and len(table.rows) == 5
+    assert table.rows[0] == ("GPT-5.5", "28 → 36", "22 → 27") and all(all(row) for row in table.rows)
+
+
+def test_the_overview_has_both_estimates_and_no_empty_columns():
+    attempts = [
+        attempt("AllReduce", "a", sample=0, speedup=2.0, low=0.9),
+        attempt("AllReduce", "a", sample=1),
+        attempt("Gather", "a", sample=0, speedup=3.0),
+        attempt("Gather", "a", sample=1, speedup=3.0),
+        attempt("AllReduce", "b"),
+    ]
+    table = overview_table(report_content(attempts).agents)
+    first, second = (dict(zip(table.header, row, strict=True)) for row in table.rows)
+    assert first["samples"] == "4 (2 problems)" and second["samples"] == "1 (1 problem)"
+    assert first["pass@1"].startswith("0.750 (0.500 to") and first["pass@2"].startswith("1.000 (")
+    assert first["fast_1 by lower end"].startswith("0.500 (") and first["fast_1 as measured"].startswith("0.750 (")
+    assert first["speedup of right kernels"].startswith("2.45x (") and second["pass@1"] == "0.000"
+    assert not any("captured" in title for title in table.header)
+    only_wrong = overview_table(report_content([attempt()]).agents)
+    assert only_wrong.header == ("agent", "samples", "pass@1", "fast_1 by lower end", "fast_1 as measured")
+
+
+def test_notes_tell_the_shares_of_truncated_and_refused_replies():
     cut = attempt(failure="no_submission", sample=1, reply="```", finish_reason="length")
-    notes = report_content([attempt(speedup=2.0), cut, attempt(sample=2), attempt(sample=3)]).notes
-    assert any("a: 25% truncated" in note and "raise max_tokens" in note for note in notes)
+    refused = attempt(failure="no_submission", sample=2, refusal="too long")
+    attempts = [attempt(speedup=2.0), cut, refused, attempt(sample=3), attempt("Gather", "b")]
+    notes = report_content(attempts).notes
+    assert any("truncated" in note and "raise max_tokens: a 25%." in note for note in notes)
+    assert any("refused by the endpoint" in note and note.endswith(": a 25%.") for note in notes)
+
+
+def test_notes_count_timings_that_did_not_converge():
+    notes = report_content([loose(speedup=2.0), attempt("Gather", speedup=1.0), attempt("Gather", "b")]).notes
+    assert any("marked ≈: a 1 of 2." in note for note in notes)
 
 
 @pytest.mark.parametrize(
     ("attempts", "words"),
     [
-        ([attempt()], "add up to 86, not 87"),
+        ([attempt()], "87 problems, whose categories add up to 86"),
         ([attempt()], "All kernels ran on the CPU"),
-        ([attempt(), attempt("Gather", failure="infrastructure")], "1 of 2 samples could not be judged"),
-        ([attempt(), attempt("Gather"), attempt("Gather", sample=1)], "1 to 2 samples of a problem"),
+        ([attempt(), attempt("Gather", failure="infrastructure")], "could not be judged count for nothing: a 1 of 2."),
+        ([attempt(), attempt("Gather"), attempt("Gather", sample=1)], "a has 1 to 2 of a problem."),
     ],
 )
 def test_notes_say_what_to_know(attempts, words):

@@ -17,7 +17,7 @@ def draw_shares(
 ) -> Drawing:
     """Shares by name, a bar for each agent, with 95 % intervals."""
     names = names_of(agents, shares_of)[:MAX_NAMES]
-    figure, axes = new_figure(height_in=max(1.4, 0.8 + 0.16 * len(names) * (len(agents) + 1)))
+    figure, axes = new_figure(height_in=0.6 + 0.09 * len(names) * (len(agents) + 1))
     drawing = Drawing(figure)
     height = 0.8 / max(1, len(agents))
     for number, each in enumerate(agents):
@@ -78,5 +78,5 @@ def _add_intervals(
     for place, share in zip(places, shares, strict=True):
         low, high = share.share.low, share.share.high
         if low is not None and high is not None:
-            (line,) = axes.plot([low, high], [place, place], color=theme.ink, linewidth=0.8)
+            (line,) = axes.plot([low, high], [place, place], color=theme.ink, linewidth=0.6)
             drawing.label(line, f"95 % interval {low:.1%} to {high:.1%}", agent=agent)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pkb_gym.metrics.estimates import Estimate
-from pkb_gym.metrics.figures import AgentFigures, SpeedFigures, at
+from pkb_gym.metrics.fast_p import FastPCurve
+from pkb_gym.metrics.figures import AgentFigures, at
 from pkb_gym.metrics.outcomes import TimedBaseline
-from pkb_gym.metrics.shares import Share
+from pkb_gym.metrics.shares import NOT_REPORTED, Share
 from pkb_gym.report.content import ReportContent
 from pkb_gym.report.figures.bars import draw_effort, draw_shares, names_of
-from pkb_gym.report.figures.curves import draw_fast_p, draw_turns
+from pkb_gym.report.figures.curves import draw_fast_p, draw_pass_at_k, draw_turns
 from pkb_gym.report.figures.drawing import Drawing
 from pkb_gym.report.figures.scatter import draw_roofline, draw_speedups, problems_by_speedup
 from pkb_gym.report.figures.theme import Theme
+from pkb_gym.report.tables import Table, interval_text, ks_shown, speedup_text
 
 P_SHOWN = (0.5, 1.0, 1.5, 2.0, 5.0)
 
@@ -29,75 +29,87 @@ class Chart:
         name: Name of the files and of the place on the page.
         title: Title in a few words.
         caption: Caption: the quantity, and how it is computed.
-        header: Header of the table.
-        rows: Rows of the table; the first cell of each names it.
+        table: Numbers of the picture.
         draw: Function from a theme to the picture in its colours.
     """
 
     name: str
     title: str
     caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    table: Table
     draw: Callable[[Theme], Drawing]
 
 
 def charts(content: ReportContent) -> list[Chart]:
     """The pictures that the results have numbers for."""
     agents = content.agents
-    found = [*_fast_p(agents), *_shares(agents), *_points(content), *_turns(agents), *_effort(agents)]
-    return [chart for chart in found if chart.rows]
+    found = [
+        *(*_pass_at_k(agents), *_fast_p(agents), *_shares(agents)),
+        *(*_points(content), *_turns(agents), *_effort(agents)),
+    ]
+    return [chart for chart in found if chart.table.rows]
 
 
-def interval_text(estimate: Estimate | None, form: str = ".3f") -> str:
-    """A mean with its interval; empty for None.
+def _chart(
+    name: str,
+    title: str,
+    caption: str,
+    header: Sequence[str],
+    rows: Sequence[tuple[str, ...]],
+    draw: Callable[[Theme], Drawing],
+) -> Chart:
+    return Chart(name, title, caption, Table(title, tuple(header), tuple(rows)).without_empty_columns(), draw)
 
-    Example:
-        >>> interval_text(Estimate(mean=0.5, standard_error=0.1, low=0.25, high=0.75, clusters=4), ".2f")
-        '0.50 (0.25 to 0.75)'
-    """
-    if estimate is None:
-        return ""
-    mean = format(estimate.mean, form)
-    if estimate.low is None or estimate.high is None:
-        return mean
-    return f"{mean} ({format(estimate.low, form)} to {format(estimate.high, form)})"
+
+def _pass_at_k(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
+    ks = ks_shown(agents)
+    if len(ks) > 1:
+        yield _chart(
+            name="pass_at_k",
+            title="pass@k",
+            caption="Chance that at least one of k samples is right, estimated without bias from all samples "
+            "(arXiv:2107.03374), each problem counting the same. Bands and parentheses are 95 % intervals by bootstrap "
+            "over problems.",
+            header=("agent", *(f"pass@{k}" for k in ks)),
+            rows=[(each.agent, *(interval_text(at(each.pass_at, k)) for k in ks)) for each in agents if each.pass_at],
+            draw=partial(draw_pass_at_k, agents),
+        )
 
 
 def _fast_p(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
     baselines: tuple[TimedBaseline, ...] = ("eager", "captured")
     for baseline in baselines:
-        speeds = [(each, each.eager if baseline == "eager" else each.captured) for each in agents]
-        rows = [_speed_row(each, speed) for each, speed in speeds if speed is not None and speed.curve is not None]
-        yield Chart(
+        speeds = [(each.agent, each.eager if baseline == "eager" else each.captured) for each in agents]
+        rows = [
+            (agent, estimate, *(_fast_text(curve, p) for p in P_SHOWN), interval_text(area), speedup_text(log_speedup))
+            for agent, speed in speeds
+            if speed is not None and speed.curve is not None
+            for estimate, curve, area, log_speedup in (
+                ("lower end", speed.curve_low, None, None),
+                ("measured", speed.curve, speed.area, speed.log_speedup),
+            )
+            if curve is not None
+        ]
+        by_low = (
+            "Thick lines count a sample by the lower end of its speedup's 95 % interval, so that noise makes nothing "
+            "faster; thin ones by the measured speedup, as published. "
+            if any(estimate == "lower end" for _, estimate, *_ in rows)
+            else ""
+        )
+        yield _chart(
             name=f"fast_p_{baseline}",
             title=f"fast_p over the {baseline} baseline",
             caption="Share of samples that are right and more than p times as fast as the baseline, each problem "
-            "counting the same. Bands and brackets are 95 % intervals by bootstrap over problems. The area is that "
-            "under the curve over log p from 0.1 to 10, between 0 and 1. By lower end, a sample counts only where the "
-            "95 % interval of its speedup lies above 1.",
-            header=(
-                "agent",
-                "fast_1 by lower end",
-                *(f"fast_{p:g}" for p in P_SHOWN),
-                "area",
-                "geometric mean speedup of right kernels",
-            ),
-            rows=tuple(rows),
+            f"counting the same. {by_low}Bands and parentheses are 95 % intervals by bootstrap over problems. The area "
+            "is that under the curve of measured speedups over log p from 0.1 to 10, between 0 and 1.",
+            header=("agent", "speedup", *(f"fast_{p:g}" for p in P_SHOWN), "area", "speedup of right kernels"),
+            rows=rows,
             draw=partial(draw_fast_p, agents, baseline),
         )
 
 
-def _speed_row(each: AgentFigures, speed: SpeedFigures) -> tuple[str, ...]:
-    curve = speed.curve
-    assert curve is not None
-    values = [interval_text(at(speed.fast_1_at, 1)) if p == 1.0 else f"{curve.at(p):.3f}" for p in P_SHOWN]
-    log = speed.log_speedup
-    mean = "" if log is None else f"{math.exp(log.mean):.3f}"
-    if log is not None and log.low is not None and log.high is not None:
-        mean += f" ({math.exp(log.low):.3f} to {math.exp(log.high):.3f})"
-    by_low = interval_text(None if speed.fast_1_low_at is None else at(speed.fast_1_low_at, 1))
-    return (each.agent, by_low, *values, interval_text(speed.area), mean)
+def _fast_text(curve: FastPCurve, p: float) -> str:
+    return interval_text(curve.estimate_at(p))
 
 
 def _shares(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
@@ -105,7 +117,8 @@ def _shares(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
         (
             "failure_modes",
             "How attempts end",
-            "Verdicts of all attempts, with 95 % intervals clustered by problem.",
+            "Verdicts of all attempts, with 95 % intervals clustered by problem. Truncated: cut off at the limit of "
+            "tokens before a source was complete; refused: by the endpoint.",
             "share of attempts",
             lambda each: each.failure_modes,
         ),
@@ -120,7 +133,9 @@ def _shares(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
     )
     for name, title, caption, label, shares_of in kinds:
         names = names_of(agents, shares_of)
-        yield Chart(
+        if names == [NOT_REPORTED]:
+            continue
+        yield _chart(
             name=name,
             title=title,
             caption=caption,
@@ -136,7 +151,7 @@ def _share_text(shares: Sequence[Share], name: str) -> str:
 
 def _points(content: ReportContent) -> Iterator[Chart]:
     agents = content.agents
-    yield Chart(
+    yield _chart(
         name="roofline",
         title="Kernels on the roofline",
         caption="Each right sample: its share of the roofline over the baseline's. Above the diagonal it is faster "
@@ -155,10 +170,11 @@ def _points(content: ReportContent) -> Iterator[Chart]:
         for problem in each.problems
         if problem.speedup is not None
     }
-    yield Chart(
+    yield _chart(
         name="speedup_by_problem",
         title="Best speedup of each problem",
-        caption="Over the eager baseline, as measured; problems without a right and timed kernel are left out.",
+        caption="Over the eager baseline, as measured; hollow marks are timings whose interval did not become tight. "
+        "Problems without a right and timed kernel are left out.",
         header=("problem", *(each.agent for each in agents)),
         rows=tuple(
             (
@@ -170,13 +186,13 @@ def _points(content: ReportContent) -> Iterator[Chart]:
             )
             for problem in problems_by_speedup(agents)
         ),
-        draw=partial(draw_speedups, agents),
+        draw=partial(draw_speedups, agents, content.matrix),
     )
 
 
 def _turns(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
     if max((len(each.turns) for each in agents), default=0) > 1:
-        yield Chart(
+        yield _chart(
             name="turns",
             title="What further turns add",
             caption="Area under the fast_p curve of the best so far. Dotted lines mark the plateau: the turn "
@@ -229,7 +245,7 @@ def _effort(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
             if (effort := each.effort.get(quantity)) is not None and effort.per_success is not None
             for spent in (_spent_text(each, quantity),)
         ]
-        yield Chart(
+        yield _chart(
             name=quantity,
             title=title,
             caption="Spent in all samples up to the first right kernel or the end, over the samples that have one; "

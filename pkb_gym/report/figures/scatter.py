@@ -8,11 +8,15 @@ from pkb_gym.metrics.figures import AgentFigures
 from pkb_gym.report.content import RooflinePoint
 from pkb_gym.report.figures.drawing import Drawing
 from pkb_gym.report.figures.theme import Theme, add_legend, mark_of, new_figure, plain_ticks, short
+from pkb_gym.report.problem_matrix import MatrixRow
+
+PROBLEM_CHARS = 30
+"""Maximum length of a problem's label."""
 
 
 def draw_roofline(agents: Sequence[AgentFigures], points: Sequence[RooflinePoint], theme: Theme) -> Drawing:
     """Utilisation of kernels over that of their baselines: on the diagonal as fast, at 1 on the roofline."""
-    figure, axes = new_figure(height_in=4.6)
+    figure, axes = new_figure(height_in=4.0)
     drawing = Drawing(figure)
     for number, each in enumerate(agents):
         own = [point for point in points if point.agent == each.agent]
@@ -46,31 +50,40 @@ def draw_roofline(agents: Sequence[AgentFigures], points: Sequence[RooflinePoint
     return drawing
 
 
-def draw_speedups(agents: Sequence[AgentFigures], theme: Theme) -> Drawing:
-    """The best speedup of each problem, those with the largest first."""
+def draw_speedups(agents: Sequence[AgentFigures], matrix: Sequence[MatrixRow], theme: Theme) -> Drawing:
+    """The best speedup of each problem, those with the largest first; hollow where its interval is not tight."""
     order = problems_by_speedup(agents)
     place_of = {problem: place for place, problem in enumerate(order)}
     figure, axes = new_figure(height_in=max(2.4, 0.8 + 0.16 * len(order)))
     drawing = Drawing(figure)
     for number, each in enumerate(agents):
-        own = [(problem.problem, problem.speedup) for problem in each.problems if problem.speedup is not None]
+        colour = theme.colour(number)
+        own = [
+            (row.problem, cell.speedup, cell.converged is not False)
+            for row in matrix
+            if (cell := row.cells[number]) is not None and cell.speedup is not None
+        ]
         if not own:
             continue
         marks = axes.scatter(
-            [speedup for _, speedup in own],
-            [place_of[problem] for problem, _ in own],
+            [speedup for _, speedup, _ in own],
+            [place_of[problem] for problem, _, _ in own],
             s=22,
             marker=mark_of(number),
-            color=theme.colour(number),
-            alpha=0.8,
-            linewidths=0,
-            label=short(each.agent),
+            facecolors=[colour if is_tight else "none" for _, _, is_tight in own],
+            edgecolors=colour,
+            linewidths=0.8,
         )
-        drawing.label(marks, *(f"{problem}: {speedup:.2f} by {each.agent}" for problem, speedup in own), agent=number)
+        axes.scatter([], [], s=22, marker=mark_of(number), color=colour, label=short(each.agent))  # never hollow
+        titles = [
+            f"{problem}: {speedup:.2f} by {each.agent}{'' if is_tight else ', interval not tight'}"
+            for problem, speedup, is_tight in own
+        ]
+        drawing.label(marks, *titles, agent=number)
     axes.axvline(1.0, color=theme.muted, linewidth=0.8)
     axes.set_xscale("log")
     plain_ticks(axes, "x")
-    axes.set_yticks(range(len(order)), [short(name) for name in order], fontsize=7)
+    axes.set_yticks(range(len(order)), [short(name, PROBLEM_CHARS) for name in order], fontsize=7)
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set(xlabel="best speedup over the eager baseline")
     add_legend(axes)

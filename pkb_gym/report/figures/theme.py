@@ -16,8 +16,15 @@ if TYPE_CHECKING:
 AGENT_COLOURS = 8
 """Agents beyond them share a colour and have another mark."""
 
-NAME_CHARS = 30
-"""Maximum length of a label; longer names would leave no room for the axes."""
+NAME_CHARS = 26
+"""Maximum length of an agent's label; two of them fit beside each other."""
+
+WIDTH_IN = 4.6
+"""Width of figures: 331 points, about the pixels of a telephone, so that a point of text is about a pixel there."""
+
+
+LEGEND_ROW_IN = 0.19
+"""Height of one row of a legend."""
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
@@ -110,23 +117,30 @@ def style(theme: Theme) -> Iterator[None]:
         yield
 
 
-def new_figure(width_in: float = 7.0, height_in: float = 3.8) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes, without the state of pyplot."""
+def new_figure(height_in: float = 2.9) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes, without the state of pyplot.
+
+    Args:
+        height_in: Height without a legend, in inches; the width is `WIDTH_IN`.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     return figure, figure.add_subplot()
 
 
-def short(name: str) -> str:
-    """A name as it fits beside axes.
+def short(name: str, max_chars: int = NAME_CHARS) -> str:
+    """A name as it fits beside axes, cut in the middle: models of one family differ at the end.
 
     Example:
-        >>> short("a-model-with-a-very-long-name-of-its-own")
-        'a-model-with-a-very-long-na...'
+        >>> short("a-model-with-a-very-long-name-step-400")
+        'a-model-with...me-step-400'
     """
     text = printable(name).replace("\n", " ")
-    return text if len(text) <= NAME_CHARS else f"{text[: NAME_CHARS - 3]}..."
+    if len(text) <= max_chars:
+        return text
+    head = (max_chars - 2) // 2
+    return f"{text[:head]}...{text[head + 3 - max_chars :]}"
 
 
 def plain_ticks(axes: Axes, *which: Literal["x", "y"]) -> None:
@@ -140,7 +154,18 @@ def plain_ticks(axes: Axes, *which: Literal["x", "y"]) -> None:
         axis.set_minor_formatter(NullFormatter())
 
 
+def whole_ticks(axes: Axes) -> None:
+    """Whole numbers alone at the ticks below."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def add_legend(axes: Axes) -> None:
-    """Outside of the axes, where it hides no point."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    """Below the axes, where it hides no point and leaves them the whole width."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure = axes.get_figure(root=True)
+        assert figure is not None, "axes of `new_figure`"
+        figure.set_figheight(figure.get_figheight() + LEGEND_ROW_IN * ((len(handles) + 1) // 2))
+        figure.legend(handles, labels, loc="outside lower left", ncols=2, columnspacing=1.0, fontsize=8)

@@ -54,7 +54,7 @@ def leaderboard_pictures(entries: Sequence[LeaderboardEntry]) -> dict[str, str]:
     """
     agents = tuple(entry.figures.model_copy(update={"agent": entry.title}) for entry in entries)
     content = ReportContent(
-        package_version=__version__, sources=(), agents=agents, tables=(), settings=(), roofline=(), notes=()
+        package_version=__version__, sources=(), agents=agents, tables=(), matrix=(), settings=(), roofline=(), notes=()
     )
     found = {}
     for chart in charts(content):

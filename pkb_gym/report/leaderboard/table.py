@@ -9,9 +9,9 @@ from pkb_gym.metrics.estimates import Estimate
 from pkb_gym.metrics.figures import AtK, SpeedFigures, at
 from pkb_gym.metrics.reach import Reach
 from pkb_gym.metrics.reach_text import reach_summary
-from pkb_gym.report.figures.charts import interval_text
 from pkb_gym.report.leaderboard.entry import LeaderboardEntry
 from pkb_gym.report.markdown import escaped, markdown_table
+from pkb_gym.report.tables import interval_text
 
 HEADER = (
     *("entry", "kind", "problems", "samples", "pass@1", "pass@k", "fast_1 by lower end", "fast_1", "fast_1 captured"),

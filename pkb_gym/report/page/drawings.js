@@ -13,6 +13,11 @@ function picture(width, height, label) {
   return shape("svg", { viewBox: `0 0 ${width} ${height}`, class: "picture", role: "img", "aria-label": label });
 }
 
+// The width of a picture in pixels, so that its words are as large as those of the page.
+function room() {
+  return Math.max(280, Math.min(660, viewerBody.clientWidth));
+}
+
 function word(svg, x, y, text) {
   svg.appendChild(shape("text", { x, y })).textContent = text;
 }
@@ -23,7 +28,7 @@ function mismatchPicture(mismatch) {
   const box = mismatch.box && (mismatch.box.length > 1 ? mismatch.box.slice(-2) : [[0, 0], ...mismatch.box]);
   const worst = mismatch.worst && (mismatch.worst.length > 1 ? mismatch.worst.slice(-2) : [0, ...mismatch.worst]);
   const [rows, columns] = shapeOf.map((size) => Math.max(1, size || 1));
-  const width = 560, height = Math.max(40, Math.min(200, width * rows / columns)), top = 18;
+  const width = room() - 20, height = Math.max(40, Math.min(200, width * rows / columns)), top = 18;
   const svg = picture(width + 20, height + top + 22, mismatch.text);
   const place = ([row, column]) => [10 + width * column / columns, top + height * row / rows];
   svg.appendChild(shape("rect", { x: 10, y: top, width, height, fill: "none", stroke: "var(--muted)" }, "the output"));
@@ -43,9 +48,9 @@ function mismatchPicture(mismatch) {
 
 // One bar of parts, each as long as its value.
 function partsPicture(bars, unit, label) {
-  const width = 560, left = 90, total = Math.max(...bars.map((bar) => bar.parts.reduce((sum, part) => sum + Math.max(0, part[1]), 0)), 1e-9);
+  const left = 80, width = room() - left - 10, perLine = Math.max(1, Math.floor(width / 150)), total = Math.max(...bars.map((bar) => bar.parts.reduce((sum, part) => sum + Math.max(0, part[1]), 0)), 1e-9);
   const names = [...new Set(bars.flatMap((bar) => bar.parts.map((part) => part[0])))];
-  const svg = picture(width + left + 10, bars.length * 24 + 24 + 14 * Math.ceil(names.length / 3), label);
+  const svg = picture(width + left + 10, bars.length * 24 + 24 + 14 * Math.ceil(names.length / perLine), label);
   bars.forEach((bar, row) => {
     let x = left;
     word(svg, 4, row * 24 + 20, bar.name);
@@ -57,7 +62,7 @@ function partsPicture(bars, unit, label) {
     }
   });
   names.forEach((name, number) => {
-    const x = left + (number % 3) * 180, y = bars.length * 24 + 22 + 14 * Math.floor(number / 3);
+    const x = left + (number % perLine) * 150, y = bars.length * 24 + 22 + 14 * Math.floor(number / perLine);
     svg.appendChild(shape("rect", { x, y: y - 9, width: 9, height: 9, fill: `var(--agent-${number % 8})` }));
     word(svg, x + 13, y, name);
   });
@@ -69,7 +74,7 @@ function tracePicture(events) {
   const ranks = [...new Set(events.map((event) => event.rank))].sort((a, b) => a - b);
   const kinds = [...new Set(events.map((event) => event.kind))];
   const end = Math.max(...events.map((event) => event.start + event.duration), 1e-9);
-  const left = 60, width = 590, row = 14 * kinds.length + 6;
+  const left = 60, width = room() - left - 10, row = 14 * kinds.length + 6;
   const svg = picture(width + left + 10, ranks.length * row + 20, "Timeline of the ranks");
   for (const event of events) {
     const y = ranks.indexOf(event.rank) * row + 14 * kinds.indexOf(event.kind) + 4;

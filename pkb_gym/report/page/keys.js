@@ -9,7 +9,7 @@ const ACTIONS = {
   "/": () => { filterText.focus(); filterText.select(); },
   "?": () => help.showModal(),
 };
-const SCROLLED = "pre, .scroll:not(#list)";
+const SCROLLED = "pre, .scroll, #viewer";
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;

@@ -1,5 +1,6 @@
 "use strict";
-// One attempt: its facts, its source or the difference from the turn before, and what the evaluator found.
+// One attempt: its verdict and facts, what the evaluator found, and its source or the difference from the turn before.
+const viewer = document.getElementById("viewer");
 const viewerTitle = document.getElementById("viewer-title"), viewerBody = document.getElementById("viewer-body");
 let showsDifference = false, shown = null;
 
@@ -13,19 +14,29 @@ async function show(attempt) {
   const before = turnBefore(attempt);
   const [found, earlier] = await Promise.all([details(attempt), before ? details(before) : null]);
   if (shown !== attempt) return; // another one was chosen meanwhile
-  viewerTitle.textContent = `${attempt.problemName}, ${attempt.agentName}, sample ${attempt.sample}, turn ${attempt.turn}: ${attempt.verdictName}`;
-  viewerBody.replaceChildren(factsOf(found), ...sourceOf(found, earlier), ...findingsOf(found), ...timesOf(found), ...wordsOf(found));
+  viewerTitle.replaceChildren(element("span", attempt.problemName, { class: "problem" }), " ", verdictOf(attempt), " ",
+    element("span", speedOf(attempt)), element("span", placeOf(attempt), { class: "agent" }));
+  viewerBody.replaceChildren(factsOf(found), ...findingsOf(found), ...sourceOf(found, earlier, attempt), ...timesOf(found), ...wordsOf(found));
   viewerBody.dataset.attempt = attempt.number;
 }
 
 function factsOf(found) {
   const list = element("dl", null, { class: "facts" });
-  for (const [name, value] of found.facts || []) list.append(element("dt", name), element("dd", value));
+  for (const [name, value] of found.facts || []) {
+    const fact = element("div");
+    fact.append(element("dt", name), element("dd", value));
+    list.append(fact);
+  }
   return list;
 }
 
-function sourceOf(found, earlier) {
-  if (!found.source) return [element("p", "Nothing was submitted.")];
+const WITHOUT_SOURCE = {
+  truncated: "The reply was cut off at the limit of tokens before a source was complete.",
+  refused: "The endpoint refused the request.",
+};
+
+function sourceOf(found, earlier, attempt) {
+  if (!found.source) return [element("p", WITHOUT_SOURCE[attempt.verdictName] || "Nothing was submitted.")];
   const canCompare = Boolean(earlier && earlier.source);
   const parts = [element("h4", canCompare && showsDifference ? "Difference from the turn before" : "Source")];
   if (canCompare) {
@@ -55,6 +66,7 @@ function toggleDifference() {
 
 function findingsOf(found) {
   const parts = [];
+  if (found.refusal) parts.push(...titled("Refusal of the endpoint", found.refusal));
   if (found.message) parts.push(...titled("Feedback", found.message));
   if (found.findings) parts.push(...titled("Findings", found.findings.join("\n")));
   for (const mismatch of found.mismatches || []) {
@@ -86,7 +98,7 @@ function wordsOf(found) {
   const parts = [];
   for (const [name, text] of [["Reasoning of the model", found.reasoning], ["Reply of the model", found.reply]]) {
     if (!text) continue;
-    const more = element("details");
+    const more = element("details", null, found.source ? {} : { open: "" });
     more.append(element("summary", name), element("pre", text, { class: "wrap", tabindex: "0", "aria-label": name }));
     parts.push(more);
   }
