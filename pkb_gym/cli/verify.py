@@ -101,10 +101,12 @@ def _print(found: list[Verification]) -> None:
         speedups = ("" if value is None else f"{value:.2f}x" for value in (each.speedup, each.speedup_again))
         table.add_row(
             *(printable(each.problem), printable(each.agent or ""), str(each.sample), str(each.turn)),
-            *(each.before, each.again, *speedups, VERDICTS[each.holds]),
+            *(each.before, each.again, *speedups, "faster than recorded" if each.faster else VERDICTS[each.holds]),
         )
     print_table(stdout(), table)
-    stdout().print(f"{sum(each.holds is True for each in found)} of {len(found)} hold.")
+    faster = sum(each.faster for each in found)
+    hold = f"{sum(each.holds is True for each in found)} of {len(found)} hold"
+    stdout().print(f"{hold}, {faster} faster than recorded." if faster else f"{hold}.")
 
 
 def _share(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.base import Record
@@ -30,6 +31,8 @@ class Verification(Record):
     speedup_again: float | None
     holds: bool | None
     """Whether it holds here; None where this machine could not judge it."""
+    faster: bool = False
+    """Whether it holds and is faster than recorded, by more than the tolerance."""
     reason: str
 
 
@@ -68,14 +71,18 @@ def verify(attempt: Attempt, again: Feedback, tolerance: float = TOLERANCE) -> V
         right before <=> right again, and for right kernels that were timed on the same hardware
         speedup_high again >= (1 - tolerance) * speedup_low before
 
+    It is faster than recorded where the same fails with before and again exchanged:
+
+        speedup_high before < (1 - tolerance) * speedup_low again
+
     Args:
         attempt: Attempt with its recorded feedback.
         again: Feedback of the second evaluation.
-        tolerance: Share of the recorded speedup that may be missing.
+        tolerance: Share of the speedup that another run may lack, in [0, 1).
     """
     before = attempt.feedback
     assert before is not None, "`draw_sample` passes over attempts without feedback"
-    holds, reason = _holds(before, again, tolerance)
+    judgement = _judge(before, again, tolerance)
     return Verification(
         agent=attempt.agent,
         problem=attempt.problem,
@@ -85,23 +92,39 @@ def verify(attempt: Attempt, again: Feedback, tolerance: float = TOLERANCE) -> V
         again="passed" if again.failure is None else again.failure.value,
         speedup=before.speedup,
         speedup_again=again.speedup,
-        holds=holds,
-        reason=reason,
+        holds=judgement.holds,
+        faster=judgement.faster,
+        reason=judgement.reason,
     )
 
 
-def _holds(before: Feedback, again: Feedback, tolerance: float) -> tuple[bool | None, str]:
+class _Judgement(NamedTuple):
+    """The parts of a `Verification` that compare both evaluations."""
+
+    holds: bool | None
+    reason: str
+    faster: bool = False
+
+
+def _judge(before: Feedback, again: Feedback, tolerance: float) -> _Judgement:
     if is_infrastructure_failure(again):
-        return None, "could not be judged here"
+        return _Judgement(None, "could not be judged here")
     if is_right(before) != is_right(again):
-        return False, "is not right again" if is_right(before) else "is right now"
+        return _Judgement(False, "is not right again" if is_right(before) else "is right now")
     if not is_right(before):
-        return True, "fails again" if before.failure == again.failure else "fails again, in another way"
+        return _Judgement(True, "fails again" if before.failure == again.failure else "fails again, in another way")
     if before.timing is None or again.timing is None:
-        return True, "is right again; not timed both times"
+        return _Judgement(True, "is right again; not timed both times")
     if before.environment.hardware != again.environment.hardware:
-        return True, "is right again; speedups on other hardware do not compare"
-    needed = (1 - tolerance) * before.timing.speedup_low
-    if again.timing.speedup_high < needed:
-        return False, f"is slower: at most {again.timing.speedup_high:.3g}x, expected {needed:.3g}x or more"
-    return True, "is right and as fast again"
+        return _Judgement(True, "is right again; speedups on other hardware do not compare")
+    recorded, found = before.timing, again.timing
+    needed = (1 - tolerance) * recorded.speedup_low
+    if found.speedup_high < needed:
+        return _Judgement(False, f"is slower: at most {found.speedup_high:.3g}x, expected {needed:.3g}x or more")
+    if recorded.speedup_high < (1 - tolerance) * found.speedup_low:
+        reason = (
+            f"is right and faster than recorded: at least {found.speedup_low:.3g}x, recorded at most "
+            f"{recorded.speedup_high:.3g}x"
+        )
+        return _Judgement(True, reason, faster=True)
+    return _Judgement(True, "is right and as fast again")

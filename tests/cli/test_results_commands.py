@@ -137,7 +137,7 @@ def test_a_folder_of_a_run_stands_for_its_results(pkb, tmp_path):
     assert "B: b\n" in pkb("compare", one, f"b={two}").out
     assert pkb("report", one, two, "--output", tmp_path / "r.html").status == 0
     assert "3 kernels in" in pkb("best", one, two, "--output", tmp_path / "best").out
-    assert "3 of 3 hold." in pkb("verify", one).out
+    assert "3 of 3 hold" in pkb("verify", one).out
     assert pkb(*entry(one, tmp_path / "board", "--commit", "0123456789ab")).status == 0
     assert pkb("export", "results", one, "--out", tmp_path / "data").status == 0
     ran = pkb("report", tmp_path / "runs")
@@ -194,7 +194,10 @@ def test_sources_that_are_no_utf8_come_back_as_they_were(pkb, tmp_path):
 
 def test_verify_evaluates_a_sample_again(pkb, a):
     ran = pkb("verify", a, "--sample", "9")
-    assert ran.status == 0 and "3 of 3 hold." in ran.out
+    assert ran.status == 0 and "3 of 3 hold, 1 faster than recorded." in ran.out
+    assert "Scatter, sample 0, turn 0: holds: is right and faster than recorded: at least 2x, recorded at mo" in ran.err
+    lines = {line.split()[0]: line for line in ran.out.splitlines() if line}
+    assert lines["Scatter"].rstrip().endswith("faster than recorded") and lines["AllReduce"].rstrip().endswith("holds")
     assert sorted(name for name, _, _ in ran.calls) == ["AllReduce", "Gather", "Scatter"]
     assert {config.size for _, _, config in ran.calls} == {"tiny"} and len(ran.evaluators) == 1
     assert "Gather, sample 0, turn 0: holds: fails again" in ran.err

@@ -16,6 +16,13 @@ from tests.metrics.attempts import attempt
         ({"speedup": 2.0, "low": 1.9}, timed(speedup=1.75), True, "as fast again"),
         ({"speedup": 2.0, "low": 1.9}, timed(speedup=1.5), False, "is slower: at most 1.5x, expected 1.71x or more"),
         ({"speedup": 2.0, "low": 1.9}, timed(speedup=1.5, speedup_low=1.2), True, "as fast again"),
+        (
+            {"speedup": 2.0},
+            timed(speedup=2.3),
+            True,
+            "is right and faster than recorded: at least 2.3x, recorded at most 2x",
+        ),
+        ({"speedup": 2.0}, timed(speedup=2.6, speedup_low=2.2), True, "as fast again"),
         ({"speedup": 2.0}, failed("race"), False, "is not right again"),
         ({"speedup": 2.0}, timed(speedup=2.0, caught="late_output"), False, "is not right again"),
         ({"failure": "race"}, timed(speedup=2.0), False, "is right now"),
@@ -27,6 +34,7 @@ from tests.metrics.attempts import attempt
 def test_a_result_holds_if_it_is_right_and_fast_again(before, again, holds, reason):
     found = verify(attempt(**before), again)
     assert found.holds is holds and found.reason.endswith(reason)
+    assert found.faster == ("faster than recorded" in reason)
 
 
 def test_speedups_of_other_hardware_are_not_compared():
