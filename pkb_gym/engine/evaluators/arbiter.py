@@ -1,4 +1,4 @@
-"""Arbitration of this machine's devices: candidates one at a time, preparations and timings never together."""
+"""Arbitration of this machine's devices: timed candidates one at a time, other work never beside a timing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ the candidate has been checked, about, while one that is begun later would be wa
 class DeviceArbiter:
     """Keeps apart what would disturb each other on the devices.
 
-    - One candidate at a time has them (`acquire`, `release`).
+    - One candidate at a time has them (`acquire`, `release`). Those that are only checked (`checking`) run beside it
+      and each other, but as preparations do: never while something is timed.
     - Preparing and ending gangs (`preparing`) never runs while something is timed (`timing`). Any number of
       preparations run at once, or one timing; a timing that waits goes first. What no candidate waits for
       (`preparing_ahead`) does not begin when one is about to be timed either.
@@ -30,6 +31,8 @@ class DeviceArbiter:
         self._timing = 0
         self._waiting = 0
         self._preparing = 0
+        self._inside = threading.local()
+        """Whether this thread checks, and so may prepare at once."""
         self._preparations_paused = False
 
     def acquire(self, blocking: bool = True) -> bool:
@@ -76,11 +79,44 @@ class DeviceArbiter:
                 self._timing -= 1
                 self._changed.notify_all()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether no candidate gets the devices."""
+        return self._shut
+
+    def wait_for_resume(self) -> None:
+        """Returns when nothing is paused."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._shut)
+
+    @contextmanager
+    def checking(self) -> Iterator[bool]:
+        """Keeps timings from beginning while a candidate is checked, from its preparation to its end.
+
+        What this thread prepares meanwhile does not wait: a timing that waits for the check would keep it out.
+
+        Yields:
+            Whether it may be checked; False in a pause.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._shut or self._may_prepare())
+            begins = not self._shut
+            self._preparing += begins
+        if not begins:
+            yield False
+            return
+        self._inside.checks = True
+        try:
+            with self._prepared():
+                yield True
+        finally:
+            self._inside.checks = False
+
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """Waits until nothing is timed or waits to be."""
         with self._changed:
-            self._changed.wait_for(self._may_prepare)
+            self._changed.wait_for(lambda: getattr(self._inside, "checks", False) or self._may_prepare())
             self._preparing += 1
         with self._prepared():
             yield

@@ -86,11 +86,12 @@ class GangPool:
         self._lock = threading.RLock()
         self._zygotes: dict[bool, Zygote] = {}
         self._references: dict[tuple[Device, int, int, int], ReferenceGang] = {}
-        self._references_suspect = False
+        self._suspect_lanes: set[int] = set()
         self._handovers: dict[Device, HandoverLibraries] = {}
         self._stack_trace: bytes | None = None
         self._standby: dict[GangKind, Standby] = {}
         self._ending: threading.Thread | None = None
+        self._begins_ending = threading.Lock()
         self._closed = False
 
     def zygote(self, *, trusted: bool) -> Zygote:
@@ -189,8 +190,9 @@ class GangPool:
         kind = device, world_size, ranks_per_gpu, lane
         zygote = self.zygote(trusted=True)
         with self._lock:
-            if self._references_suspect:
-                self._close_references()
+            if lane in self._suspect_lanes:
+                self._suspect_lanes.remove(lane)
+                self._close_references(lane)
             gang = self._references.get(kind)
             if gang is None or not gang.is_sound:
                 libraries = self.handovers(device)
@@ -268,11 +270,12 @@ class GangPool:
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._arbiter.preparing())
             stack.callback(gang.close)
-            if self._ending is not None:
-                self._ending.join()
-            ending = threading.Thread(target=stack.pop_all().close, name="pkb-ending")
-            ending.start()
-            self._ending = ending
+            with self._begins_ending:
+                if self._ending is not None:
+                    self._ending.join()
+                ending = threading.Thread(target=stack.pop_all().close, name="pkb-ending")
+                ending.start()
+                self._ending = ending
 
     def _standby_for(self, kind: GangKind) -> Standby:
         with self._lock:
@@ -309,23 +312,21 @@ class GangPool:
     def discard_broken(self) -> None:
         """After an infrastructure failure, later evaluations begin with fresh gangs.
 
-        A reference gang, which the evaluation that has the devices may be using, is ended when one is next asked for.
+        A reference gang, which an evaluation may be using, is ended when one of its lane is next asked for.
         """
         for stock in self._take_standby():
             stock.close()
         with self._lock:
-            self._references_suspect = True
+            self._suspect_lanes |= {lane for *_, lane in self._references}
             for kind, zygote in list(self._zygotes.items()):
                 if not zygote.alive:
                     zygote.close()
                     del self._zygotes[kind]
 
-    def _close_references(self) -> None:
-        """Called with the lock held."""
-        for gang in self._references.values():
-            gang.close()
-        self._references.clear()
-        self._references_suspect = False
+    def _close_references(self, lane: int | None = None) -> None:
+        """Ends the gangs of a lane, by default of all; called with the lock held."""
+        for kind in [kind for kind in self._references if lane in (None, kind[-1])]:
+            self._references.pop(kind).close()
 
     def _take_standby(self) -> list[Standby]:
         with self._lock:

@@ -2,8 +2,9 @@
 
     static -> compile -> run + check -> time -> profile, then the roofline
 
-Texts are compiled side by side; from loading on, one candidate at a time has the machine. On GPUs the race detector
-judges native sources beside these stages.
+Texts are compiled side by side; from loading on, one candidate at a time has the machine, except that candidates that
+are only checked run beside each other while none is timed. On GPUs the race detector judges native sources beside these
+stages.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from pkb_gym.engine.debugging.debugger import DebugFolders, Debugger
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
+from pkb_gym.engine.evaluators.lanes import MAX_GPU_LANES, Lanes, Need
 from pkb_gym.engine.evaluators.race_detector import RaceDetector
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
-from pkb_gym.engine.hardware import host
+from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.hardware.division import working_processors
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
@@ -40,6 +42,7 @@ from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.compile import check_loadable, compile_source
 from pkb_gym.engine.stages.emulate import judge_emulated
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
+from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.stages.machine_sharing import work_beside_others
 from pkb_gym.engine.stages.pipeline import judge
 from pkb_gym.engine.stages.progress import BUILDING, CHECKING_RACES, PREPARING, WAITING, Progress
@@ -74,7 +77,7 @@ class LocalEvaluator:
         self.key = key or secrets.token_bytes(KEY_BYTES)
         self._compile_cache = cache or CompileCache.in_folder(cache_dir)
         self._compilers = threading.BoundedSemaphore(host.processors())
-        self._arbiter = DeviceArbiter()
+        self._arbiter, self._lanes = DeviceArbiter(), Lanes(host.processors())
         self._pool = GangPool(self._arbiter, self._compile_cache, standby_gangs)
         self._races = RaceDetector(self._compile_cache)
         self._baseline_cache = BaselineCache()
@@ -218,22 +221,61 @@ class LocalEvaluator:
     def _run_ranks(self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress) -> None:
         config = feedback.config
         idle_devices = self._arbiter.timing if config.device == "cuda" else contextlib.nullcontext
-        with _in_turn(self._arbiter, feedback, report), contextlib.ExitStack() as ranks:
+        with self._turn(feedback, report) as lane, contextlib.ExitStack() as ranks:
             try:
                 report(PREPARING)
                 if config.device == "emulated":
-                    self._judge_emulated(feedback, artifact, key, report, ranks)
+                    self._judge_emulated(feedback, artifact, key, report, ranks, lane)
                     return
                 with feedback.stopwatch.phase(PREPARING):
                     new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
-                    run = ranks.enter_context(self._new_run(feedback, artifact, key, new_gang))
+                    run = ranks.enter_context(self._new_run(feedback, artifact, key, new_gang, lane))
                 judge(run, self._baseline_cache, idle_devices, report)
             finally:
                 with feedback.stopwatch.phase(ENDING):
                     ranks.close()
 
+    @contextlib.contextmanager
+    def _turn(self, feedback: FeedbackBuilder, report: Progress) -> Iterator[int]:
+        """Waits for the turn of a candidate; yields the number of its lane.
+
+        One that is only checked shares the devices with others, and holds timings up meanwhile.
+        """
+        config = feedback.config
+        if config.until != "check" or config.device == "emulated" or config.debug:
+            with _in_turn(self._arbiter, feedback, report), self._lane(feedback, report) as lane:
+                yield lane
+            return
+        while True:
+            if self._arbiter.is_paused:
+                report(WAITING)
+                with feedback.stopwatch.phase(WAITING):
+                    self._arbiter.wait_for_resume()
+            with (
+                self._lane(feedback, report) as lane,
+                feedback.waiting_for(work_beside_others(report)),
+                feedback.waiting_for(self._arbiter.checking()) as begins,
+            ):
+                if begins:
+                    yield lane
+                    return
+
+    @contextlib.contextmanager
+    def _lane(self, feedback: FeedbackBuilder, report: Progress) -> Iterator[int]:
+        room = _room_of(feedback)
+        if not self._lanes.is_free(*room):
+            report(WAITING)
+        with feedback.waiting_for(self._lanes.taken(*room)) as lane:
+            yield lane
+
     def _judge_emulated(
-        self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress, ranks: contextlib.ExitStack
+        self,
+        feedback: FeedbackBuilder,
+        artifact: Artifact,
+        key: bytes,
+        report: Progress,
+        ranks: contextlib.ExitStack,
+        lane: int,
     ) -> None:
         """The same where one process stands for all ranks."""
         config = feedback.config
@@ -241,7 +283,7 @@ class LocalEvaluator:
             if not is_built(self._compile_cache):
                 report(BUILDING)
             gang = ranks.enter_context(self._pool.emulated_gang(config, build_emulator(self._compile_cache)))
-            run = ranks.enter_context(self._new_run(feedback, artifact, key, lambda: gang))
+            run = ranks.enter_context(self._new_run(feedback, artifact, key, lambda: gang, lane))
         judge_emulated(run, gang, report)
 
     def _new_run(
@@ -250,8 +292,9 @@ class LocalEvaluator:
         artifact: Artifact,
         key: bytes,
         new_gang: Callable[[], AbstractContextManager[CandidateRanks]],
+        lane: int,
     ) -> CandidateRun:
-        run = self._pool.new_run(feedback, artifact, key, new_gang)
+        run = self._pool.new_run(feedback, artifact, key, new_gang, lane)
         run.observer = Debugger(run, self._folders, self._compile_cache)
         return run
 
@@ -291,9 +334,20 @@ class LocalEvaluator:
         self._pool.stop()
         self._arbiter.acquire()
         try:
+            self._lanes.wait_until_empty()
             self._pool.close()
         finally:
             self._arbiter.release()
+
+
+def _room_of(feedback: FeedbackBuilder) -> tuple[Need, int, int | None]:
+    """The need of a candidate, the memory of its device, and the number of candidates that may be on it at a time."""
+    config = feedback.config
+    nbytes = lay_out(feedback.problem, config).memory_bytes
+    if config.device != "cuda":
+        return Need(config.world_size, nbytes), host.memory_total_bytes(), None
+    processors = execution_environment.PROCESSORS_PER_GPU * config.world_size // config.ranks_per_gpu
+    return Need(processors, nbytes), gpus.memory_bytes() or 0, MAX_GPU_LANES
 
 
 def _has_races_judged(config: ResolvedConfig) -> bool:

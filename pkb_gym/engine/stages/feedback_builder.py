@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.check_report import CheckReport, Race
@@ -30,6 +31,8 @@ from pkb_gym.engine.stages.stopwatch import Stopwatch
 from pkb_gym.engine.support.printable import printable
 
 MAX_MESSAGE_CHARS = 16_000
+
+Entered = TypeVar("Entered")
 
 
 class Stopped(Exception):
@@ -100,12 +103,12 @@ class FeedbackBuilder:
             self._stage = stage
 
     @contextlib.contextmanager
-    def waiting_for(self, turn: AbstractContextManager[None]) -> Iterator[None]:
-        """Enters and leaves `turn`; the time until it is entered counts as waiting."""
+    def waiting_for(self, turn: AbstractContextManager[Entered]) -> Iterator[Entered]:
+        """Enters and leaves `turn`, whose value it yields; the time until it is entered counts as waiting."""
         with contextlib.ExitStack() as stack:
             with self.stopwatch.phase(WAITING):
-                stack.enter_context(turn)
-            yield
+                entered = stack.enter_context(turn)
+            yield entered
 
     def complete(self, stage: Stage) -> None:
         """Notes a stage that was completed within another one's block."""

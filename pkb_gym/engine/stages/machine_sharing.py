@@ -11,27 +11,39 @@ import contextlib
 import fcntl
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from pkb_gym.engine.stages.progress import WAITING, Progress
+
+_THREAD = threading.local()
 
 
 @contextlib.contextmanager
 def work_beside_others(report: Progress, doing: str = "") -> Iterator[None]:
     """Waits until no evaluator measures or waits to, and keeps measurements from beginning.
 
+    A thread that works already goes on: a measurement that waits for it would keep it out.
+
     Args:
         report: Callback that receives `WAITING` before a wait.
         doing: Stage name that is reported again after such a wait; empty for none.
     """
+    if getattr(_THREAD, "works", False):
+        yield
+        return
     wait = _WaitReport(report)
     with contextlib.ExitStack() as stack:
         with _locked(_queue(), fcntl.LOCK_EX, wait):
             stack.enter_context(_locked(Path(tempfile.gettempdir()), fcntl.LOCK_SH, wait))
         if wait.was_sent and doing:
             report(doing)
-        yield
+        _THREAD.works = True
+        try:
+            yield
+        finally:
+            _THREAD.works = False
 
 
 @contextlib.contextmanager

@@ -148,6 +148,62 @@ def test_a_pause_that_ends_while_somebody_waits_for_it(arbiter: DeviceArbiter) -
     assert paused == [True]
 
 
+def test_candidates_are_checked_beside_each_other_and_never_beside_a_timing(arbiter: DeviceArbiter) -> None:
+    with candidate(arbiter):
+        first, second = Visitor(arbiter.checking()), Visitor(arbiter.checking())
+        assert first.came_in and second.came_in
+        timing = Visitor(arbiter.timing())
+        assert timing.is_kept_out
+        late = Visitor(arbiter.checking())
+        first.leave()
+        assert late.is_kept_out, "a timing that waits goes first"
+        second.leave()
+        assert timing.came_in and late.is_kept_out
+        timing.leave()
+        assert late.came_in
+        late.leave()
+
+
+def test_a_candidate_that_is_checked_prepares_though_a_timing_waits(arbiter: DeviceArbiter) -> None:
+    """Each waited for the other: the timing for the check, and the check's gang for the timing."""
+    with arbiter.checking() as begins:
+        assert begins
+        timing = Visitor(arbiter.timing())
+        until(lambda: arbiter._waiting == 1)
+        others = Visitor(arbiter.preparing())
+        assert others.is_kept_out
+        with arbiter.preparing():
+            assert timing.is_kept_out
+        ending = arbiter.preparing()
+        ending.__enter__()
+    assert timing.is_kept_out, "its gang is ended in the background"
+    ending.__exit__(None, None, None)
+    assert timing.came_in and others.is_kept_out
+    timing.leave()
+    assert others.came_in
+    others.leave()
+    with arbiter.timing():
+        late = Visitor(arbiter.preparing())
+        assert late.is_kept_out, "the thread checks no more"
+    assert late.came_in
+    late.leave()
+
+
+def test_no_check_begins_in_a_pause_which_waits_for_those_that_run(arbiter: DeviceArbiter) -> None:
+    with arbiter.checking():
+        assert not arbiter.pause(A_MOMENT_S) and arbiter.is_paused
+    assert arbiter.pause(PATIENCE_S)
+    with arbiter.checking() as begins:
+        assert not begins
+    resumed = in_thread(arbiter.wait_for_resume)
+    resumed.join(A_MOMENT_S)
+    assert resumed.is_alive()
+    arbiter.resume()
+    joined(resumed)
+    with arbiter.checking() as begins:
+        assert begins
+
+
 def test_preparing_waits_for_a_timing(arbiter: DeviceArbiter) -> None:
     with arbiter.timing():
         preparing = Visitor(arbiter.preparing())
@@ -279,7 +335,7 @@ def test_one_that_is_not_wanted_any_more_is_not_waited_for(arbiter: DeviceArbite
 
 
 def test_an_error_inside_leaves_the_devices(arbiter: DeviceArbiter) -> None:
-    for hold in (arbiter.timing, arbiter.preparing, lambda: ahead(arbiter)):
+    for hold in (arbiter.timing, arbiter.preparing, arbiter.checking, lambda: ahead(arbiter)):
         with pytest.raises(KeyError), hold():
             raise KeyError
     with arbiter.timing():

@@ -424,6 +424,31 @@ def test_after_a_fault_of_this_machine_processes_are_made_anew(pool: GangPool, p
         assert not gang.closed
 
 
+def test_a_fault_in_one_lane_ends_no_reference_gang_of_another(pool: GangPool, processes: Processes) -> None:
+    """Whoever is in the middle of something there would fail as well."""
+    first, second = pool.reference("cuda", 2, 1, 0), pool.reference("cuda", 2, 1, 1)
+    pool.discard_broken()
+    assert pool.reference("cuda", 2, 1, 1) is not second
+    assert [gang.closed for gang in processes.references] == [False, True, False]
+    assert pool.reference("cuda", 4, 1, 0) is not first
+    assert [gang.closed for gang in processes.references] == [True, True, False, False], "of all kinds in the lane"
+
+
+def test_gangs_that_end_at_the_same_time_have_all_ended_when_the_pool_closes(
+    pool: GangPool, processes: Processes
+) -> None:
+    processes.may_end.clear()
+    visitors = [Visitor(gang_for(pool, "cuda")) for _ in range(3)]
+    assert all(visitor.came_in for visitor in visitors)
+    leaving = [in_thread(visitor.leave) for visitor in visitors]
+    processes.may_end.set()
+    for one in leaving:
+        joined(one)
+    pool.stop()
+    pool.close()
+    assert all(gang.closed for gang in processes.gangs)
+
+
 def test_what_is_sound_is_kept_after_a_fault(pool: GangPool, processes: Processes) -> None:
     pool.zygote(trusted=True)
     pool.discard_broken()

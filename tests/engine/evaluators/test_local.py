@@ -20,6 +20,7 @@ from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
+from pkb_gym.engine.hardware import host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.artifact import Artifact
@@ -31,6 +32,7 @@ from pkb_gym.engine.records.replay_key import KEY_BYTES, NONCE_BYTES
 from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
+from pkb_gym.engine.stages.machine_sharing import machine_to_itself
 from pkb_gym.engine.stages.progress import CHECKING_RACES, PREPARING, WAITING
 from pkb_gym.engine.stages.stopwatch import ENDING, OTHER, Stopwatch
 from pkb_gym.problems.catalogue import find_problem, reference_source
@@ -318,6 +320,84 @@ def test_only_timings_on_gpus_keep_preparing_out(
         config = EvalConfig(device=device, world_size=2, size="tiny")  # type: ignore[arg-type]
         evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
     assert looked == [kept_out] and judge.kinds == [(device, 2, 1, 0)]
+
+
+class Beside:
+    """Evaluations that wait in their last stage, and the stages that each reports."""
+
+    def __init__(self, evaluator: LocalEvaluator, judge: Judge) -> None:
+        self.inside, self.may_end, self._lock = 0, threading.Event(), threading.Lock()
+        self._evaluator, judge.meanwhile = evaluator, self._wait
+
+    def _wait(self, _: AbstractContextManager[None]) -> None:
+        with self._lock:
+            self.inside += 1
+        assert self.may_end.wait(PATIENCE_S)
+        with self._lock:
+            self.inside -= 1
+
+    def begin(self, heard: list[str], **changes: object) -> threading.Thread:
+        config = EvalConfig(device="cuda", world_size=2, size="tiny", until="check").model_copy(update=changes)
+        source = reference_source(PROBLEM)
+        return in_thread(lambda: self._evaluator.evaluate(PROBLEM, source, config, heard.append))
+
+
+@pytest.mark.usefixtures("locks_apart")
+def test_candidates_are_checked_beside_each_other_on_gpus(
+    compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the GPUs have room for, each beside a reference gang of its own; none beside a timing."""
+    monkeypatch.setattr(host, "processors", lambda: 16)
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+        beside, heard = Beside(evaluator, judge), list[str]()
+        checks = [beside.begin([]), beside.begin([])]
+        until(lambda: beside.inside == 2)
+        assert sorted(judge.kinds) == [("cuda", 2, 1, 0), ("cuda", 2, 1, 1)]
+        checks.append(beside.begin(heard))
+        until(lambda: WAITING in heard)
+        timing = Visitor(evaluator._arbiter.timing())
+        assert timing.is_kept_out and beside.inside == 2
+        beside.may_end.set()
+        for check in checks[:2]:
+            joined(check)
+        assert timing.came_in and len(judge.kinds) == 2
+        timing.leave()
+        joined(checks[2])
+
+
+@pytest.mark.usefixtures("locks_apart")
+@pytest.mark.parametrize("changes", [{"until": "time"}, {"until": "profile"}])
+def test_one_candidate_at_a_time_is_timed(
+    compiled_before: Path, judge: Judge, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str]
+) -> None:
+    monkeypatch.setattr(host, "processors", lambda: 16)
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+        beside, heard = Beside(evaluator, judge), list[str]()
+        first = beside.begin([], **changes)
+        until(lambda: beside.inside == 1)
+        second = beside.begin(heard, **changes)
+        until(lambda: WAITING in heard)
+        assert beside.inside == 1 and len(judge.kinds) == 1
+        beside.may_end.set()
+        joined(first)
+        joined(second)
+
+
+@pytest.mark.usefixtures("locks_apart")
+def test_a_pause_keeps_checks_from_beginning_and_holds_up_no_other_evaluator(
+    compiled_before: Path, judge: Judge
+) -> None:
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+        beside, heard = Beside(evaluator, judge), list[str]()
+        beside.may_end.set()
+        assert evaluator.pause(PATIENCE_S)
+        check = beside.begin(heard)
+        until(lambda: WAITING in heard)
+        with machine_to_itself(heard.append):  # another evaluator of this machine measures
+            assert not judge.kinds
+        evaluator.resume()
+        joined(check)
+        assert len(judge.kinds) == 1
 
 
 def test_a_fault_of_this_machine_is_reported_as_one(compiled_before: Path, judge: Judge) -> None:

@@ -109,6 +109,20 @@ def test_a_measurement_that_waits_goes_ahead_of_later_work() -> None:
     later.leave()
 
 
+def test_who_works_already_goes_on_though_a_measurement_waits() -> None:
+    with work_beside_others(unheard):
+        measures = Somebody(machine_to_itself(unheard))
+        assert measures.waits()
+        with work_beside_others(unheard):
+            pass
+        assert measures.waits(), "for the rest of the work"
+    assert measures.has_it.wait(PATIENCE_S)
+    works = Somebody(work_beside_others(unheard))
+    assert works.waits()
+    measures.leave()
+    works.leave()
+
+
 def test_the_folder_of_all_users_folders_may_be_closed_to_them(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pam_tmpdir closes `/tmp/user`: no evaluation of a user other than root got beyond its texts."""
     closed, opens = tmp_path / "user", os.open
