@@ -112,6 +112,7 @@ def of_many_sizes(make: InputMaker, name: str) -> torch.Tensor:
     """
     import torch
 
-    values = make.normal(name)
-    exponents = make.shared.randint(-MAX_EXPONENT, MAX_EXPONENT + 1, *values.shape)
-    return values * torch.exp2(exponents.to(values.dtype))
+    with torch._C.DisableTorchFunction():  # as in `Stream`, whose tensors these are
+        values = make.normal(name)
+        exponents = make.shared.randint(-MAX_EXPONENT, MAX_EXPONENT + 1, *values.shape)
+        return values * torch.exp2(exponents.to(values.dtype))

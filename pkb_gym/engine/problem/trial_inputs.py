@@ -7,7 +7,7 @@ from pkb_gym.engine.problem.axes import Axes
 from pkb_gym.engine.problem.inputs import InputMaker, TrialKey
 from pkb_gym.engine.problem.problem import Problem
 from pkb_gym.engine.problem.tensors import check_value
-from pkb_gym.engine.problem.values import Value
+from pkb_gym.engine.problem.values import Value, tensors_made_on
 
 
 def make_inputs(
@@ -15,11 +15,15 @@ def make_inputs(
 ) -> tuple[Value, ...]:
     """This rank's data arguments of one trial, in declared order, compared with their declaration.
 
+    Tensors that the problem's function makes without saying where are made on the device as well.
+
     Raises:
         DeclarationError: a value does not have the declared kind, shape or dtype.
     """
     maker = InputMaker(problem, ax, trial_key, device)
-    values = problem.trials(protocol).inputs(maker)
+    inputs = problem.trials(protocol).inputs
+    with tensors_made_on(device):
+        values = inputs(maker)
     if len(values) != len(problem.data_args):
         names = ", ".join(arg.name for arg in problem.data_args)
         raise DeclarationError(f"{problem.name}: inputs gave {len(values)} values for {names}")

@@ -5,17 +5,14 @@ Its orders are in `reference/orders.py`.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from pkb_gym.engine.compare.call_specs import call_runs
@@ -25,6 +22,7 @@ from pkb_gym.engine.compare.layout import Workload, delivered_leaves
 from pkb_gym.engine.problem import Tensor, TensorList
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.problem.trial_inputs import make_inputs
+from pkb_gym.engine.problem.values import tensors_made_on
 from pkb_gym.engine.rankside.devices import Device, make_device
 from pkb_gym.engine.rankside.process_groups import ProcessGroups
 from pkb_gym.engine.rankside.python import execute, make_argument
@@ -223,8 +221,7 @@ class ReferenceRank:
         for planned in plan.sets:
             ax = planned.axes[self._rank]
             key = self._workload.trial_key(planned.trial, order.timed, planned.recurrence)
-            with tensors_made_on(self._device):
-                drawn = make_inputs(problem, ax, key, self._workload.protocol, self._device.torch_device)
+            drawn = make_inputs(problem, ax, key, self._workload.protocol, self._device.torch_device)
             for arg, value in zip(problem.data_args, drawn, strict=True):
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     self._heaps.own.tensor(planned.leaves[self._rank][leaf.name].slot).copy_(tensor)
@@ -347,7 +344,7 @@ class ReferenceRank:
         return Ready()
 
     def _compare_outputs(self, order: CompareOutputs) -> Compared:
-        with tensors_made_on(self._device):
+        with tensors_made_on(self._device.torch_device):
             check = compare_all(self._rank, self._compared_calls(order.claims, order.dialect))
         return Compared(check.model_dump(mode="json"))
 
@@ -366,14 +363,6 @@ class ReferenceRank:
                 candidate_heap=self._heaps.candidate,
                 claims={leaf.name: claim for leaf, claim in zip(leaves, of_call, strict=False)},
             )
-
-
-def tensors_made_on(device: Device) -> AbstractContextManager[object]:
-    """Has tensors that inputs and rules make without saying where made on a device.
-
-    Nothing on the CPU, where they are made anyway: torch would look at each call, which takes as long as small ones do.
-    """
-    return contextlib.nullcontext() if device.name == "cpu" else torch.device(device.torch_device)
 
 
 def _private(arg: object, value: Any) -> Any:

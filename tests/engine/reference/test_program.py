@@ -29,7 +29,7 @@ from pkb_gym.engine.reference.orders import (
     StageInputs,
     TakeWorkload,
 )
-from pkb_gym.engine.reference.program import ReferenceRank, tensors_made_on
+from pkb_gym.engine.reference.program import ReferenceRank
 from pkb_gym.engine.reference.workload_spec import WorkloadSpec
 from pkb_gym.engine.wire.messages import WireMessage
 from pkb_gym.engine.wire.orders import Armed, Go, RunNullBlock
@@ -142,14 +142,3 @@ def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine:
     machine.log.clear()
     assert rank.carry_out(Release(), []) == (Ready(), ())
     assert machine.log == ["release", "trim"], "of the conditioner, and of the device"
-
-
-@pytest.mark.parametrize(("name", "torch_device", "looks"), [("cpu", "cpu", 0), ("cuda", "meta", 1)])
-def test_tensors_are_made_on_the_device_and_the_cpu_needs_no_look_at_each(
-    name: str, torch_device: str, looks: int
-) -> None:
-    machine = Machine()
-    machine.name, machine.torch_device = name, torch_device
-    with tensors_made_on(machine):
-        assert torch.zeros(1).device.type == torch_device
-        assert len(torch.overrides._get_current_function_mode_stack()) == looks
