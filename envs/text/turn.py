@@ -61,7 +61,9 @@ def shortened(text: str, max_tokens: int, count: Callable[[str], int]) -> str:
         <BLANKLINE>
         FAILED: compile_error.
         <BLANKLINE>
-        [... 99 characters left out ...]
+        aaaa
+        [... 92 characters left out ...]
+        aaa
         <BLANKLINE>
         No submission counts yet.
     """
