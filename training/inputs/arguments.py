@@ -15,7 +15,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import TrlParser
 
 from pkb_gym.engine.errors import ConfigError, PkbError
-from pkb_gym.training.inputs.option_names import unknown_argument
+from pkb_gym.training.inputs.option_names import REHEARSE, unknown_argument
 
 LAST = "last"
 """Value of `resume_from_checkpoint` that stands for the newest whole checkpoint, or none where there is none yet."""
@@ -82,11 +82,16 @@ def parse_arguments(kinds: tuple[type, ...], argv: Sequence[str] | None = None, 
     Raises:
         ConfigError: the file cannot be read, or an argument is unknown, missing or not of the declared kind.
     """
-    parser = RecipeParser(kinds, prog=prog, allow_abbrev=False)  # type: ignore[arg-type]  # its NewType takes no class
+    parser = RecipeParser(
+        kinds,  # type: ignore[arg-type]  # its NewType takes no class
+        prog=prog,
+        allow_abbrev=False,
+        epilog=f"{REHEARSE} TARGET checks the command for a machine, such as 8x80 (GPUs, gigabytes), and ends.",
+    )
     filled: list[Any]
     unknown: Any
     try:
-        *filled, unknown = parser.parse_args_and_config(_words(argv, prog), return_remaining_strings=True)
+        *filled, unknown = parser.parse_args_and_config(recipe_words(argv, prog), return_remaining_strings=True)
     except OSError as error:
         raise ConfigError(f"{prog}: cannot read {error.filename}: {error.strerror}") from error
     except (ValueError, TypeError, yaml.YAMLError) as error:
@@ -99,7 +104,7 @@ def parse_arguments(kinds: tuple[type, ...], argv: Sequence[str] | None = None, 
     return tuple(filled)
 
 
-def _words(argv: Sequence[str] | None, prog: str) -> list[str]:
+def recipe_words(argv: Sequence[str] | None, prog: str) -> list[str]:
     """The command line as TRL's parser takes it, with `--config` and its value apart."""
     words = []
     for word in sys.argv[1:] if argv is None else argv:

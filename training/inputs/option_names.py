@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 PARSER = "parse_arguments"
 """The function that a recipe hands its dataclasses to."""
 
-OF_THE_PARSER = frozenset({"config", "help", "h"})
+OF_THE_PARSER = frozenset({"config", "help", "h", "rehearse"})
+
+
+REHEARSE = "--rehearse"
+"""Option of every recipe that checks the command in place of running it."""
+
+REHEARSAL = "pkb_gym.training.rehearse"
+"""Module that checks a command; it imports the recipes, and so is started, not imported."""
 
 
 class OptionsNotInText(Exception):
@@ -29,16 +38,22 @@ class OptionsNotInText(Exception):
 def refuse_unknown_options(recipe: str) -> None:
     """Ends this process where an option on its command line is none of the recipe's.
 
+    With `--rehearse` the process becomes that of the rehearsal, in the first of several processes; the others end.
+
     Args:
         recipe: File that runs as a script.
     """
-    path = Path(recipe)
+    path, words = Path(recipe), sys.argv[1:]
+    if any(word.split("=")[0] == REHEARSE for word in words):
+        if env_vars.accelerate_launch().rank:
+            sys.exit(0)
+        os.execv(sys.executable, [sys.executable, "-m", REHEARSAL, "--launched", path.stem, *words])
     try:
         known = option_names(path)
     except (OptionsNotInText, OSError, SyntaxError):
         return
     try:
-        check_options(sys.argv[1:], known, path.stem)
+        check_options(words, known, path.stem)
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

@@ -19,6 +19,8 @@
 - CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
 - COLUMNS: of shells; the width of what `pkb` prints where it is no terminal (default: 120).
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
+- RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, FSDP_VERSION, ACCELERATE_USE_FSDP, ACCELERATE_USE_DEEPSPEED,
+  ACCELERATE_DEEPSPEED_ZERO_STAGE, ACCELERATE_MIXED_PRECISION: of `accelerate launch` too; how processes share a model.
 - CUDA_VISIBLE_DEVICES: CUDA's own; which GPUs processes started from here may use.
 - TORCH_SYMM_MEM_DISABLE_MULTICAST=1: torch's own; NVLink multicast is switched off on this machine.
 """
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from pkb_gym.engine.errors import ConfigError
@@ -177,6 +180,51 @@ def folder_named(variable: str) -> Path | None:
     """The folder that a variable of the user's names, absolute; None where it is not set."""
     named = os.environ.get(variable)
     return Path(named).expanduser().absolute() if named else None
+
+
+@dataclass(frozen=True)
+class AccelerateLaunch:
+    """The launch of a training process.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        processes: Number of processes of all nodes together, at least 1.
+        per_node: Number of processes of this node, at least 1.
+        fsdp_version: Version of FSDP; None without FSDP.
+        zero_stage: Stage of DeepSpeed's ZeRO; None without DeepSpeed.
+        mixed_precision: Whether accelerate computes in bfloat16 or float16.
+        visible: Entries of CUDA_VISIBLE_DEVICES; None where it is not set.
+    """
+
+    rank: int
+    processes: int
+    per_node: int
+    fsdp_version: int | None
+    zero_stage: int | None
+    mixed_precision: bool
+    visible: tuple[str, ...] | None
+
+
+def accelerate_launch() -> AccelerateLaunch:
+    """How `accelerate launch` started this process; one process, and no sharding, where it did not."""
+
+    def number(name: str, default: int) -> int:
+        value = os.environ.get(name, "")
+        return int(value) if value.isdecimal() else default
+
+    def is_set(name: str) -> bool:
+        return os.environ.get(name, "").lower() in ("1", "true")
+
+    processes, named = number("WORLD_SIZE", 1), visible_devices()
+    return AccelerateLaunch(
+        number("RANK", 0),
+        processes,
+        number("LOCAL_WORLD_SIZE", processes),
+        number("FSDP_VERSION", 1) if is_set("ACCELERATE_USE_FSDP") else None,
+        number("ACCELERATE_DEEPSPEED_ZERO_STAGE", 2) if is_set("ACCELERATE_USE_DEEPSPEED") else None,
+        os.environ.get("ACCELERATE_MIXED_PRECISION", "no") in ("bf16", "fp16"),
+        None if named is None else tuple(entry for entry in named.split(",") if entry),
+    )
 
 
 def local_rank() -> int:
