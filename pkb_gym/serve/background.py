@@ -94,6 +94,8 @@ class BackgroundEvaluator:
         self._socket = self._folder / f"{identity()}{SUFFIX}"
         with _one_at_a_time(self._folder):  # the first to come makes the token
             self._remote = _remote(self._socket, replay_key)
+        self._pid: int | None = None
+        """Process of the evaluator that was asked last."""
 
     def __enter__(self) -> Self:
         return self
@@ -114,7 +116,9 @@ class BackgroundEvaluator:
         started_s = 0.0
         for starts_left in reversed(range(MAX_STARTS)):
             started_s += self._start_if_needed(progress)
-            pid = listener_pid(self._socket)
+            if (pid := listener_pid(self._socket)) != self._pid:
+                self._remote.close()  # connections to one that is ending, which refuses
+                self._pid = pid
             try:
                 feedback = self._remote.evaluate(problem, source, config, progress)
             except InfrastructureError:

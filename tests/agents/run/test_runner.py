@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pkb_gym.agents.protocol import AgentError, NotCovered, Reply
+from pkb_gym.agents.protocol import AgentError, NotCovered, Reply, RequestRefused
 from pkb_gym.agents.run.budget import RunLimits
 from pkb_gym.agents.run.identity import RunIdentity
 from pkb_gym.agents.run.runner import MAX_FAILURES
@@ -101,22 +101,25 @@ def test_a_call_that_plays_nothing_commits_to_no_setting(tmp_path):
 
 
 def test_turns_can_be_raised(tmp_path):
-    """Episodes that ended for lack of turns go on; those that their agent or a plateau ended stay as they are."""
+    """Episodes that ended for lack of turns go on; those that agent, plateau or refusal ended stay as they are."""
 
     def script(task, messages):
         number = turn_of(messages)
+        if task.problem.name == "Reduce" and number == 1:
+            raise RequestRefused("too long")
         if task.problem.name == "Scatter" and number == 1:
             return None
         return Reply("", submission="race" if task.problem.name == "Gather" else f"speedup 1.{number}")
 
-    settings = {"problems": THREE, "plateau": 1}
+    problems = (*THREE, "Reduce")
+    settings = {"problems": problems, "plateau": 1}
     run = Run(tmp_path, Scripted(script), FakeEvaluator(), turns=3, **settings)
-    turns = {problem: [turn for name, _, turn in places(tmp_path) if name == problem] for problem in THREE}
-    assert run.outcome.complete == 3 and turns == {"AllReduce": [0, 1, 2], "Scatter": [0], "Gather": [0, 1]}
+    turns = [sum(name == problem for name, _, _ in places(tmp_path)) for problem in problems]
+    assert run.outcome.complete == 4 and turns == [3, 1, 2, 2]
     agent = Scripted(script)
     run = Run(tmp_path, agent, FakeEvaluator(), turns=5, **settings)
-    assert run.outcome.complete == 3
-    assert places(tmp_path)[6:] == [("AllReduce", 0, 3), ("AllReduce", 0, 4)]
+    assert run.outcome.complete == 4
+    assert places(tmp_path)[8:] == [("AllReduce", 0, 3), ("AllReduce", 0, 4)]
     assert "up to 5 sources" in agent.read[-1][0].content, "what the agent is told of its turns is what it has"
     assert json.loads((tmp_path / "run.json").read_text())["turns"] == 5
 
