@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.base import Record
+from pkb_gym.engine.records.conditions import Conditions, condition_differences
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.metrics.groups import differences_text
 from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
 TOLERANCE = 0.1
@@ -68,7 +70,7 @@ def config_again(attempt: Attempt) -> EvalConfig:
 def verify(attempt: Attempt, again: Feedback, tolerance: float = TOLERANCE) -> Verification:
     """Whether a recorded result holds.
 
-        right before <=> right again, and for right kernels that were timed on the same hardware
+        right before <=> right again, and for right kernels that were timed under equal `Conditions`
         speedup_high again >= (1 - tolerance) * speedup_low before
 
     It is faster than recorded where the same fails with before and again exchanged:
@@ -109,14 +111,19 @@ class _Judgement(NamedTuple):
 def _judge(before: Feedback, again: Feedback, tolerance: float) -> _Judgement:
     if is_infrastructure_failure(again):
         return _Judgement(None, "could not be judged here")
+    problem = before.problem
+    differing = condition_differences(
+        {problem: [Conditions.of_feedback(before)]}, {problem: [Conditions.of_feedback(again)]}
+    )
+    now = f"; judged under other conditions: {differences_text(differing)}" if differing else ""
     if is_right(before) != is_right(again):
-        return _Judgement(False, "is not right again" if is_right(before) else "is right now")
+        return _Judgement(False, f"{'is not right again' if is_right(before) else 'is right now'}{now}")
     if not is_right(before):
         return _Judgement(True, "fails again" if before.failure == again.failure else "fails again, in another way")
     if before.timing is None or again.timing is None:
         return _Judgement(True, "is right again; not timed both times")
-    if before.environment.hardware != again.environment.hardware:
-        return _Judgement(True, "is right again; speedups on other hardware do not compare")
+    if differing:
+        return _Judgement(True, f"is right again, and speedups do not compare{now}")
     recorded, found = before.timing, again.timing
     needed = (1 - tolerance) * recorded.speedup_low
     if found.speedup_high < needed:

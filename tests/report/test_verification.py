@@ -41,7 +41,15 @@ def test_speedups_of_other_hardware_are_not_compared():
     again = timed(speedup=1.0)
     again = again.model_copy(update={"environment": again.environment.model_copy(update={"hardware": "other"})})
     found = verify(attempt(speedup=9.0), again)
-    assert found.holds and "do not compare" in found.reason
+    words = "is right again, and speedups do not compare; judged under other conditions: hardware example against other"
+    assert found.holds and found.reason == words
+
+
+def test_a_result_of_another_version_of_its_problem_says_so():
+    again = failed("race").model_copy(update={"problem_sha256": "1" * 64})
+    found = verify(attempt(speedup=2.0), again)
+    assert found.holds is False and found.reason.startswith("is not right again; judged under other conditions: ")
+    assert found.reason.endswith(f"problem_sha256 {'0' * 12} against {'1' * 12}")
 
 
 def test_half_of_the_sample_is_right_as_far_as_there_are():
