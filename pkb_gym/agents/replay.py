@@ -1,7 +1,8 @@
 """Submits again what lies in a folder, or what a file of results holds.
 
 A folder's files are named as those of `pkb eval-dir`; the first file of a problem is its sample 0, and so on by name. A
-file of results gives sample and turn themselves, replies without a submission included.
+file of results gives sample and turn themselves, replies without a submission included; it may be named by the folder
+of its run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pkb_gym.agents.options import NoOptions, parse_options
 from pkb_gym.agents.protocol import AgentProvider, AgentTask, NotCovered, Reply
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
-from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.engine.records.attempt_file import RESULTS, read_attempts
 from pkb_gym.problems.catalogue import all_problems
 from pkb_gym.problems.source_files import find_sources, read_source_file
 
@@ -32,7 +33,9 @@ def open_provider(argument: str, options: Mapping[str, str]) -> AgentProvider:
     """
     parse_options("replay", NoOptions, options)
     path = Path(argument).expanduser()
-    episodes = _of_folder(path) if path.is_dir() else _of_results(read_attempts(path))
+    episodes = _of_folder(path) if path.is_dir() else {}
+    if not path.is_dir() or (not episodes and (path / RESULTS).exists()):
+        episodes = _of_results(read_attempts(path))
     if not episodes:
         raise ConfigError(f"agent replay: nothing in {path} was submitted for any problem")
     covered = {problem for problem, _ in episodes}

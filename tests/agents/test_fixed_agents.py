@@ -65,8 +65,9 @@ def test_results_are_replayed_by_sample_and_turn(tmp_path):
         + attempt(sample=1, turn=0, source=None, reply="no code")
         + attempt(sample=1, turn=1, source="second, again", reply="c")
     )
-    found = replies(open_agent(f"replay:{path}"), task(sample=1))
-    assert [(reply.content, reply.submission) for reply in found] == [("no code", None), ("c", "second, again")]
+    for named in (path, tmp_path):  # the folder of a run too, which holds no sources
+        found = replies(open_agent(f"replay:{named}"), task(sample=1))
+        assert [(reply.content, reply.submission) for reply in found] == [("no code", None), ("c", "second, again")]
 
 
 def test_files_of_eval_dir_are_samples(tmp_path):
