@@ -21,6 +21,8 @@ from pkb_gym.kernels import CORPUS_FAMILIES, find_family
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.engine.compiling import compile_ahead
 from tests.engine.emulated.compiled_together import Kernel, compile_together, joined
+from tests.engine.mutants.further_sizes import FURTHER_SIZES
+from tests.engine.mutants.further_sizes import config_of as config_of_size
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,6 +61,17 @@ def group_of(name: str) -> tuple[list[Kernel], int]:
     return group, [kernel.name for kernel in group].index(name)
 
 
+RARE_SIZES = {
+    "FP8AllGatherParams": ('{"p": 1003}',),
+    "FP8ReduceScatterGrads": ('{"p": 1003}',),
+    "FusedAdamAllGather": ('{"p": 1001}',),
+    "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
+    "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
+    "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 514}', '{"B": 1, "S": 300, "V": 20000}/float16'),
+    "VocabParallelLogProbChunkedBackward": ('{"B": 1, "S": 6, "V": 150, "top_k": 5, "top_p": 0.9, "chunk_size": 2}',),
+}
+"""No multiples of a vector, or rows longer than registers hold."""
+
 FEW_CALLS = {"expert HyenaCP": 5}
 """Calls of kernels that execute more than a million instructions of warps in each: two together, and three under
 another policy."""
@@ -96,6 +109,25 @@ def together(compiled_before: Path) -> None:
 def test_it_is_right_and_has_no_finding(name: str, local_evaluator: LocalEvaluator) -> None:
     group, place = group_of(name)
     config = config_of(trials=FEW_CALLS.get(name, 14))
+    assert_right(local_evaluator, group[place], joined(group, place), config)
+
+
+LARGE_PRODUCTS = ("AllGatherGemm", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP")
+"""Their further sizes take minutes here."""
+OTHER_SIZES = [
+    (name, size)
+    for name in EXPERTS
+    if name not in LARGE_PRODUCTS
+    for size in (*FURTHER_SIZES.get(name, ()), *RARE_SIZES.get(name, ()))
+]
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize(("name", "size"), OTHER_SIZES)
+def test_it_takes_its_other_paths(name: str, size: str, local_evaluator: LocalEvaluator) -> None:
+    """Three calls: two together, and one under another policy."""
+    group, place = group_of(f"expert {name}")
+    config = config_of(trials=3).model_copy(update=config_of_size(size))
     assert_right(local_evaluator, group[place], joined(group, place), config)
 
 

@@ -49,11 +49,18 @@ ROWS_ARE_PUSHED = (
 
 PRODUCTS_OF_ALL = ("AllGatherGemm", "GemmAllReduce", "GemmReduceScatter")
 
+FILTERED_LOG_PROBS = ("VocabParallelLogProb", "VocabParallelLogProbChunked")
+
+POWERS_OF_ALL = (
+    "dense gradients are summed over all ranks, so that none can be two calls ahead, and no rank asks who has begun"
+)
+
 EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("gemm_peers.h", "wait_begun(block)", PRODUCTS_OF_ALL, SUMS_OF_ALL, "cu", nth=1),
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
     Equivalent("expert", "comm_.wait_all_begun(", ("HyenaCP",), ROWS_ARE_PUSHED, "cu", nth=1),
-    Equivalent("expert", "comm.epoch % 2", ("VocabParallelLogProb",), RESULTS_OF_ALL, "cu"),
+    Equivalent("filtered_log_prob_cuda.h", "comm.epoch % 2", FILTERED_LOG_PROBS, RESULTS_OF_ALL, "cu"),
+    Equivalent("clip_norm_cuda.h", "comm.signal_begun()", ("ClipGradNormEP",), POWERS_OF_ALL, "cu"),
 )
 
 ONE_TILE = (
@@ -106,6 +113,7 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("Gather", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
     ("Scatter", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,
     ("VocabParallelLogProb", "symm_cuda.h:162: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
+    ("VocabParallelLogProbChunked", "symm_cuda.h:162: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
 }
 """(Problem, name of a mutant) -> why it is right at size tiny, where it is judged on emulated GPUs."""
 

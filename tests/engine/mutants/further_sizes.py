@@ -27,13 +27,31 @@ SHORT_FILTERS = '{"B": 1, "num_groups": 8, "group_dim": 1, "l": 8192, "Lf": 64, 
 MANY_LOGITS = '{"B": 1, "S": 16, "V": 65536, "top_k": 10, "top_p": 0.9}'
 """Whole shards of logits cost more than summaries of them."""
 
+MANY_PARAMETERS = '{"p": 300000}'
+"""More than is sent as tagged words."""
+
+LONG_ROWS = '{"h": 1024, "rows_per_rank": 150}'
+"""More rows than are sent as tagged words."""
+
+LONG_SEQUENCE = '{"B": 2, "S": 256, "Hq": 8, "Hk": 2, "D": 64}'
+"""More heads than are sent as tagged words."""
+
+MANY_LOGITS_IN_CHUNKS = '{"B": 1, "S": 16, "V": 65536, "top_k": 10, "top_p": 0.9, "chunk_size": 8}'
+
 FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "AllGatherGemm": (ON_CUDA_CORES, NO_ROOM_TO_GATHER),
     "GemmAllGather": (ON_CUDA_CORES,),
     "GemmAllReduce": (ON_CUDA_CORES,),
     "GemmReduceScatter": (ON_CUDA_CORES, LARGE_PRODUCT, NO_ROOM_FOR_PRODUCTS),
     "HyenaCP": (SHORT_FILTERS,),
+    "FP8AllGatherParams": (MANY_PARAMETERS,),
+    "FP8ReduceScatterGrads": (MANY_PARAMETERS,),
+    "FusedAdamAllGather": (MANY_PARAMETERS,),
+    "ReduceScatterRMSNorm": (LONG_ROWS,),
+    "RopeAllGather": (LONG_SEQUENCE,),
     "VocabParallelLogProb": (MANY_LOGITS,),
+    "VocabParallelLogProbChunked": (MANY_LOGITS_IN_CHUNKS,),
+    "VocabParallelLogProbChunkedBackward": (MANY_LOGITS_IN_CHUNKS,),
 }
 """Problem -> sizes at which its GPU expert reaches operations that it reaches at no named size, on 2 ranks."""
 

@@ -260,7 +260,14 @@ OTHER_PATHS = {
     ("GemmReduceScatter", sizes.LARGE_PRODUCT): "expert:99: pkb::store_release(",
     ("GemmReduceScatter", sizes.NO_ROOM_FOR_PRODUCTS): "gemm_peers.h:31: comm.signal_begun()",
     ("HyenaCP", sizes.SHORT_FILTERS): "expert:648: wait_convolved(",
-    ("VocabParallelLogProb", sizes.MANY_LOGITS): "expert:284: pkb::store_tagged(",
+    ("FP8AllGatherParams", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:248: comm.wait_block(",
+    ("FP8ReduceScatterGrads", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:248: comm.wait_block(",
+    ("FusedAdamAllGather", sizes.MANY_PARAMETERS): "gather_made_cuda.h:92: comm.wait_block(",
+    ("ReduceScatterRMSNorm", sizes.LONG_ROWS): "expert:124: comm.wait_block(",
+    ("RopeAllGather", sizes.LONG_SEQUENCE): "gather_made_cuda.h:92: comm.wait_block(",
+    ("VocabParallelLogProb", sizes.MANY_LOGITS): "vocab_shards_cuda.h:209: store_tagged(",
+    ("VocabParallelLogProbChunked", sizes.MANY_LOGITS_IN_CHUNKS): "vocab_shards_cuda.h:209: store_tagged(",
+    ("VocabParallelLogProbChunkedBackward", sizes.MANY_LOGITS_IN_CHUNKS): "vocab_shards_cuda.h:209: store_tagged(",
 }
 """Problem and further size -> an operation that no named size reaches."""
 

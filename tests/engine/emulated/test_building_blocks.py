@@ -1,0 +1,114 @@
+"""Headers of one rank's arithmetic, on an emulated GPU, against plain Python; those of several ranks are tested by the
+experts that are made of them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pkb_gym.engine
+from pkb_gym.engine.compile.nvcc import nvcc_available
+from rank_emulator import World, build, compile_cuda
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++"),
+    pytest.mark.timeout(900),
+]
+
+HEADERS = Path(pkb_gym.engine.__file__).parent / "include"
+RESULTS = 1 << 16
+"""Byte of the segment where results lie."""
+
+Call = Callable[..., list[float]]
+
+
+@pytest.fixture(scope="module")
+def library() -> bytes:
+    source = Path(__file__).with_name("building_blocks.cu").read_text()
+    return compile_cuda(source, ["-I", str(HEADERS)])
+
+
+@pytest.fixture
+def call(library: bytes, compiled_before: Path) -> Iterator[Call]:
+    """Runs a function of the library on some numbers, and gives so many results."""
+    with World(build(compiled_before), world_size=1, detect_races=True) as world:
+
+        def run(name: str, numbers: list[float], results: int, *arguments: object) -> list[float]:
+            memory = world.memory(0).cast("f")
+            for i, number in enumerate(numbers):
+                memory[i] = number
+            segment = world.segments[0]
+
+            def body(_: int) -> None:
+                first = (ctypes.c_void_p(segment), ctypes.c_void_p(segment + RESULTS))
+                getattr(world.load(library), name)(*first, *arguments, ctypes.c_void_p(world.stream()))
+                world.synchronize()
+
+            ended = world.run(body)
+            assert ended.outcome.name == "OK", ended.message
+            assert not world.findings().findings
+            return list(memory[RESULTS // 4 : RESULTS // 4 + results])
+
+        yield run
+
+
+def test_a_step_of_adam_is_that_of_the_paper(call: Call) -> None:
+    draw, n = random.Random(0), 100
+    x, g, m = ([draw.gauss(0, 1) for _ in range(n)] for _ in range(3))
+    v = [draw.random() for _ in range(n)]
+    lr, beta1, beta2, eps, decay, step = 0.1, 0.9, 0.98, 1e-2, 0.3, 5
+    constants = (ctypes.c_double * 5)(lr, beta1, beta2, eps, decay)
+    got = call("run_adam", [*x, *g, *m, *v], 3 * n, n, constants, ctypes.c_long(step))
+    for i in range(n):
+        moment, square = beta1 * m[i] + (1 - beta1) * g[i], beta2 * v[i] + (1 - beta2) * g[i] ** 2
+        root = math.sqrt(square / (1 - beta2**step)) + eps
+        updated = x[i] * (1 - lr * decay) - lr * moment / (1 - beta1**step) / root
+        assert [got[i], got[n + i], got[2 * n + i]] == pytest.approx([updated, moment, square], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("threads", [32, 96])
+@pytest.mark.parametrize("columns", [1, 63, 129, 777])
+def test_rows_within_and_beyond_registers_are_normalised(columns: int, threads: int, call: Call) -> None:
+    draw = random.Random(columns)
+    x = [draw.gauss(0, 2) for _ in range(columns)]
+    root = math.sqrt(sum(value * value for value in x) / columns + 0.5)
+    got = call("run_rms_norm", x, columns, columns, ctypes.c_float(0.5), threads)
+    assert got == pytest.approx([value / root for value in x], rel=1e-5)
+
+
+@pytest.mark.parametrize("threads", [32, 96])
+@pytest.mark.parametrize(("n", "offset"), [(1, 0.0), (50, 300.0), (500, -300.0)])
+def test_parts_of_a_softmax_join_whatever_their_size(n: int, offset: float, threads: int, call: Call) -> None:
+    """Exponentials of the numbers themselves are no float32, and some threads have none."""
+    draw = random.Random(n)
+    x = [offset + draw.gauss(0, 5) for _ in range(n)]
+    expected = max(x) + math.log(sum(math.exp(value - max(x)) for value in x))
+    assert call("run_log_sum_exp", x, 1, n, threads) == pytest.approx([expected], abs=1e-3)
+
+
+@pytest.mark.parametrize("threads", [32, 96])
+@pytest.mark.parametrize(("k", "tail"), [(0, None), (7, None), (9, None), (0, 0.3), (9, 0.2), (5, 0.999999)])
+def test_a_filter_keeps_the_likeliest(k: int, tail: float | None, threads: int, call: Call) -> None:
+    """Of multiples of 1/4 several are equal: the k-th largest is one of many, and top-p parts equal ones."""
+    draw = random.Random(7)
+    x = [round(4 * draw.gauss(0, 2)) / 4 for _ in range(120)]
+    kept = sorted(x)
+    if k:
+        kept = [value for value in kept if value >= kept[-k]]
+    mass, out = sum(map(math.exp, kept)), 0.0
+    while tail is not None and len(kept) > 1 and (out + math.exp(kept[0])) / mass <= tail:
+        out += math.exp(kept.pop(0))
+    normaliser = math.log(sum(map(math.exp, kept)))
+    arguments = (len(x), k, ctypes.c_float(tail or 0.0), int(tail is not None), threads)
+    border, got, stay, own = call("run_filter", x, 4, *arguments)
+    assert got == pytest.approx(normaliser, abs=1e-4)
+    if k or tail is not None:
+        assert border == kept[0]
+    assert stay == (math.inf if tail is None else kept.count(kept[0]))
+    assert own == (pytest.approx(x[0] - normaliser, abs=1e-4) if x[0] >= kept[0] else -math.inf)
