@@ -20,7 +20,7 @@ case $device in
 ReduceScatter AllToAll AllGatherGemm GemmAllReduce HyenaCP SAM3IoUSuppression VocabParallelLogProb SampleSort" ;;
     cuda) suffix=cu where="$gpus, size published" problems="AllReduce AllGather Broadcast Reduce \
 Scatter Gather ReduceScatter AllToAll AllGatherGemm GemmAllReduce GemmAllGather GemmReduceScatter HyenaCP \
-SAM3IoUSuppression VocabParallelLogProb" ;;
+SAM3IoUSuppression VocabParallelLogProb FusedAdamAllGather" ;;
     *) echo "cpu or cuda, got $device" >&2; exit 2 ;;
 esac
 problems=$(echo $problems)
@@ -47,13 +47,13 @@ add "$target" --name "expert-$device$of" --kind expert --title "Experts of the r
     --description "expert.$suffix of each problem that has one, $where"
 if [ "$device" = cuda ]; then
     add "$out/reference/results.jsonl" --name "reference-cuda$of" --kind reference --title "Baseline resubmitted" \
-        --command "$reference" --description "reference.py, $where: the floor; problems with an expert"
+        --command "$reference" --description "reference.py, $where: the floor; problems with an expert and a family"
 fi
 add "$out/evolve-single/results.jsonl" --target "$target" --name "evolve-$device$of-single" --kind search \
     --title "Evolve, single turns" --command "$single" \
-    --description "Any kernel of each problem's family, three samples, $where: problems with an expert"
+    --description "Any kernel of each problem's family, three samples, $where: problems with an expert and a family"
 add "$out/evolve-agentic/results.jsonl" --target "$target" --name "evolve-$device$of-agentic" --kind search \
     --title "Evolve, 16 turns" --command "$agentic" \
-    --description "A search of 16 turns in each problem's family, from the plainest kernel, $where: problems with an expert"
+    --description "A search of 16 turns in each problem's family, from the plainest kernel, $where: problems with an expert and a family"
 pkb leaderboard table leaderboard/entries --output leaderboard/README.md
 pkb leaderboard pictures leaderboard/entries

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pkb_gym.kernels import FAMILIES
 from pkb_gym.problems.catalogue import catalogue, expert_source
 from pkb_gym.problems.declared_names import declared_names
 from pkb_gym.report.leaderboard import json_schema, leaderboard_markdown, read_entries, read_entry
@@ -46,10 +47,11 @@ def test_the_table_is_that_of_the_entries():
     assert text == leaderboard_markdown(read_entries([FOLDER / "entries"])), command
 
 
-def test_the_script_measures_every_problem_with_an_expert():
+def test_the_script_searches_every_problem_that_has_an_expert_and_a_family():
     script = (FOLDER / "measure.sh").read_text(encoding="utf-8")
     for device, suffix in (("cpu", "cpp"), ("cuda", "cu")):
         named = re.search(rf'^    {device}\).*?problems="([^"]+)"', script, re.MULTILINE | re.DOTALL)
         assert named is not None
         experts = {problem.name for problem in catalogue() if expert_source(problem, suffix) is not None}
-        assert set(named[1].replace("\\\n", " ").split()) == experts, device
+        searched = {name for name, language in FAMILIES if language == {"cpp": "cpp", "cu": "cuda"}[suffix]}
+        assert set(named[1].replace("\\\n", " ").split()) == experts & searched, device

@@ -64,11 +64,14 @@ def group_of(name: str) -> tuple[list[Kernel], int]:
 RARE_SIZES = {
     "FP8AllGatherParams": ('{"p": 1003}',),
     "FP8ReduceScatterGrads": ('{"p": 1003}',),
+    "FSDPStep": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
+    "FSDPTensorParallel": ('{"D": 20, "F": 36, "rows": 24}',),
     "FusedAdamAllGather": ('{"p": 1001}',),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
     "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 514}', '{"B": 1, "S": 300, "V": 20000}/float16'),
     "VocabParallelLogProbChunkedBackward": ('{"B": 1, "S": 6, "V": 150, "top_k": 5, "top_p": 0.9, "chunk_size": 2}',),
+    "ZeRO2": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
 }
 """No multiples of a vector, or rows longer than registers hold."""
 
