@@ -25,6 +25,9 @@ SCRIPTS = ("data.js", "colours.js", "diff.js", "drawings.js", "viewer.js", "list
 WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 """Places within a name, such as ReduceScatter, where a line may end."""
 
+MAX_NAMED = 4
+"""Number of agents up to which the summary names them."""
+
 TITLE = "ParallelKernelBench report"
 MAX_BYTES = 5_000_000
 
@@ -101,9 +104,11 @@ def _policy(script: str, css: str) -> str:
 
 
 def _summary(content: ReportContent, attempts: Sequence[Attempt]) -> str:
-    problems = {attempt.problem for attempt in attempts}
-    agents = ", ".join(printable(each.agent) for each in content.agents)
-    return f"{len(attempts)} attempts at {len(problems)} problems by {agents}; pkb-gym {content.package_version}."
+    count = len({attempt.problem for attempt in attempts})
+    problems = f"{count} problem{'s' * (count != 1)}"
+    names = ", ".join(printable(each.agent) for each in content.agents)
+    agents = names if len(content.agents) <= MAX_NAMED else f"{len(content.agents)} agents"
+    return f"{len(attempts)} attempts at {problems} by {agents}; pkb-gym {content.package_version}."
 
 
 def _matrix(content: ReportContent) -> list[tuple[str, list[MatrixRow]]]:

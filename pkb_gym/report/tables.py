@@ -109,22 +109,21 @@ def published_table() -> Table:
 
 
 def settings_table(content: ReportContent) -> Table:
-    """Machines and configurations."""
+    """Machines and configurations, with the evaluations of each agent."""
+    counts: dict[tuple[str, ...], list[str]] = {}
+    for setting in content.settings:
+        key = (
+            printable(setting.hardware),
+            setting.device,
+            ", ".join(map(str, setting.world_sizes)),
+            ", ".join(map(printable, setting.sizes)),
+            setting.protocol,
+        )
+        counts.setdefault(key, []).append(f"{printable(setting.agent)}: {setting.attempts}")
     return Table(
         caption="Settings",
-        header=("agent", "hardware", "device", "ranks", "sizes", "protocol", "attempts"),
-        rows=tuple(
-            (
-                printable(setting.agent),
-                printable(setting.hardware),
-                setting.device,
-                ", ".join(map(str, setting.world_sizes)),
-                ", ".join(map(printable, setting.sizes)),
-                setting.protocol,
-                str(setting.attempts),
-            )
-            for setting in content.settings
-        ),
+        header=("hardware", "device", "ranks", "sizes", "protocol", "evaluations"),
+        rows=tuple((*key, ", ".join(of_agents)) for key, of_agents in counts.items()),
     ).without_empty_columns()
 
 

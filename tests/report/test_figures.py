@@ -44,6 +44,8 @@ def test_there_is_a_picture_for_all_that_was_measured():
     assert [chart.name for chart in charts(CONTENT)] == [*NAMES, "evaluations"], "not all have tokens and prices"
     nothing = report_content([attempt(failure="infrastructure")])
     assert [chart.name for chart in charts(nothing)] == ["failure_modes"]
+    wrong = report_content([attempt()])
+    assert [chart.name for chart in charts(wrong)] == ["failure_modes"], "nothing was timed"
     single = report_content([attempt(speedup=1.0, tokens=5, cost_usd=0.1)])
     assert not {"turns", "pass_at_k", "mechanisms"} & {chart.name for chart in charts(single)}
     assert {"completion_tokens", "cost_usd"} <= {chart.name for chart in charts(single)}

@@ -92,6 +92,12 @@ def test_it_asks_no_network_and_has_no_errors(opened, page):
     assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe" not in policy
 
 
+def test_the_summary_names_few_agents_and_counts_many(opened):
+    assert "6 attempts at 3 problems by alpha, beta" in opened.run("document.querySelector('header p').textContent")
+    many = [attempt(agent=f"agent {number}") for number in range(5)]
+    assert "<p>5 attempts at 1 problem by 5 agents; pkb-gym" in page_html(report_content(many), many)
+
+
 def test_texts_of_candidates_and_models_stay_text(opened):
     """A kernel with a script tag in it; the agent's name, the compiler's log and the reply as well."""
     assert rows(opened)[0] == ["AllReduce", "compile_error", "alpha, sample 0, turn 0", "reward 0.010"]

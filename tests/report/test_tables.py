@@ -11,7 +11,7 @@ from pkb_gym.report import categories, tables
 from pkb_gym.report.categories import catalogue_counts, category_of, title_of
 from pkb_gym.report.content import report_content
 from pkb_gym.report.published import published
-from pkb_gym.report.tables import overview_table, published_table, solved_tables
+from pkb_gym.report.tables import overview_table, published_table, settings_table, solved_tables
 from tests.metrics.attempts import attempt
 from tests.report.timings import loose
 
@@ -82,6 +82,19 @@ def test_the_overview_has_both_estimates_and_no_empty_columns():
     assert not any("captured" in title for title in table.header)
     only_wrong = overview_table(report_content([attempt()]).agents)
     assert only_wrong.header == ("agent", "samples", "pass@1", "fast_1 by lower end", "fast_1 as measured")
+
+
+def test_settings_stand_once_with_the_evaluations_of_each_agent():
+    other = attempt("Gather", "c")
+    config = other.feedback.config.model_copy(update={"protocol": "published"})
+    other = other.model_copy(update={"feedback": other.feedback.model_copy(update={"config": config})})
+    nothing = attempt(sample=1, failure="no_submission")
+    table = settings_table(report_content([attempt(), nothing, attempt("Gather", "b"), attempt("Reduce", "b"), other]))
+    assert table.header == ("hardware", "device", "ranks", "sizes", "protocol", "evaluations")
+    assert table.rows == (
+        ("example", "cpu", "4", "tiny", "robust", "a: 1, b: 2"),
+        ("example", "cpu", "4", "tiny", "published", "c: 1"),
+    )
 
 
 def test_notes_tell_the_shares_of_truncated_and_refused_replies():

@@ -80,6 +80,8 @@ def _fast_p(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
     baselines: tuple[TimedBaseline, ...] = ("eager", "captured")
     for baseline in baselines:
         speeds = [(each.agent, each.eager if baseline == "eager" else each.captured) for each in agents]
+        if all(speed is None or speed.log_speedup is None for _, speed in speeds):
+            continue  # no right kernel was timed
         rows = [
             (agent, estimate, *(_fast_text(curve, p) for p in P_SHOWN), interval_text(area), speedup_text(log_speedup))
             for agent, speed in speeds

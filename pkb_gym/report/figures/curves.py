@@ -19,6 +19,11 @@ from pkb_gym.report.figures.theme import (
 )
 
 
+def band_alpha(agents: Sequence[AgentFigures]) -> float:
+    """Opacity of intervals, in (0, 1]: less where many lie over each other."""
+    return 0.6 / max(4, len(agents))
+
+
 def draw_pass_at_k(agents: Sequence[AgentFigures], theme: Theme) -> Drawing:
     """pass@k over k with its 95 % intervals."""
     figure, axes = new_figure()
@@ -41,7 +46,7 @@ def draw_pass_at_k(agents: Sequence[AgentFigures], theme: Theme) -> Drawing:
         known = [(k, one.low, one.high) for k, one in zip(ks, found, strict=True) if one.low is not None]
         if known:
             places, low, high = zip(*known, strict=True)
-            band = axes.fill_between(places, low, high, color=colour, alpha=0.15, linewidth=0)
+            band = axes.fill_between(places, low, high, color=colour, alpha=band_alpha(agents), linewidth=0)
             drawing.label(band, f"{each.agent}: 95 % interval over problems", agent=number)
     axes.set(xlabel="k: samples", ylabel="pass@k", ylim=(0, 1.03))
     whole_ticks(axes)
@@ -67,12 +72,14 @@ def draw_fast_p(agents: Sequence[AgentFigures], baseline: TimedBaseline, theme: 
         by = "" if curve is measured else " by lower end"
         drawing.label(line, f"{each.agent}: fast_1 = {curve.at(1.0):.3f}{by}", agent=number)
         if curve.low is not None and curve.high is not None:
-            band = axes.fill_between(curve.p, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+            band = axes.fill_between(
+                curve.p, curve.low, curve.high, color=colour, alpha=band_alpha(agents), linewidth=0
+            )
             drawing.label(band, f"{each.agent}: 95 % interval over problems", agent=number)
     axes.axvline(1.0, color=theme.muted, linewidth=0.8)
     axes.set_xscale("log")
     plain_ticks(axes, "x")
-    axes.set(xlabel=f"p: speedup over the {baseline} baseline", ylabel="fast_p", ylim=(0, None))
+    axes.set(xlabel=f"p: speedup over the {baseline} baseline", ylabel="fast_p", ylim=(0, 1.03))
     add_legend(axes)
     return drawing
 
