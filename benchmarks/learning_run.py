@@ -34,7 +34,7 @@ from typing import Any
 
 from benchmarks.common import header, make_parser
 from benchmarks.learning_prompts import PRACTICE, RINGS, write_practice, write_rings
-from benchmarks.learning_stages import Stage, stages_of
+from benchmarks.learning_stages import GENERATION, Stage, stages_of
 from benchmarks.learning_weights import BEGIN, LEARNED, STATE, keep_weights, newest_weights, restore_kept, step_of
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.attempt import NO_SUBMISSION
@@ -193,7 +193,7 @@ def make_options() -> argparse.ArgumentParser:
     parser.add_argument("--evaluation-compilers", type=int, default=0, metavar="N", help="processors that compile CUDA")
     parser.add_argument("--take-turns", action="store_true", help="evaluate while the policy rests; see above")
     parser.add_argument("--skip", nargs="+", default=[], metavar="STAGE", help="to leave out")
-    parser.add_argument("--decoding", default="auto", choices=("auto", "generate", "graph"))
+    parser.add_argument("--backend", default="transformers", choices=tuple(GENERATION), help="what generates")
     parser.add_argument("--until", default="time", choices=("check", "time"), help="check: on emulated GPUs")
     parser.add_argument("--cpu", action="store_true", help="without a GPU")
     for name, number in (

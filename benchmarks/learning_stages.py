@@ -57,6 +57,14 @@ def stages_of(args: argparse.Namespace) -> list[Stage]:
     ]
 
 
+GENERATION = {
+    "transformers": [],
+    "continuous": ["--use_transformers_continuous_batching", "true"],
+    "vllm": ["--use_vllm", "true", "--vllm_mode", "colocate", "--vllm_gpu_memory_utilization", "0.3"],
+}
+"""Backend of `evaluate_policy.py` -> options of `grpo.py` for the same."""
+
+
 def _learner(args: argparse.Namespace) -> list[str]:
     """Options of everything that trains."""
     device = ["--use_cpu", "true", "--bf16", "false"] if args.cpu else ["--bf16", "true"]
@@ -68,7 +76,7 @@ def _judge(args: argparse.Namespace) -> list[str]:
     """Options of everything that has submissions evaluated."""
     judge = ["--evaluation", "colocated" if args.take_turns else "dedicated", "--timing_budget_s", "0.1"]
     judge += ["--evaluation_deadline_s", f"{args.evaluation_deadline_s:g}"]
-    judge += ["--kernel_timeout_s", f"{args.kernel_timeout_s:g}", "--decoding", args.decoding, "--until", args.until]
+    judge += ["--kernel_timeout_s", f"{args.kernel_timeout_s:g}", "--until", args.until]
     if args.evaluation_gpus:
         judge += ["--evaluation_gpus", *args.evaluation_gpus]
     else:
@@ -81,6 +89,7 @@ def _evaluation(args: argparse.Namespace, name: str, policy: str, samples: int) 
     evaluate = ["pkb_gym.training.evaluate_policy", "--prompts", str(runs / RINGS), "--model_name_or_path", policy]
     evaluate += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
     evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
+    evaluate += ["--backend", args.backend]
     evaluate += [*_judge(args), "--max_turns", str(args.turns), "--max_completion_length", str(args.completion)]
     return evaluate
 
@@ -100,7 +109,7 @@ def _grpo(args: argparse.Namespace) -> list[str]:
     sft = str(runs / "sft")
     begin = sft if not (runs / BEGIN / WEIGHTS).exists() else str(runs / BEGIN)
     practise = ["pkb_gym.training.grpo", "--prompts", str(runs / PRACTICE), "--model_name_or_path", begin]
-    practise += ["--shuffle_dataset", "false"]
+    practise += ["--shuffle_dataset", "false", *GENERATION[args.backend]]
     practise += ["--max_turns", str(args.grpo_turns), "--max_completion_length", str(args.grpo_completion)]
     practise += ["--output_dir", str(runs / "grpo"), *_learner(args), *_judge(args)]
     practise += ["--max_steps", str(args.grpo_steps)]

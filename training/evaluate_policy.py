@@ -48,11 +48,10 @@ from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
 from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
-from pkb_gym.training.rollout.decoding import DecodingWay
 from pkb_gym.training.rollout.dialogue import Dialogue
 from pkb_gym.training.rollout.episodes import FeedbackText
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
-from pkb_gym.training.rollout.rollout_environment import Rollouts
+from pkb_gym.training.rollout.rollouts import Rollouts
 from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
 
 RESULTS, SUMMARY, RING_SUMMARY = "results.jsonl", "summary.json", "rings.json"
@@ -102,10 +101,6 @@ class EvaluationArguments(DialogueArguments):
         default=None, metadata={"help": "`dedicated`, `colocated`: GPUs of the service."}
     )
     evaluation_url: str | None = field(default=None, metadata={"help": "A service (`dedicated`) or cluster (`ray`)."})
-    decoding: DecodingWay = field(
-        default="auto",
-        metadata={"help": "transformers: generate, or graph: CUDA graphs; auto takes graph where the model allows it."},
-    )
     evaluation_services: int = field(
         default=1,
         metadata={"help": "`dedicated`: services side by side, which share out this node's processors and the GPUs."},
@@ -241,7 +236,7 @@ def _play(
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
     sampling = SamplingConfig(args.temperature, args.top_p, args.top_k, args.batch_size, args.vllm_memory)
     apart = args.evaluation in ("dedicated", "ray")
-    sampling = replace(sampling, decoding=args.decoding, keep_memory=apart)
+    sampling = replace(sampling, keep_memory=apart)
     sampler = open_sampler(args.backend, model, tokenizer, sampling)
     dialogue = Dialogue(tokenizer, args.dialogue_options(args.chat_template_kwargs))
     limits = EpisodeLimits(args.turns, args.max_completion_length, sampler.context)
@@ -311,7 +306,7 @@ def _attempts(line: Row) -> list[Attempt]:
 def _requested(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
     """All that the results depend on, by name."""
     no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
-    no_matter |= {"decoding", "evaluation_services", "evaluation_compilers"}
+    no_matter |= {"evaluation_services", "evaluation_compilers"}
     no_matter |= {"max_evaluations", "max_tokens", "max_hours"}
     requested = {name: value for name, value in asdict(args).items() if name not in no_matter}
     folder = Path(str(model.model_name_or_path))

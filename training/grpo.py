@@ -32,8 +32,10 @@ from pkb_gym.rewards.reward import Reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule, OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, parse_arguments, run_recipe
+from pkb_gym.training.inputs.dialogue_options import DialogueArguments
 from pkb_gym.training.inputs.rows import load_prompts
 from pkb_gym.training.learner.best_window import BestWindow
+from pkb_gym.training.learner.exact_resumption import ROLLOUT_FILES
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
@@ -48,21 +50,15 @@ from pkb_gym.training.processes.attention import use_sound_attention
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
-from pkb_gym.training.rollout.decoding import DecodingWay
-from pkb_gym.training.rollout.rollout_environment import Rollouts
+from pkb_gym.training.rollout.rollouts import Rollouts
 from pkb_gym.training.sft import model_arguments
 
 
-@dataclass
-class GrpoArguments:
+@dataclass(kw_only=True)
+class GrpoArguments(DialogueArguments):
     """Arguments of this recipe, beside those of TRL's `GRPOConfig` and `ModelConfig`."""
 
     prompts: str = field(metadata={"help": "Folder or JSONL file written by `pkb export prompts`."})
-    single_turn: bool = field(
-        default=False, metadata={"help": "One submission, a block of code in the reply, instead of the tool `submit`."}
-    )
-    max_turns: int = field(default=4, metadata={"help": "Submissions of a rollout that are judged."})
-
     reward: str = field(default="default", metadata={"help": "Preset or module:function, see docs/rewards.md."})
     credit: CreditName = field(
         default="improvement_only", metadata={"help": "Return of a turn, from the values of its episode."}
@@ -140,10 +136,6 @@ class GrpoArguments:
             "and ray alone."
         },
     )
-    decoding: DecodingWay = field(
-        default="auto",
-        metadata={"help": "transformers: generate, or graph: CUDA graphs; auto takes graph where the model allows it."},
-    )
     generation_chunk: int | None = field(
         default=None, metadata={"help": "Sequences that a rank generates at once; by default all of a batch."}
     )
@@ -198,12 +190,12 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
     Raises:
         ConfigError: see there.
     """
-    if args.single_turn and args.max_turns != GrpoArguments.max_turns:
-        raise ConfigError("single_turn has one submission; leave out max_turns")
+    if args.dialogue_options(config.chat_template_kwargs).trim_reasoning:
+        raise ConfigError(
+            "trim_reasoning is for evaluate_policy: the loss is over all tokens of a rollout, in sequence"
+        )
     if args.max_submissions is not None and args.max_submissions < 1:
         raise ConfigError(f"max_submissions must be at least 1, got {args.max_submissions}")
-    if args.max_turns < 1:
-        raise ConfigError(f"max_turns must be at least 1, got {args.max_turns}")
     if config.max_tool_calling_iterations is not None:
         raise ConfigError("max_tool_calling_iterations follows from max_turns; leave it out")
     if args.recipe is not None and (args.reward, args.credit, args.advantages) != (
@@ -217,7 +209,7 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
         raise ConfigError("best_window is a number of steps; it needs the log of each and checkpoints: logging_steps 1")
     if args.reference_model is not None and not config.beta:
         raise ConfigError("reference_model is the policy that beta is the weight of the distance to; give --beta too")
-    refuse_sequence_options(config, 1 if args.single_turn else args.max_turns)
+    refuse_sequence_options(config, args.turns)
     if args.generation_chunk is not None and config.use_vllm:
         raise ConfigError("generation_chunk is for transformers; vLLM makes batches of its own")
 
@@ -253,19 +245,19 @@ def train(
             f"{len(prompts)} prompts do not fill a batch: {batch} rollouts, {group} of each prompt, take "
             f"{batch // group}; lower steps_per_generation (or gradient_accumulation_steps), or raise num_generations"
         )
-    checkpoint = checkpoint_to_resume(config)
+    checkpoint = checkpoint_to_resume(config, ROLLOUT_FILES.format(rank=0))
+    dialogue = args.dialogue_options(config.chat_template_kwargs)
     reward, credit = reward_and_credit(args)
     evaluator = AsyncEvaluator(schedule.evaluator, args.evaluation_deadline_s)
     log = RunLog(Path(config.output_dir or "."), args.archive_keep, writes=PartialState().is_main_process)
     settings = TrainerSettings(
-        rollouts=Rollouts(evaluator, reward, 1 if args.single_turn else args.max_turns, evaluation_config(args)),
+        rollouts=Rollouts(evaluator, reward, args.turns, evaluation_config(args)),
         credit=credit,
         schedule=schedule,
         host=host,
         log=log,
-        multi_turn=not args.single_turn,
+        dialogue=dialogue,
         generation_chunk=args.generation_chunk,
-        decoding=args.decoding,
         offload=args.offload,
         max_minutes=args.max_minutes,
         max_submissions=args.max_submissions,

@@ -119,6 +119,7 @@ def run(
     rows: list[dict[str, Any]] | None = None,
     trainer_class: type[KernelGRPOTrainer] = KernelGRPOTrainer,
     schedule: EvaluationSchedule | None = None,
+    model_config: ModelConfig | None = None,
     **arguments: Any,
 ) -> KernelGRPOTrainer:
     """Trains a policy as `grpo.py` does, with an evaluator of the test's."""
@@ -127,7 +128,7 @@ def run(
         Dataset.from_list(rows or [row()]),
         GrpoArguments(prompts="", **arguments),
         grpo_config,
-        ModelConfig(model_name_or_path=str(policy)),
+        model_config or ModelConfig(model_name_or_path=str(policy)),
         schedule or EvaluationSchedule(evaluator, host),
         host,
         trainer_class,

@@ -20,7 +20,7 @@ from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, row_of
 from pkb_gym.training.rollout.dialogue import Dialogue
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
-from pkb_gym.training.rollout.rollout_environment import Rollouts
+from pkb_gym.training.rollout.rollouts import Rollouts
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.conversations import answer, submission
 from tests.training.scripted import row, say, submit

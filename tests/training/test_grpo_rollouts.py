@@ -127,3 +127,11 @@ def test_a_batch_is_generated_in_chunks(monkeypatch, policy, evaluator, tmp_path
     settings = config(tmp_path, num_generations=3, per_device_train_batch_size=3)
     trainer = run(policy, evaluator, settings, max_turns=1, generation_chunk=2)
     assert sizes == [2, 1] and trainer.state.log_history[0]["submissions"] == 3
+
+
+def test_continuous_batching_generates(policy, evaluator, tmp_path):
+    """Text is really sampled; nothing in it can be read."""
+    settings = config(tmp_path, use_transformers_continuous_batching=True, max_completion_length=12)
+    trainer = run(policy, evaluator, settings, trainer_class=Watched)
+    assert trainer.state.log_history[0]["unread_replies"] == 2
+    assert 0 < trainer.batches[0]["completion_mask"].sum(dim=1).max() <= 12

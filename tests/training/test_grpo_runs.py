@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.inputs.chat import submit_call
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from tests.training.scripted import config, follow, row, run, same_weights, submit
@@ -41,17 +42,14 @@ def test_a_run_that_resumes_is_the_run_that_went_on(policy, evaluator, tmp_path)
 class Sampling(KernelGRPOTrainer):
     """Samples text, and submits the fourth token's number as a speedup: random sources that can be judged."""
 
-    def _parse(self, ids, prefix):
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self._player._dialogue.read = self._read
+
+    @staticmethod
+    def _read(ids, context, reference) -> dict:
         source = "compile_error" if ids[3] % 3 == 0 else f"speedup {ids[3] % 7 + 1}"
-        call = {"type": "function", "function": {"name": "submit", "arguments": {"source": source}}}
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-    def _generate(self, prompts):
-        from trl.trainer import grpo_trainer
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(grpo_trainer, "parse_response", lambda _, ids, prefix, tools: self._parse(ids, prefix))
-            return super()._generate(prompts)
+        return {"role": "assistant", "content": "", "tool_calls": [submit_call(source)]}
 
 
 def losses(trainer: KernelGRPOTrainer) -> list[tuple]:

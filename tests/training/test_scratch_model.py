@@ -13,7 +13,6 @@ from trl.chat_template_utils import parse_response
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.trl import KernelTool
 from pkb_gym.training.inputs.chat import render, submit_tools, training_template, with_parser
-from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment
 from pkb_gym.training.scratch_model import PRESETS, main, make_model, train_tokenizer, write_scratch_model
 from tests.training.conversations import SOURCE, source
 
@@ -89,7 +88,7 @@ def test_tools_render_as_those_of_the_environment(corpus, tokenizer):
         return tokenizer.apply_chat_template(corpus[0]["messages"], tools=tools, tokenize=False)
 
     assert text(list(submit_tools())) == text([KernelTool(["AllReduce"]).submit])
-    assert text(list(submit_tools())) == text([RolloutEnvironment.submit])
+    assert text(list(submit_tools())) == text([KernelTool.submit])
 
 
 def test_the_assistants_messages_are_marked_and_nothing_else(corpus, tokenizer):

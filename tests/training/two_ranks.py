@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import patch
 
 import torch.distributed as dist
 from accelerate import PartialState
@@ -20,6 +21,7 @@ from accelerate.utils import DistributedType
 from trl import GRPOTrainer
 
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
+from pkb_gym.training.learner.policy_backend import PolicyBackend
 from pkb_gym.training.processes.host_group import HostGroup
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import Watched, config, row, run, say, script_generation, submit
@@ -73,12 +75,6 @@ class Gated(FakeEvaluator):
         return super().evaluate(problem, source, config, progress)
 
 
-class Together(Watched):
-    """Takes generation for a collective, as it is where ranks share the weights."""
-
-    _generates_together = True
-
-
 def generations(policy: Path, output: Path, rank: int) -> tuple[int, list[int]]:
     """How often this rank generates in such a run, and the lengths of its completions."""
     calls = []
@@ -91,7 +87,8 @@ def generations(policy: Path, output: Path, rank: int) -> tuple[int, list[int]]:
 
     GRPOTrainer._generate_single_turn = counting
     settings = config(output, num_generations=4, use_cpu=True)
-    trainer = run(policy, FakeEvaluator(), settings, [row()], max_turns=3, trainer_class=Together)
+    with patch.object(PolicyBackend, "needs_all_ranks", True):  # as it is where ranks share the weights
+        trainer = run(policy, FakeEvaluator(), settings, [row()], max_turns=3, trainer_class=Watched)
     return len(calls), trainer.batches[0]["completion_mask"].sum(dim=1).tolist()
 
 

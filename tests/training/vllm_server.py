@@ -26,7 +26,7 @@ class VllmServer(ThreadingHTTPServer):
     Attributes:
         requests: Bodies of the requests for completions.
         weights: Weights by name.
-        updates: Number of complete updates of the weights.
+        updates: The weights after each complete update.
     """
 
     daemon_threads = True
@@ -36,7 +36,7 @@ class VllmServer(ThreadingHTTPServer):
         self.tasks = NumberedTasks(policy)
         self.requests: list[dict[str, Any]] = []
         self.weights: dict[str, torch.Tensor] = {}
-        self.updates = 0
+        self.updates: list[dict[str, torch.Tensor]] = []
         self.is_updating = False
         self.connection: socket.socket | None = None
 
@@ -86,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _init_weight_transfer_engine(self, request: dict[str, Any]) -> dict[str, Any]:
         info = request["init_info"]
+        if self.server.connection is not None:
+            self.server.connection.close()  # of a trainer before this one
         self.server.connection = _connected(info["master_address"], info["master_port"])
         return {}
 
@@ -99,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _finish_weight_update(self, _: dict[str, Any]) -> dict[str, Any]:
         self.server.is_updating = False
-        self.server.updates += 1
+        self.server.updates.append(dict(self.server.weights))
         return {}
 
     def _reset_prefix_cache(self, _: dict[str, Any]) -> dict[str, Any]:

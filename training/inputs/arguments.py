@@ -119,8 +119,12 @@ def output_folder(args: TrainingArguments) -> Path:
     return Path(str(args.output_dir))
 
 
-def checkpoint_to_resume(args: TrainingArguments) -> str | None:
+def checkpoint_to_resume(args: TrainingArguments, last_file: str = TRAINER_STATE) -> str | None:
     """The checkpoint folder that `args.resume_from_checkpoint` means.
+
+    Args:
+        args: Arguments of the trainer.
+        last_file: Name of the file that is written last into a checkpoint.
 
     Raises:
         ConfigError: it names a folder that holds no whole checkpoint.
@@ -129,7 +133,7 @@ def checkpoint_to_resume(args: TrainingArguments) -> str | None:
     if not requested:
         return None
     if requested == LAST:
-        return _last_whole_checkpoint(output_folder(args))
+        return _last_whole_checkpoint(output_folder(args), last_file)
     if not _is_whole(Path(requested)):
         raise ConfigError(
             f"resume_from_checkpoint: {requested} holds no whole checkpoint ({TRAINER_STATE} is missing or cut off); "
@@ -138,10 +142,10 @@ def checkpoint_to_resume(args: TrainingArguments) -> str | None:
     return str(requested)
 
 
-def _last_whole_checkpoint(folder: Path) -> str | None:
+def _last_whole_checkpoint(folder: Path, last_file: str) -> str | None:
     """A run that was killed while it saved leaves a folder without the file that is written last."""
     found = folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if folder.is_dir() else []
-    whole = [path for path in found if _is_whole(path)]
+    whole = [path for path in found if _is_whole(path) and (path / last_file).exists()]
     newest = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
     return None if newest is None else str(newest)
 

@@ -12,7 +12,7 @@ judged later: a policy that may submit again reads its feedback first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,10 @@ import torch
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.rollout.episodes import RolloutEpisode
+from pkb_gym.training.rollout.player import LateAnswer
 
 Tensors = dict[str, Any]
 """The batch that TRL's trainer hands from generation to loss: name -> tensor of shape (B, ...), or a number."""
-
-LateAnswer = Callable[[], Coroutine[None, None, object]]
-"""Begins to wait for the verdicts on one rollout's last submissions."""
 
 
 @dataclass

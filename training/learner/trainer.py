@@ -11,11 +11,12 @@ from trl import GRPOConfig
 from trl.models.utils import disable_gradient_checkpointing
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.learner.ahead import GeneratedBatch, LateAnswer, Tensors, check_ahead, reward_figures
+from pkb_gym.training.learner.ahead import GeneratedBatch, Tensors, check_ahead, reward_figures
 from pkb_gym.training.learner.rollout_trainer import RolloutGRPOTrainer
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.learner.turn_credit import is_uniform, token_advantages
 from pkb_gym.training.results.run_log import EpisodeRecord, episode_metrics
+from pkb_gym.training.rollout.player import LateAnswer
 from pkb_gym.training.rollout.tool_rounds import side_by_side
 
 
@@ -28,16 +29,17 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
     - `advantages` have the shape (B, T), see `turn_credit`; TRL's `scale_rewards` does not affect them.
     - Rollouts that the evaluator could not judge have advantage 0, and count in no mean.
     - Under `generate_ahead`, evaluations run while the policy learns and generates, see `ahead`.
-    - A run resumes from any of its steps as if it had not been interrupted, see `resumable`.
+    - A run resumes from any of its steps as if it had not been interrupted, see `exact_resumption`.
 
     Args:
         settings: Settings of rollouts, credit and schedule.
-        **kwargs: Arguments of `GRPOTrainer`, without reward functions, tools and environments.
+        **kwargs: Arguments of `GRPOTrainer`, without reward functions, tools and environments; `processing_class` is
+            required.
 
     Raises:
         ConfigError: weights shall be offloaded that are sharded over ranks, generation is chunked that ranks share, an
-            option weighs whole sequences (see `sequence_options`), or TRL has changed what this class overrides (see
-            `trl_names`).
+            option weighs whole sequences (see `sequence_options`), the chat template is of no use (see `Dialogue`), or
+            TRL has changed what this class uses (see `trl_names`).
 
     Attributes:
         clock: Clock of the phases of each step.
@@ -51,7 +53,7 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         super().__init__(settings, **kwargs)
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Tensors:
-        with self.clock.phase("other"):
+        with self.clock.phase("learning"):  # log-probabilities; the phases of rollouts are taken off
             if not self._generates_ahead:
                 return self._judged(self._generated(inputs))
             due = self._ahead
@@ -73,15 +75,14 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
 
     def _generated(self, inputs: list[dict[str, Any]]) -> GeneratedBatch:
         """Rollouts whose last submissions may still be evaluated."""
-        if not self._settings.multi_turn:
-            self._single_turn_episodes = [self._settings.rollouts.begin(row) for row in inputs]
+        self._prompt_rows = inputs
         self._late_answers = {}
         output: Tensors = super()._generate_and_score_completions(inputs)
         if self._generates_ahead:
             self._forget_reward_metrics()
             if "old_per_token_logps" not in output:
                 output["old_per_token_logps"] = self._log_probabilities(output)
-        return GeneratedBatch(output, list(self._episodes()), self.state.global_step, self._late_answers)
+        return GeneratedBatch(output, self._episodes, self.state.global_step, self._late_answers)
 
     def _judged(self, batch: GeneratedBatch) -> Tensors:
         """Inputs of the loss, when all evaluations have ended; reported once, however often they are used."""

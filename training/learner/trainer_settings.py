@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
+from pkb_gym.training.inputs.dialogue_options import DialogueOptions
 from pkb_gym.training.learner.turn_credit import Credit
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
 from pkb_gym.training.results.run_log import RunLog
-from pkb_gym.training.rollout.decoding import DecodingWay
-from pkb_gym.training.rollout.rollout_environment import Rollouts
+from pkb_gym.training.rollout.rollouts import Rollouts
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,8 @@ class TrainerSettings:
         schedule: Schedule of evaluations.
         host: Group of all ranks.
         log: Log of the run.
-        multi_turn: Whether the policy submits with a tool, several times; else once, by a block of code.
+        dialogue: Options of the dialogue between policy and environment.
         generation_chunk: Number of sequences that are generated at once; None for all of a batch.
-        decoding: Method of generation by transformers.
         offload: Contents that leave the GPU in a reward phase.
         max_minutes: Time limit in minutes, after which the run is saved and ended; None for no limit.
         max_submissions: Maximum number of submissions, repeated ones included; the run ends after the step that reaches
@@ -39,9 +38,8 @@ class TrainerSettings:
     schedule: EvaluationSchedule
     host: HostGroup
     log: RunLog
-    multi_turn: bool = True
+    dialogue: DialogueOptions = field(default_factory=DialogueOptions)
     generation_chunk: int | None = None
-    decoding: DecodingWay = "auto"
     offload: Offload = "cache"
     max_minutes: float | None = None
     max_submissions: int | None = None

@@ -1,4 +1,4 @@
-"""The private names of TRL and transformers that our trainer overrides or uses, and the check that they still exist.
+"""The private names of TRL that our trainer overrides or uses, and the check that they still exist.
 
 An override of a method that was renamed is dead in silence: without `_generate_and_score_completions`, turns would get
 TRL's one advantage for a whole rollout.
@@ -13,40 +13,17 @@ from trl import GRPOTrainer
 
 from pkb_gym.engine.errors import ConfigError
 
-OVERRIDDEN: dict[str, tuple[str, ...]] = {
-    "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
-    "_generate_and_score_completions": ("inputs",),
-    "_generate_single_turn": (
-        "prompt_ids",
-        "images",
-        "multimodal_fields",
-        "num_generations",
-        "has_tool_images",
-    ),
-    "_get_per_token_logps_and_entropies": (),
-    "_get_train_sampler": (),
-    "_load_rng_state": ("checkpoint",),
-    "_save_rng_state": ("output_dir",),
-    "_tool_call_loop": (
-        "prompts",
-        "prompt_ids",
-        "completion_ids",
-        "completions",
-        "logprobs",
-        "images",
-        "multimodal_fields",
-    ),
-}
-"""Method -> its parameters after `self`; none where our override passes on whatever it is given."""
+OVERRIDDEN: dict[str, tuple[str, ...]] = {"_generate_and_score_completions": ("inputs",)}
+"""Method -> its parameters after `self`."""
 
-CALLED: dict[str, tuple[str, ...]] = {"_get_tool_suffix_ids": ("tool_messages",)}
+CALLED: dict[str, tuple[str, ...]] = {
+    "_generate_single_turn": ("prompt_ids", "images", "multimodal_fields", "num_generations"),
+    "_get_per_token_logps_and_entropies": ("model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"),
+}
 """Method that is called and not overridden -> its parameters after `self`."""
 
-ATTRIBUTES = ("_buffered_inputs", "_dist", "_logs", "_metrics", "_step", "_tokenizer")
+ATTRIBUTES = ("_buffered_inputs", "_dist", "_logs", "_metrics", "_step")
 """Attributes of an instance that are read or written."""
-
-SET_BY_ROLLOUTS = ("_async_tool_dicts", "_sync_tool_dicts")
-"""Attributes that TRL sets as rollouts begin, not before; reading one that is gone raises AttributeError."""
 
 
 def check_methods(trainer: type = GRPOTrainer) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.envs.trl import KernelTool
 from pkb_gym.problems.catalogue import reference_source
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import Message
@@ -15,9 +17,19 @@ from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.phases import PhaseClock
 from pkb_gym.training.rollout.dialogue import Dialogue
 from pkb_gym.training.rollout.episodes import PolicyReply, RolloutEpisode
-from pkb_gym.training.rollout.rollout_environment import RolloutEnvironment, Rollouts
+from pkb_gym.training.rollout.rollouts import Rollouts
 from pkb_gym.training.rollout.sampling import ReplySampler, Tokens
-from pkb_gym.training.rollout.tool_rounds import Rollout, ToolBox, side_by_side
+from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, side_by_side
+
+Reply: TypeAlias = tuple[list[int], list[float] | None]
+"""Token ids of a message, and their log-probabilities where the sampler returns them."""
+
+LateAnswer: TypeAlias = Callable[[], Coroutine[None, None, Sequence[Message]]]
+"""Begins to wait for the answers to the calls of one message."""
+
+Answers: TypeAlias = Mapping[int, Sequence[Message]]
+
+SUBMIT = KernelTool.submit.__name__
 
 
 @dataclass(frozen=True)
@@ -53,40 +65,53 @@ class EpisodeLimits:
 
 @dataclass
 class Played:
-    """One episode, in tokens and in submissions."""
+    """One episode, in tokens and in submissions.
+
+    Attributes:
+        prompt: Messages of the prompt.
+        episode: Submissions and their results.
+        rollout: Tokens and messages.
+        reply: Tokens of the latest reply.
+        is_over: Whether no further reply is sampled.
+    """
 
     prompt: Sequence[Message]
     episode: RolloutEpisode
-    environment: RolloutEnvironment
     rollout: Rollout
     reply: Tokens = field(default_factory=list)
     is_over: bool = False
 
 
 class Player:
-    """Plays episodes as the GRPO trainer does: the same dialogue, token by token.
+    """Plays episodes, for the evaluation of policies and for GRPO: the same dialogue, token by token.
 
     Args:
-        sampler: Sampler of replies.
+        sampler: Sampler of replies; None for a subclass that needs none.
         dialogue: Dialogue with the policy.
-        rollouts: Environment that begins episodes.
+        rollouts: Source of episodes.
         schedule: Schedule of evaluations.
         host: Group of all ranks.
         limits: Limits of an episode.
+        clock: Clock of the phases of a step.
+
+    Attributes:
+        counts: Numbers of calls of tools so far.
     """
 
     def __init__(
         self,
-        sampler: ReplySampler,
+        sampler: ReplySampler | None,
         dialogue: Dialogue,
         rollouts: Rollouts,
         schedule: EvaluationSchedule,
         host: HostGroup,
         limits: EpisodeLimits,
+        clock: PhaseClock | None = None,
     ) -> None:
         self._sampler, self._dialogue, self._rollouts = sampler, dialogue, rollouts
         self._schedule, self._host, self._limits = schedule, host, limits
-        self._clock = PhaseClock()
+        self._clock = clock or PhaseClock()
+        self.counts = CallCounts()
 
     def play(self, rows: Sequence[Row], seed: int) -> list[RolloutEpisode]:
         """Plays one episode on each row of the prompts; a collective, to which a rank may come without any row.
@@ -99,40 +124,61 @@ class Player:
             ConfigError: a row cannot be understood, or its prompt leaves no room for a reply.
             ProblemNotFound: there is no such problem.
         """
-        played = [self._begin(row) for row in rows]
-        for turn in range(self._limits.max_turns):
-            playing = [one for one in played if not one.is_over]
-            if not self._host.any(bool(playing)):
-                break
-            self._play_turn(playing, seed + turn)
+        played = [self.begin(row) for row in rows]
+        self.play_on(played, seed)
         return [one.episode for one in played]
 
-    def _begin(self, row: Row) -> Played:
-        environment = RolloutEnvironment(self._rollouts)
-        environment.reset(**row)
-        assert environment.episode is not None
-        rollout = Rollout(self._dialogue.prompt_ids(row["prompt"]), [], [], [], None)
+    def begin(self, row: Row) -> Played:
+        """An episode on a row of the prompts; raises as `play` does."""
+        episode = self._rollouts.begin(row)
+        rollout = Rollout(self._dialogue.prompt_ids(row["prompt"]), [], [], [], [])
         if self._limits.room(rollout) < 1:
             raise ConfigError(
                 f"{row['problem']}: a prompt of {len(rollout.prompt_ids)} tokens leaves no room for a reply: the "
                 f"policy takes {self._limits.context}; export prompts of style `brief`, or take another model"
             )
-        return Played(row["prompt"], environment.episode, environment, rollout)
+        return Played(row["prompt"], episode, rollout)
 
-    def _play_turn(self, played: Sequence[Played], seed: int) -> None:
+    def play_on(self, played: Sequence[Played], seed: int) -> None:
+        """Plays episodes to their end; a collective, likewise."""
+        for turn in range(self._limits.max_turns):
+            playing = [one for one in played if not one.is_over]
+            if not self._any(bool(playing)):
+                break
+            self._play_turn(playing, seed + turn, is_last=turn == self._limits.max_turns - 1)
+
+    def _play_turn(self, played: Sequence[Played], seed: int, *, is_last: bool) -> None:
         budgets = [self._dialogue.room(self._limits.room(one.rollout)) for one in played]
-        contexts = [one.rollout.context_ids for one in played]
-        replies = self._sampler.sample(contexts, budgets, seed) if played else []
-        for one, context, reply in zip(played, contexts, replies, strict=True):
-            one.episode.add_reply(PolicyReply(self._dialogue.text(reply), len(context), len(reply)))
-            message = self._dialogue.read(reply, context, reference_source(one.episode.task.problem))
-            one.rollout.append_assistant_message(message, reply, None)
-            one.reply = reply
-        with self._schedule.reward_phase(self._clock):
-            calls = {at: one.rollout.tool_calls for at, one in enumerate(played)}
-            answers = side_by_side({at: _tool_box(played[at]).answer(made) for at, made in calls.items() if made})
+        for one, (ids, logprobs) in zip(played, self._replies(played, budgets, seed), strict=True):
+            context = one.rollout.context_ids
+            one.episode.add_reply(PolicyReply(self._dialogue.text(ids), len(context), len(ids)))
+            one.rollout.append_assistant_message(self._read(one, ids), ids, logprobs)
+            one.reply = ids
+        calls = {at: made for at, one in enumerate(played) if (made := one.rollout.tool_calls)}
+        boxes = {at: self._tool_box(played[at]) for at in calls}
+        for at, made in calls.items():
+            boxes[at].count(made)
+        answers = self._answers({at: partial(boxes[at].answer, made) for at, made in calls.items()}, is_last=is_last)
         for at, one in enumerate(played):
-            one.is_over = not self._append_answers(one, answers.get(at, []))
+            one.is_over = is_last or not self._append_answers(one, answers.get(at, []))
+
+    def _any(self, flag: bool) -> bool:
+        """Whether there is another round, for any rank."""
+        return self._host.any(flag)
+
+    def _replies(self, played: Sequence[Played], budgets: Sequence[int], seed: int) -> Sequence[Reply]:
+        if not played:
+            return []
+        assert self._sampler is not None
+        return [(ids, None) for ids in self._sampler.sample([one.rollout.context_ids for one in played], budgets, seed)]
+
+    def _answers(self, answering: Mapping[int, LateAnswer], *, is_last: bool) -> Answers:  # noqa: ARG002
+        """The answers to the calls of a round, by place; those of the last round are not read."""
+        with self._clock.phase("evaluation"), self._schedule.reward_phase(self._clock):
+            return side_by_side({at: begin() for at, begin in answering.items()})
+
+    def _read(self, one: Played, ids: Tokens) -> Message:
+        return self._dialogue.read(ids, one.rollout.context_ids, reference_source(one.episode.task.problem))
 
     def _append_answers(self, one: Played, answers: Sequence[Message]) -> bool:
         """Appends the answers, if there are any and something may follow them."""
@@ -146,7 +192,6 @@ class Player:
         rollout.trimmed_ids = trimmed
         return True
 
-
-def _tool_box(one: Played) -> ToolBox:
-    tools: Mapping[str, Any] = {RolloutEnvironment.submit.__name__: one.environment.submit}
-    return ToolBox(tools, one.episode.begin_message, one.episode.record_fault)
+    def _tool_box(self, one: Played) -> ToolBox:
+        tools: Mapping[str, Any] = {SUBMIT: one.episode.submit}
+        return ToolBox(tools, one.episode.begin_message, one.episode.record_fault, self.counts)

@@ -9,16 +9,22 @@ from typing import Literal, Protocol
 
 import torch
 from accelerate import PartialState
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
 from trl import ModelConfig
 
 from pkb_gym.agents.local_model import end_tokens
-from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.rollout.decoding import Decoding, DecodingWay
-from pkb_gym.training.rollout.graph_decoder import TokenChoice
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 
 Tokens = list[int]
-Backend = Literal["transformers", "vllm"]
+Backend = Literal["transformers", "continuous", "vllm"]
+"""transformers: `generate`, batch by batch; continuous: its continuous batching, which has no padding."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,9 @@ class SamplingConfig:
         temperature: 0 takes the likeliest token.
         top_p: Cumulative probability of the candidate tokens.
         top_k: Maximum number of candidate tokens; 0 for no limit.
-        batch_size: Number of sequences that are generated together by transformers; vLLM decides for itself.
+        batch_size: Number of sequences that are generated together by `generate`; the others decide for themselves.
         vllm_memory: Share of a GPU's memory that vLLM takes.
-        decoding: Decoding method of transformers.
-        keep_memory: Whether the decoder's GPU memory is kept between calls, as nothing else needs it.
+        keep_memory: Whether torch keeps unused GPU memory between calls, as nothing else needs it.
     """
 
     temperature: float = 1.0
@@ -40,7 +45,6 @@ class SamplingConfig:
     top_k: int = 0
     batch_size: int = 32
     vllm_memory: float = 0.9
-    decoding: DecodingWay = "auto"
     keep_memory: bool = False
 
 
@@ -88,11 +92,12 @@ def open_sampler(
         dtype=model.dtype,
         attn_implementation=model.attn_implementation,
     )
-    return TransformersSampler(loaded.to(PartialState().device), tokenizer, config)
+    policy = loaded.to(PartialState().device)
+    return (ContinuousSampler if backend == "continuous" else TransformersSampler)(policy, tokenizer, config)
 
 
 class TransformersSampler:
-    """Samples with transformers, see `decoding`.
+    """Samples with `generate` of transformers.
 
     Args:
         model: Model on its device.
@@ -102,9 +107,7 @@ class TransformersSampler:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: SamplingConfig) -> None:
         self._model = model.eval()
-        self._batch_size = config.batch_size
-        self._decoding, self._keep_memory = Decoding(config.decoding), config.keep_memory
-        self._choice = TokenChoice(config.temperature, config.top_p, config.top_k)
+        self._config = config
         self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         self._ends = end_tokens(model.generation_config, tokenizer)
         self._settings = {"do_sample": config.temperature > 0, "eos_token_id": self._ends, "pad_token_id": self._pad}
@@ -123,21 +126,21 @@ class TransformersSampler:
         set_seed(seed)
         replies: list[Tokens] = [[] for _ in sequences]
         longest_first = sorted(range(len(sequences)), key=lambda index: -len(sequences[index]))
-        for begin in range(0, len(sequences), self._batch_size):
-            chosen = longest_first[begin : begin + self._batch_size]
-            batch, room = [sequences[index] for index in chosen], [budgets[index] for index in chosen]
-            own_seed = seed + begin  # of each batch its own
-            found = self._decoding.decode(self._model, batch, room, self._choice, self._ends, own_seed)
-            if found is None:
-                found = self._generate(batch, max(room))
+        size = self._batch_size(len(sequences))
+        for begin in range(0, len(sequences), size):
+            chosen = longest_first[begin : begin + size]
+            room = max(budgets[index] for index in chosen)
+            found = self._generate([sequences[index] for index in chosen], room, seed)
             for index, reply in zip(chosen, found, strict=True):
                 replies[index] = self._cut(reply, budgets[index])
-        if torch.cuda.is_available() and not self._keep_memory:
-            self._decoding.release()
+        if torch.cuda.is_available() and not self._config.keep_memory:
             torch.cuda.empty_cache()  # kernels that are judged on this GPU need memory too
         return replies
 
-    def _generate(self, sequences: Sequence[Tokens], budget: int) -> list[Tokens]:
+    def _batch_size(self, _count: int) -> int:
+        return self._config.batch_size
+
+    def _generate(self, sequences: Sequence[Tokens], budget: int, _seed: int) -> list[Tokens]:
         width = max(map(len, sequences))
         ids = torch.full((len(sequences), width), self._pad)
         mask = torch.zeros_like(ids)
@@ -155,6 +158,27 @@ class TransformersSampler:
     def _cut(self, reply: Tokens, budget: int) -> Tokens:
         end = next((at for at, token in enumerate(reply) if token in self._ends), len(reply))
         return reply[: min(end + 1, budget)]
+
+
+class ContinuousSampler(TransformersSampler):
+    """Samples with continuous batching of transformers: sequences enter and leave the batch one by one.
+
+    Args:
+        model, tokenizer, config: See `TransformersSampler`.
+    """
+
+    def _batch_size(self, count: int) -> int:
+        return max(1, count)
+
+    def _generate(self, sequences: Sequence[Tokens], budget: int, seed: int) -> list[Tokens]:
+        found = self._model.generate_batch(
+            [list(sequence) for sequence in sequences],
+            generation_config=GenerationConfig(max_new_tokens=budget, **self._settings),
+            continuous_batching_config=ContinuousBatchingConfig(seed=seed),
+        )
+        if len(found) < len(sequences):
+            raise InfrastructureError(f"continuous batching returned {len(found)} of {len(sequences)} replies")
+        return [list(output.generated_tokens) for output in found.values()]
 
 
 class VllmSampler:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, get_type_hints
@@ -35,7 +36,8 @@ class Rollout:
         completion_ids: Tokens after the prompt, the policy's and the environment's.
         assistant_mask: Mask of the completion: 1 for tokens of the policy, else 0.
         messages: Messages after the prompt.
-        logprobs: Log probabilities of `completion_ids` as they were sampled, where the backend returns them.
+        logprobs: Log probabilities of `completion_ids` as they were sampled: 0 for the environment's, NaN where the
+            sampler returns none.
         trimmed_ids: Tokens that the policy reads next in place of all tokens so far; None where it reads all of them.
     """
 
@@ -43,7 +45,7 @@ class Rollout:
     completion_ids: list[int]
     assistant_mask: list[int]
     messages: list[Message]
-    logprobs: list[float] | None
+    logprobs: list[float]
     trimmed_ids: list[int] | None = None
 
     @property
@@ -61,19 +63,15 @@ class Rollout:
         self.messages += answers
         self._append(ids, mask=0, logprobs=[0.0] * len(ids))
 
-    def append_assistant_message(
-        self, message: Message | None, ids: Sequence[int], logprobs: Sequence[float] | None
-    ) -> None:
-        """Appends what the policy writes; no message where nothing of it is left."""
-        if message is not None:
-            self.messages.append(message)
-        self._append(ids, mask=1, logprobs=logprobs)
+    def append_assistant_message(self, message: Message, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """Appends what the policy writes."""
+        self.messages.append(message)
+        self._append(ids, mask=1, logprobs=[math.nan] * len(ids) if logprobs is None else logprobs)
 
-    def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float] | None) -> None:
+    def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
         self.completion_ids = [*self.completion_ids, *ids]
         self.assistant_mask += [mask] * len(ids)
-        if self.logprobs is not None:
-            self.logprobs += logprobs or []
+        self.logprobs += logprobs
 
 
 @dataclass

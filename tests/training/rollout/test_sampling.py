@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig
 
-from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.training.rollout.sampling import SamplingConfig, TransformersSampler, open_sampler
 
 
@@ -41,6 +41,18 @@ def test_neither_padding_nor_batches_change_the_likeliest_reply(scratch_model, t
     ]
     in_two = sampler(scratch_model, tokenizer, temperature=0, batch_size=2).sample(sequences, [6, 6, 6], seed=0)
     assert together == alone == in_two
+
+
+def test_continuous_batching_gives_the_likeliest_replies_too(scratch_model, tokenizer):
+    sequences, budgets = [[5], [6, 7, 8, 9, 10], [11, 12, 13]], [6, 2, 4]
+    usual = sampler(scratch_model, tokenizer, temperature=0).sample(sequences, budgets, seed=0)
+    model = ModelConfig(model_name_or_path=str(scratch_model))
+    continuous = open_sampler("continuous", model, tokenizer, SamplingConfig(temperature=0))
+    assert continuous.sample(sequences, budgets, seed=0) == usual
+    short = open_sampler("continuous", model, tokenizer, SamplingConfig(temperature=0))
+    short._model.generate_batch = lambda inputs, **_: {}
+    with pytest.raises(InfrastructureError, match="returned 0 of 3 replies"):
+        short.sample(sequences, budgets, seed=0)
 
 
 def test_a_reply_ends_with_its_turn_or_its_budget(scratch_model, tokenizer):
