@@ -24,7 +24,12 @@ from tests.training.numbered_tasks import TURNS, task_row
 from tests.training.scripted import Watched, config, run
 from tests.waiting import PATIENCE_S
 
-TENSOR_PARALLEL = {"vllm_mode": "colocate", "vllm_tensor_parallel_size": 2, "vllm_max_model_length": 4096}
+TENSOR_PARALLEL = {
+    "vllm_mode": "colocate",
+    "vllm_tensor_parallel_size": 2,
+    "vllm_max_model_length": 4096,
+    "vllm_enable_sleep_mode": True,
+}
 SERVER = {"vllm_mode": "server"}
 ADAPTER = {"use_peft": True, "lora_r": 4, "lora_alpha": 64, "lora_target_modules": ["q_proj", "v_proj"]}
 
