@@ -85,7 +85,11 @@ def usage_text(evaluations: int, tokens: int, cost_usd: float) -> str:
 
 def in_brief(attempt: Attempt) -> str:
     """A summary of an attempt."""
-    timing = None if attempt.feedback is None else attempt.feedback.timing
-    if timing is None or attempt.verdict != "passed":
+    feedback = attempt.feedback
+    if feedback is None or attempt.verdict != "passed":
+        return attempt.verdict
+    if not feedback.is_correct:  # of `--until compile`, which the counts do not take for passed
+        return f"no failure up to {feedback.stage}"
+    if (timing := feedback.timing) is None:
         return attempt.verdict
     return f"passed, {time_text(timing.candidate_us)}, {timing.leading.speedup:.2f}x"

@@ -7,7 +7,11 @@ import re
 
 import pytest
 
+from pkb_gym.cli.run_progress import in_brief
+from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import read_attempts
+from pkb_gym.engine.records.feedback import Stage
+from pkb_gym.rewards.examples import timed
 from pkb_gym.serve.server import HttpServer
 from tests.agents.fake_endpoint import Endpoint, failure, whole
 from tests.fake_gpus import gpu_node
@@ -113,6 +117,15 @@ def test_progress_and_summary_count_the_same(pkb, folder):
     assert counts in last and f": {counts}" in ran.out
     again = pkb(*words, "--problems", "Scatter")
     assert ": 0 of 1 problems passed, 0 faster than the baseline; 1 of 1 episodes complete" in again.out
+
+
+def test_what_was_only_compiled_has_not_passed():
+    """Progress said "passed; 0 of 1 problems passed"."""
+    checked = timed().model_copy(update={"stage": Stage.CHECK, "timing": None, "roofline": None})
+    stopped = checked.model_copy(update={"stage": Stage.COMPILE, "check": None})
+    attempt = Attempt(problem="AllReduce", requested=stopped.config.as_request(), source="x", feedback=stopped)
+    assert in_brief(attempt) == "no failure up to compile"
+    assert in_brief(attempt.model_copy(update={"feedback": checked})) == "passed"
 
 
 @pytest.fixture
