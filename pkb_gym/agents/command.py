@@ -11,7 +11,8 @@ It prints a reply as a model would write it, with the source in a fenced block o
     {"content": "...", "source": "...", "reasoning": "...", "tokens": {"prompt": 1, "completion": 2}, "cost_usd": 0.1}
 
 of which every entry may be left out. No output at all ends the episode. PKB_PROBLEM, PKB_SAMPLE and PKB_TURN are set in
-its environment. Exit statuses other than 0 are failures of the agent, not wrong answers.
+its environment, and PKB_EVAL, the command that judges a file as the run does. Exit statuses other than 0 are failures
+of the agent, not wrong answers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import weakref
@@ -107,6 +109,14 @@ class CommandProvider:
         """The command, and whether it reads standard input."""
         return {"command": self.command, "stdin": self.options.stdin}
 
+    @property
+    def warning(self) -> str:
+        """The warning that the program can read the answers."""
+        return (
+            "NOTHING IS HIDDEN from the program: it runs with your rights, and the known-good kernels lie on this "
+            "machine. --agent workspace:PROGRAM hides them, and records what it evaluates"
+        )
+
     def begin(self, task: AgentTask) -> Agent:
         """The agent of one episode."""
         return CommandAgent(self, task)
@@ -176,6 +186,7 @@ class CommandAgent:
             "PKB_PROBLEM": self._task.problem.name,
             "PKB_SAMPLE": str(self._task.sample),
             "PKB_TURN": str(turn),
+            "PKB_EVAL": shlex.join(evaluation_command(self._task)),
         }
         conversation = self._as_json(messages, turn) if self._provider.options.stdin == "json" else as_text(messages)
         printed = self._provider.call(conversation.encode("utf-8", "surrogatepass"), self._folder, variables)
@@ -190,6 +201,23 @@ class CommandAgent:
         ]
         episode = {"problem": self._task.problem.name, "sample": self._task.sample, "turn": turn}
         return json.dumps({**episode, "messages": each}) + "\n"
+
+
+def evaluation_command(task: AgentTask) -> list[str]:
+    """The command that judges a file, which is to be added, as the run does."""
+    config = task.config
+    size = config.size if isinstance(config.size, str) else ",".join(f"{a}={v!r}" for a, v in config.size.items())
+    options = {
+        "--device": config.device,
+        "--world-size": config.world_size,
+        "--ranks-per-gpu": config.ranks_per_gpu,
+        "--size": size,
+        "--dtype": config.dtype,
+        "--protocol": config.protocol,
+        "--until": config.until,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    return [sys.executable, "-m", "pkb_gym.cli", "eval", *words, task.problem.name]
 
 
 def as_text(messages: Sequence[Message]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.problem import Problem
@@ -127,3 +127,12 @@ class AgentProvider(Protocol):
 
     def close(self) -> None:
         """Ends what the agents started, also what they are waiting for; calling it again changes nothing."""
+
+
+@runtime_checkable
+class WarnsUser(Protocol):
+    """A provider about which its user should know something before the run begins."""
+
+    @property
+    def warning(self) -> str | None:
+        """The warning; None where there is none."""

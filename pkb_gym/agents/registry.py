@@ -14,6 +14,7 @@ from pkb_gym.engine.support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from pkb_gym.agents.protocol import AgentProvider
+    from pkb_gym.agents.workspace.provider import WorkspaceProvider
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class AgentKind:
         argument: Placeholder of the text after the name and a colon; None for an agent without one.
         about: Description in one line.
         jobs: Default number of episodes at a time, for agents that mostly wait; None for one on each core.
+        turns: Default number of turns of an episode.
     """
 
     module: str
     argument: str | None
     about: str
     jobs: int | None = None
+    turns: int = 1
 
 
 AGENTS = {
@@ -40,6 +43,9 @@ AGENTS = {
     "openai": AgentKind("openai_chat", "MODEL", "a model behind an OpenAI-compatible endpoint", jobs=16),
     "transformers": AgentKind("local_model", "PATH", "a model whose weights are loaded here", jobs=16),
     "command": AgentKind("command", "PROGRAM ARGS", "a program that reads the conversation and prints its reply"),
+    "workspace": AgentKind(
+        "workspace.provider", "PROGRAM ARGS", "a program that edits, evaluates and submits in a folder", turns=40
+    ),
     "python": AgentKind("python_agent", "MODULE:FUNCTION", "an agent of your own: a function of the episode's task"),
     "evolve": AgentKind("evolve", None, "searches the kernel families of the corpus, without a model"),
 }
@@ -49,7 +55,7 @@ SYNONYMS = {"baseline": "reference", "hf": "transformers", "gpt": "openai", "cmd
 """Other names for some of them."""
 
 
-def open_agent(text: str, options: Mapping[str, str] | None = None) -> AgentProvider:
+def open_agent(text: str, options: Mapping[str, str] | None = None) -> AgentProvider | WorkspaceProvider:
     """The agent of a name.
 
     Args:
@@ -61,7 +67,7 @@ def open_agent(text: str, options: Mapping[str, str] | None = None) -> AgentProv
     """
     kind, argument = split_name(text)
     module = importlib.import_module(f".{kind.module}", __package__)
-    provider: AgentProvider = module.open_provider(argument, options or {})
+    provider: AgentProvider | WorkspaceProvider = module.open_provider(argument, options or {})
     return provider
 
 
@@ -78,7 +84,8 @@ def split_name(text: str) -> tuple[AgentKind, str]:
         Traceback (most recent call last):
         ...
         pkb_gym.engine.errors.ConfigError: no agent 'expret'; there are reference, expert, replay:PATH, openai:MODEL, \
-transformers:PATH, command:PROGRAM ARGS, python:MODULE:FUNCTION and evolve. Did you mean 'expert'?
+transformers:PATH, command:PROGRAM ARGS, workspace:PROGRAM ARGS, python:MODULE:FUNCTION and evolve. Did you mean \
+'expert'?
     """
     name, colon, argument = text.partition(":")
     if name not in AGENTS:
@@ -103,6 +110,6 @@ def default_label(text: str) -> str:
     name, _, argument = text.partition(":")
     if name in ("replay", "transformers"):
         return f"{name}:{PurePath(argument).name}"
-    if name == "command":
+    if name in ("command", "workspace"):
         return f"{name}:{PurePath(shlex.split(argument)[0]).name}"
     return text

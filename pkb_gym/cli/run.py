@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pkb_gym.agents.run.identity import RunIdentity
     from pkb_gym.agents.run.plan import RunWorkload
     from pkb_gym.agents.run.results import RunResults
+    from pkb_gym.agents.workspace.provider import WorkspaceProvider
     from pkb_gym.engine.evaluators.evaluator import Evaluator
 
 EXAMPLE = """pkb run --agent reference --until check
@@ -104,9 +105,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--turns",
         type=positive_int,
-        default=1,
         metavar="T",
-        help="replies of an episode, with feedback between them; may be raised later",
+        help="replies of an episode, with feedback between them, or evaluations in a workspace; may be raised later "
+        "(default: 1, in a workspace 40)",
     )
     parser.add_argument(
         "--plateau", type=positive_int, metavar="N", help="end an episode after N turns that did not improve its best"
@@ -175,6 +176,7 @@ def run(args: argparse.Namespace, session: Session) -> int:
     split_name(args.agent)
     settings = parse_settings(args.settings)
     register_problems(args)
+    from pkb_gym.agents.protocol import WarnsUser
     from pkb_gym.agents.registry import open_agent
     from pkb_gym.agents.run.plan import choose_problems, resolve_all
     from pkb_gym.agents.run.results import RunResults
@@ -188,6 +190,8 @@ def run(args: argparse.Namespace, session: Session) -> int:
         machine = this_machine() if elsewhere is None else machine_of(elsewhere)
         workload = resolve_all(problems, evaluation_config(args), machine)
         provider = opened.enter_context(closing(open_agent(args.agent, settings)))
+        if isinstance(provider, WarnsUser) and provider.warning is not None:
+            stderr().print(f"warning: {provider.warning}", soft_wrap=True)
         identity = _identity(args, provider, workload)
         output: Path = args.output or OUTPUT / re.sub(r"[^\w.-]+", "_", identity.agent)
         results = opened.enter_context(RunResults(output, identity))
@@ -206,7 +210,7 @@ class Parts:
     """The settings of a run beside its problems."""
 
     results: RunResults
-    provider: AgentProvider
+    provider: AgentProvider | WorkspaceProvider
     evaluator: Evaluator
 
 
@@ -255,7 +259,9 @@ def _default_jobs(agent: str) -> int:
     return split_name(agent)[0].jobs or default_jobs()
 
 
-def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWorkload) -> RunIdentity:
+def _identity(
+    args: argparse.Namespace, provider: AgentProvider | WorkspaceProvider, workload: RunWorkload
+) -> RunIdentity:
     from pkb_gym.agents.run.identity import RunIdentity
     from pkb_gym.engine.records.conditions import problem_sha256
 
@@ -263,7 +269,7 @@ def _identity(args: argparse.Namespace, provider: AgentProvider, workload: RunWo
         agent=args.name or default_label(args.agent),
         kind=args.agent.partition(":")[0],
         settings=dict(provider.settings),
-        turns=args.turns,
+        turns=args.turns or split_name(args.agent)[0].turns,
         plateau=args.plateau,
         style=args.style,
         reward=args.reward,

@@ -34,6 +34,8 @@ class AttemptOutcome(NamedTuple):
         mechanisms: Mechanisms by which a right kernel moved data; None where it was not profiled.
         calls_library: `Feedback.calls_torch_distributed`.
         completion_tokens: Number of completion tokens; None where no model reported them.
+        is_trial: Whether it is an evaluation before the submission of a workspace.
+        is_submission: Whether it is that submission.
     """
 
     verdict: str
@@ -54,6 +56,8 @@ class AttemptOutcome(NamedTuple):
     cost_usd: float | None
     reply_s: float | None
     duration_s: float | None
+    is_trial: bool
+    is_submission: bool
 
 
 def outcome_of(attempt: Attempt) -> AttemptOutcome:
@@ -83,6 +87,8 @@ def outcome_of(attempt: Attempt) -> AttemptOutcome:
         attempt.cost_usd,
         attempt.reply_s,
         attempt.duration_s,
+        attempt.is_trial,
+        attempt.is_submission,
     )
 
 

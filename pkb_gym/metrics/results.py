@@ -67,7 +67,7 @@ class Episodes:
         problem: Number of the problem.
         task: Number of the task, counted over all problems.
         is_judged: Whether every turn could be judged.
-        is_right: Whether a turn was right.
+        is_right: Whether a turn was right; of a workspace, the submission, as in what follows.
         speedup: Best speedup of the right turns over the eager baseline; NaN without a timed one.
         speedup_low: Best lower end of such a speedup's interval.
         captured_speedup: Best speedup over the captured baseline; NaN without one.
@@ -238,16 +238,23 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, AttemptOutcome]) -> 
         reply_s=numbers("reply_s"),
         duration_s=numbers("duration_s"),
     )
+    # Of a workspace's episode the submission counts, whatever was evaluated before.
+    is_submitted = np.logical_or.reduceat(flags("is_submission"), starts)
+    counts = ~(flags("is_trial") & np.repeat(is_submitted, lengths))
+
+    def best(values: Floats) -> Floats:
+        return np.fmax.reduceat(np.where(counts, values, np.nan), starts)
+
     episodes = Episodes(
         problem=problem[starts],
         task=task[starts],
         is_judged=np.logical_and.reduceat(turns.is_judged, starts),
-        is_right=np.logical_or.reduceat(turns.is_right, starts),
-        speedup=np.fmax.reduceat(turns.speedup, starts),
-        speedup_low=np.fmax.reduceat(turns.speedup_low, starts),
-        captured_speedup=np.fmax.reduceat(turns.captured_speedup, starts),
-        captured_speedup_low=np.fmax.reduceat(turns.captured_speedup_low, starts),
-        utilisation=np.fmax.reduceat(turns.utilisation, starts),
+        is_right=np.logical_or.reduceat(turns.is_right & counts, starts),
+        speedup=best(turns.speedup),
+        speedup_low=best(turns.speedup_low),
+        captured_speedup=best(turns.captured_speedup),
+        captured_speedup_low=best(turns.captured_speedup_low),
+        utilisation=best(turns.utilisation),
     )
     return turns, episodes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -14,6 +15,9 @@ from pkb_gym.agents.local_model import LocalOptions
 from pkb_gym.agents.openai_chat import ChatOptions
 from pkb_gym.agents.protocol import Message
 from pkb_gym.agents.registry import AGENTS, open_agent
+from pkb_gym.agents.workspace.coding_clis import CODING_CLIS
+from pkb_gym.agents.workspace.process import Usage
+from pkb_gym.agents.workspace.provider import WorkspaceOptions
 from pkb_gym.cli.program import COMMANDS, make_parser
 from pkb_gym.envs.episode import Episode
 from pkb_gym.problems.catalogue import find_problem, reference_source
@@ -26,7 +30,13 @@ FILE = DOCS / "agents.md"
 PAGE = FILE.read_text(encoding="utf-8")
 
 
-OPTIONS = {"openai": ChatOptions, "transformers": LocalOptions, "command": CommandOptions, "evolve": EvolveOptions}
+OPTIONS = {
+    "openai": ChatOptions,
+    "transformers": LocalOptions,
+    "command": CommandOptions,
+    "workspace": WorkspaceOptions,
+    "evolve": EvolveOptions,
+}
 
 
 def table(head: str) -> list[list[str]]:
@@ -67,7 +77,14 @@ def test_pkb_takes_its_commands(words):
 
 
 def test_there_are_runs_among_the_commands():
-    assert [words[0] for words in commands()].count("run") == 3
+    assert [words[0] for words in commands()].count("run") == 5
+
+
+def test_the_coding_agents_are_those_of_the_table_and_the_line_reports_tokens():
+    listed = re.findall(r"^(`aider`.*) stand for the command lines", PAGE, re.MULTILINE)[0]
+    assert re.findall(r"`(\w+)`", listed) == list(CODING_CLIS)
+    (line,) = re.findall(r'`(\{"usage".*?\}, *\n"total_cost_usd".*?\})`', PAGE)
+    assert Usage.model_validate(json.loads(line)["usage"]).tokens.completion == 80
 
 
 def test_the_program_plays(tmp_path):

@@ -82,7 +82,13 @@ class RunResults:
     def is_complete(self, problem: str, sample: int) -> bool:
         """Whether all turns of an episode are there; one that ended earlier is found out by playing its records."""
         turns = self.episode(problem, sample)
-        return len(turns) >= self.identity.turns and all(map(was_judged, turns.values()))
+        in_workspace = any(attempt.workspace is not None for attempt in turns.values())
+        is_played = (
+            any(attempt.is_submission for attempt in turns.values())
+            if in_workspace
+            else len(turns) >= self.identity.turns
+        )
+        return is_played and all(map(was_judged, turns.values()))
 
     def episodes(self) -> dict[tuple[str, int], Turns]:
         """All of them: (problem, sample) -> turns."""

@@ -12,6 +12,8 @@ from pkb_gym.agents.run.budget import Budget, RunLimits
 from pkb_gym.agents.run.episode import EpisodePlan, EpisodePlayer, EpisodeStatus
 from pkb_gym.agents.run.results import RunResults
 from pkb_gym.agents.run.tally import Tally
+from pkb_gym.agents.run.workspace_episode import WorkspacePlayer
+from pkb_gym.agents.workspace.provider import WorkspaceProvider
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, SizeError, StoreError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.records.attempt import Attempt
@@ -73,7 +75,7 @@ class Runner:
     def __init__(
         self,
         results: RunResults,
-        provider: AgentProvider,
+        provider: AgentProvider | WorkspaceProvider,
         evaluator: Evaluator,
         limits: RunLimits,
         progress: RunProgress,
@@ -85,7 +87,11 @@ class Runner:
         self._failures = 0
         """Episodes that failed since the last one that did not."""
         self._lock = threading.Lock()
-        self._player = EpisodePlayer(results.identity, provider, evaluator, self._may_go_on, self._record)
+        self._player: EpisodePlayer | WorkspacePlayer
+        if isinstance(provider, WorkspaceProvider):
+            self._player = WorkspacePlayer(results.identity, provider, evaluator, self._may_go_on, self._record)
+        else:
+            self._player = EpisodePlayer(results.identity, provider, evaluator, self._may_go_on, self._record)
 
     def play(self, plans: Sequence[EpisodePlan], jobs: int) -> RunStatus:
         """Plays the episodes that are not complete yet, in order.

@@ -52,7 +52,10 @@ class Tally:
                 self._best[attempt.problem, attempt.sample] = attempt
 
     def best(self, problem: str, sample: int) -> Attempt | None:
-        """The best attempt of an episode: right before wrong, then the fastest; None where there is none."""
+        """The best attempt of an episode: right before wrong, then the fastest; None where there is none.
+
+        Of a workspace, the submission.
+        """
         with self._lock:
             return self._best.get((problem, sample))
 
@@ -65,7 +68,7 @@ class Tally:
         return len(tried), len(passed), len({attempt.problem for attempt in attempts if is_faster(attempt)})
 
 
-def _rank(attempt: Attempt) -> tuple[bool, float, float]:
+def _rank(attempt: Attempt) -> tuple[bool, bool, float, float]:
     timing = None if attempt.feedback is None else attempt.feedback.timing
     reward = attempt.reward if attempt.reward is not None else float("-inf")
-    return is_passed(attempt), 0.0 if timing is None else timing.speedup, reward
+    return attempt.is_submission, is_passed(attempt), 0.0 if timing is None else timing.speedup, reward

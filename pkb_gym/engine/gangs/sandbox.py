@@ -50,6 +50,8 @@ class Policy:
             itself to be read or written is seen all the same.
         temporary_bytes: Size of /tmp and of /dev/shm.
         dies_with_parent: Whether it ends with the thread that started it.
+        network: Whether the machine's network can be used.
+        working_folder: Path inside that the command is started in.
     """
 
     read_only: tuple[tuple[str, str], ...]
@@ -59,11 +61,14 @@ class Policy:
     hidden: tuple[str, ...] = ()
     temporary_bytes: int = 1 << 30
     dies_with_parent: bool = False
+    network: bool = False
+    working_folder: str = "/tmp"
 
 
 def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     """The command line that runs `command` under a policy: own user, pid, IPC, network and mount namespaces."""
-    arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
+    network = () if policy.network else ("--unshare-net",)
+    arguments = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", *network, "--unshare-uts"]
     if policy.dies_with_parent:
         arguments.append("--die-with-parent")
     for capability in policy.capabilities:
@@ -90,7 +95,7 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     # candidate left there the next would find.
     for path in (*covers, "/dev", "/"):
         arguments += ["--remount-ro", path]
-    return [*arguments, "--chdir", "/tmp", "--", *command]
+    return [*arguments, "--chdir", policy.working_folder, "--", *command]
 
 
 def _covers(policy: Policy) -> Iterator[str]:

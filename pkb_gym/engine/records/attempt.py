@@ -32,6 +32,19 @@ class TokenCounts(Record):
     """Reasoning tokens among the completion tokens; 0 where the model does not report them."""
 
 
+class WorkspaceCall(Record):
+    """The place of an attempt in the trajectory of a program that works in a workspace."""
+
+    action: Literal["evaluate", "submit", "end"]
+    """`./evaluate`, `./submit`, or the best source so far, which is taken where the program ends without submitting."""
+    file: str | None = None
+    """Name of the file; None at the end."""
+    elapsed_s: float = Field(ge=0)
+    """Time of the program before the call, evaluations excluded."""
+    ended: Literal["submitted", "exited", "minutes", "tokens"] | None = None
+    """Why the program ended; None for an evaluation."""
+
+
 class Attempt(Record):
     """One submission, or one reply of a model in which none could be read."""
 
@@ -45,6 +58,8 @@ class Attempt(Record):
     """Number of the reply, or of the submission, within its episode."""
     file: str | None = None
     """Name of the file that the source was read from."""
+    workspace: WorkspaceCall | None = None
+    """Place in a trajectory; None for agents that reply turn by turn. `reply` is the output before the call then."""
     requested: EvalConfig = Field(validation_alias=AliasChoices("requested", "asked"))
     """The configuration as requested, `asked` in files of earlier versions; the feedback holds the resolved one."""
     request_key: str | None = None
@@ -79,6 +94,16 @@ class Attempt(Record):
     def config(self) -> ResolvedConfig | None:
         """The resolved configuration; None without feedback."""
         return None if self.feedback is None else self.feedback.config
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether it is one evaluation among those before a submission, which alone counts for its author."""
+        return self.workspace is not None and self.workspace.action == "evaluate"
+
+    @property
+    def is_submission(self) -> bool:
+        """Whether it is the submission that ends the episode of a workspace."""
+        return self.workspace is not None and self.workspace.action != "evaluate"
 
     @property
     def is_answered(self) -> bool:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -264,6 +265,17 @@ FOR_EVALUATORS = ("HOME", "PYTHONPATH", "TMPDIR", "PKB_CACHE_DIR", "PKB_CUDA_ARC
 def for_evaluators() -> dict[str, str]:
     """The part of this process's environment that decides what an evaluator finds and measures."""
     return for_candidates(**{name: os.environ[name] for name in FOR_EVALUATORS if name in os.environ})
+
+
+FOR_WORKSPACES = ("LANG", "LC_ALL", "TZ", "CUDA_HOME")
+"""The variables that programs in the sandbox of a workspace get: no tokens, no keys."""
+
+
+def for_workspaces(names: Iterable[str], last_folder: str, **changes: str) -> dict[str, str]:
+    """The environment of such a program, with the named variables, a further last folder of PATH, and some set."""
+    kept = (name for name in (*FOR_WORKSPACES, *names) if name in os.environ)
+    path = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{last_folder}"
+    return {name: os.environ[name] for name in kept} | {"PATH": path} | changes
 
 
 def with_changes(**changes: str) -> dict[str, str]:
