@@ -174,7 +174,6 @@ class _Trajectory:
             if ended == "submitted":
                 _await_exit(session)
             player.provider.end(process)
-            socket.refuse_waiting("the episode has ended")
             self._submit(session, ended, submitted)
 
     def _follow(self, session: _Session) -> tuple[Ended, WorkspaceRequest | None]:

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.gangs.sandbox import Policy, bubblewrap_arguments, bubblewrap_works
-from pkb_gym.engine.gangs.visible_folders import hidden_folders, python_paths
+from pkb_gym.engine.gangs.visible_folders import hidden_folders, is_below, python_paths
 from pkb_gym.engine.support import env_vars
 
 Kind: TypeAlias = Literal["bubblewrap", "image", "prefix", "none"]
@@ -100,11 +100,15 @@ class Confinement:
     def _policy(self, words: Sequence[str], workspace: Path) -> Policy:
         files = [word for word in words if word.startswith("/") and Path(word).is_file()]
         etc = (*_ACCOUNTS, *(_NETWORK if self.network else ()))
-        shown = [path for path in (*files, os.path.realpath(words[0]), *self.readable, *etc) if Path(path).exists()]
+        wanted = [path for path in (*files, os.path.realpath(words[0]), *self.readable, *etc) if Path(path).exists()]
+        shown, hidden = dict(python_paths()), hidden_folders()
+        for path in dict.fromkeys(wanted):
+            if _depth(path, shown) <= _depth(path, hidden):  # a file cannot be mounted on a link that is seen already
+                shown[path] = path
         return Policy(
-            read_only=tuple(dict.fromkeys((*python_paths(), *((path, path) for path in shown)))),
+            read_only=tuple(shown.items()),
             writable=((str(workspace), INSIDE),),
-            hidden=hidden_folders(),
+            hidden=hidden,
             dies_with_parent=True,
             network=self.network,
             working_folder=INSIDE,
@@ -121,6 +125,11 @@ class Confinement:
         for path in self.readable:
             words += ["--volume", f"{path}:{path}:ro"]
         return [*words, self.image]
+
+
+def _depth(path: str, folders: Iterable[str]) -> int:
+    """Length of the longest of these folders that a path lies in; 0 where it lies in none."""
+    return max((len(folder) for folder in folders if is_below(path, [folder])), default=0)
 
 
 def choose_confinement(

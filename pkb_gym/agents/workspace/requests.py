@@ -18,7 +18,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from pkb_gym.agents.workspace.client import NOT_JUDGED, REFUSED, SOCKET
+from pkb_gym.agents.workspace.client import REFUSED, SOCKET
 from pkb_gym.engine.records.base import Record, Text
 from pkb_gym.engine.records.config import RaceCheck, Until
 from pkb_gym.engine.records.feedback import Feedback
@@ -102,18 +102,6 @@ class WorkspaceSocket:
         except OSError:  # the client has gone
             connection.close()
         return None
-
-    def refuse_waiting(self, text: str) -> None:
-        """Replies to all clients in the queue that nothing more is judged."""
-        for _ in range(MAX_WAITING):
-            if not select.select([self._listener], [], [], 0)[0]:
-                return
-            connection, _ = self._listener.accept()
-            _reply(connection, NOT_JUDGED, text)
-
-
-MAX_WAITING = 1000
-"""Clients that are refused one by one; the others find their connection closed."""
 
 
 @contextlib.contextmanager
