@@ -8,6 +8,7 @@ It runs on any Python, in the sandbox of a workspace, and knows of the evaluator
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -94,4 +95,6 @@ def main(solution: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("solution", type=Path, help="file to write: .cu for CUDA, .cpp for C++")
+    sys.exit(main(parser.parse_args().solution))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pkb_gym.agents.command import as_text, read_reply
+from pkb_gym.agents.command import as_text, evaluation_command, read_reply
 from pkb_gym.agents.protocol import AgentError, Message, Reply
 from pkb_gym.agents.registry import open_agent
+from pkb_gym.cli.program import make_parser
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import TokenCounts
 from tests.agents.conversations import CONVERSATION, answered, task
@@ -53,6 +56,16 @@ print(json.dumps({"content": json.dumps([episode, environment]), "source": "int 
     assert episode["messages"][2]["source"] == "int b;"
     assert (reply.submission, reply.reasoning, reply.cost_usd) == ("int b;".replace("b", "a"), "why", 0.25)
     assert reply.tokens == TokenCounts(prompt=5, completion=6)
+
+
+def test_the_command_that_judges_a_file_as_the_run_does_is_in_the_environment(program):
+    """Device, ranks and size stood in prose alone."""
+    words = shlex.split(program("print(os.environ['PKB_EVAL'])").begin(task()).act(CONVERSATION).content)
+    assert words[:4] == [sys.executable, "-m", "pkb_gym.cli", "eval"]
+    args = make_parser("eval").parse_args([*words[3:], "kernel.cpp"])
+    assert (args.problem, str(args.file), args.world_size, args.size) == ("AllReduce", "kernel.cpp", 2, "tiny")
+    axes = replace(task(), config=task().config.model_copy(update={"size": {"M": 8, "counts": (1, 2)}}))
+    assert make_parser("eval").parse_args([*evaluation_command(axes)[3:], "a.cpp"]).size == axes.config.size
 
 
 def test_the_turns_of_an_episode_share_a_folder_that_goes_with_it(program):

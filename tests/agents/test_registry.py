@@ -51,6 +51,7 @@ def test_labels_leave_out_folders():
     """Tables are published; whose home a program lies in is nobody's business."""
     assert default_label("transformers:/home/me/models/tiny") == "transformers:tiny"
     assert default_label("command:/home/me/bin/coder --model x") == "command:coder"
+    assert default_label("workspace:/home/me/bin/coder --model x") == "workspace:coder"
     assert default_label("openai:org/model") == "openai:org/model"
 
 

@@ -69,6 +69,20 @@ def test_an_evaluator_that_fails_sets_the_exit_status(pkb, folder):
     assert "0 of 1 problems passed" in ran.out
 
 
+def test_a_program_that_can_read_the_answers_is_warned_of(pkb, folder):
+    ran = pkb("run", "--agent", "workspace:true", "--set", "sandbox=none", "--problems", "AllReduce", *HERE)
+    assert "warning: NOTHING IS HIDDEN from the program" in ran.err
+    ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)
+    assert "warning" not in ran.err
+
+
+def test_a_workspace_has_forty_evaluations_unless_turns_are_given(pkb, tmp_path):
+    argv = ("run", "--agent", "workspace:true", "--set", "sandbox=none", "--problems", "AllReduce", *HERE)
+    for turns, more in ((40, ()), (50, ("--turns", "50"))):
+        assert pkb(*argv, *more, "--output", str(turns)).status == 0
+        assert json.loads((tmp_path / str(turns) / "run.json").read_text())["turns"] == turns
+
+
 def test_a_run_that_only_compiled_sets_the_exit_status(pkb, folder):
     (folder / "all_reduce.cpp").write_text("compiled_only")
     ran = pkb("run", "--agent", f"replay:{folder}", "--problems", "AllReduce", *HERE)

@@ -11,7 +11,15 @@ from functools import partial
 import gymnasium as gym
 import pytest
 
-from examples import custom_reward, own_problem, rollout_loop, service, trl_tool, vector_environment
+from examples import (
+    custom_reward,
+    own_problem,
+    rollout_loop,
+    service,
+    trl_tool,
+    vector_environment,
+    workspace_agent,
+)
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.support import problem_folders
 from pkb_gym.rewards.user_rewards import load_reward
@@ -25,7 +33,7 @@ PROGRAMS = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 def test_every_program_is_listed_and_tested():
     text = (ROOT / "examples" / "README.md").read_text()
     assert all(f"]({name})" in text for name in PROGRAMS)
-    modules = (custom_reward, own_problem, rollout_loop, service, trl_tool, vector_environment)
+    modules = (custom_reward, own_problem, rollout_loop, service, trl_tool, vector_environment, workspace_agent)
     assert [f"{module.__name__.split('.')[1]}.py" for module in modules] == PROGRAMS
 
 

@@ -1,6 +1,7 @@
 """A program for workspaces: it prints the names in its folder."""
 
 import json
+import sys
 from pathlib import Path
 
-print(json.dumps(sorted(path.name for path in Path(__file__).parent.iterdir())))
+json.dump(sorted(path.name for path in Path(__file__).parent.iterdir()), sys.stdout)

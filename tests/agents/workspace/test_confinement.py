@@ -135,7 +135,7 @@ def test_a_container_gets_the_workspace_its_variables_and_no_network(tmp_path, m
 
 
 def test_a_prefix_stands_before_the_program(programs, tmp_path):
-    prefix = f"env -C {{folder}} PREFIXED=yes"
+    prefix = "env -C {folder} PREFIXED=yes"
     programs.run("echo $PREFIXED $PWD", options={"sandbox": "auto", "prefix": prefix})
     words = recorded(programs.folder)[-1].reply.split()
     assert words[0] == "yes" and words[1].endswith("/workspace")

@@ -69,7 +69,7 @@ def test_without_a_submission_the_best_evaluated_source_is_judged_in_full(progra
 
 def test_the_submission_counts_and_not_a_better_evaluation(programs):
     run = programs.run("echo speedup 3 > a.cpp; ./evaluate a.cpp; printf race > b.cpp; ./submit b.cpp")
-    assert (run.runner.tally.passed, run.runner.tally.best("AllReduce", 0).verdict) == (0, "race")
+    assert (run.runner.tally.problems(), run.runner.tally.best("AllReduce", 0).verdict) == ((1, 0, 0), "race")
     (results,) = results_by_agent(recorded(programs.folder))
     assert not results.episodes.is_right.any() and results.turns.is_right.tolist() == [True, False]
 
@@ -92,7 +92,9 @@ def test_evaluations_end_with_the_budget_and_the_program_may_still_submit(progra
 
 @pytest.mark.parametrize("escape", ["", "setsid "])
 def test_at_the_end_of_its_minutes_a_program_is_ended_with_all_that_it_started(programs, tmp_path, escape):
-    script = f"{escape}sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' & echo speedup 2 > a.cpp; ./evaluate a.cpp; wait"
+    script = (
+        f"{escape}sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' & echo speedup 2 > a.cpp; ./evaluate a.cpp; wait"
+    )
     programs.run(f"{script}; sleep 600", options={"minutes": 0.02})
     end = recorded(programs.folder)[-1]
     assert (end.workspace.action, end.workspace.ended) == ("end", "minutes")
@@ -118,7 +120,9 @@ def test_evaluations_take_none_of_the_minutes(programs):
 def test_tokens_are_those_that_the_program_reports(programs):
     """Totals since it began, as coding agents print them."""
     lines = [{"usage": {"input_tokens": 50, "cache_read_input_tokens": 40, "output_tokens": 10}, "total_cost_usd": 0.5}]
-    lines.append({"type": "turn.completed", "usage": {"input_tokens": 140, "output_tokens": 20}, "total_cost_usd": 0.75})
+    lines.append(
+        {"type": "turn.completed", "usage": {"input_tokens": 140, "output_tokens": 20}, "total_cost_usd": 0.75}
+    )
     first, second = (f"echo '{json.dumps(line)}'" for line in lines)
     run = programs.run(f"printf race > a.cpp; {first}; ./evaluate a.cpp; {second}; ./submit a.cpp")
     trial, submission = recorded(programs.folder)
@@ -196,7 +200,7 @@ for _ in range(20):
     held[-1].shutdown(socket.SHUT_WR)
 END
 echo speedup 2 > a.cpp; ./evaluate a.cpp"""
-    script = f'if [ $PKB_SAMPLE = 0 ]; then {flood}\nelse echo speedup 3 > a.cpp; ./submit a.cpp; fi'
+    script = f"if [ $PKB_SAMPLE = 0 ]; then {flood}\nelse echo speedup 3 > a.cpp; ./submit a.cpp; fi"
     run = programs.run(script, samples=2, jobs=2)
     assert run.outcome.complete == 2
     submissions = {attempt.sample: attempt.source for attempt in recorded(programs.folder) if attempt.is_submission}
