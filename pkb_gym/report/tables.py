@@ -62,7 +62,7 @@ def overview_table(agents: Sequence[AgentFigures]) -> Table:
                 *_fast_1(each.eager),
                 *(("", "") if each.captured is None else _fast_1(each.captured)),
                 speedup_text(each.eager.log_speedup),
-                interval_text(each.utilisation, ".0%"),
+                interval_text(each.utilisation, ".1%"),
             )
             for each in agents
         ),

@@ -74,6 +74,16 @@ def test_fast_p_is_drawn_by_both_estimates():
     assert "$x_1$ &lt;b&gt;&amp;: fast_1 = 0.750 as measured" in svg
 
 
+@pytest.mark.parametrize(("low", "labels"), [(0.01, ["0.01", "0.02", "0.05"]), (1e-4, ["0.0001", "0.001", "0.01"])])
+def test_labels_of_logarithmic_axes_leave_room(low, labels):
+    _, axes = theme.new_figure()
+    axes.plot([low, 1.0], [low, 1.0])
+    axes.set_xscale("log")
+    theme.plain_ticks(axes, "x")
+    shown = [text for text in axes.xaxis.get_major_formatter().format_ticks(axes.get_xticks()) if float(text) >= low]
+    assert shown[:3] == labels
+
+
 def test_timings_that_did_not_converge_are_hollow():
     svg = drawn("speedup_by_problem")
     (hollow,) = re.findall(r'<use [^>]*fill="none"[^>]*><title>([^<]*)</title>', svg)

@@ -23,6 +23,9 @@ WIDTH_IN = 4.6
 """Width of figures: 331 points, about the pixels of a telephone, so that a point of text is about a pixel there."""
 
 
+MAX_TICKED = 300
+"""Ratio of an axis' ends up to which there is room for several labels a decade."""
+
 LEGEND_ROW_IN = 0.19
 """Height of one row of a legend."""
 
@@ -148,8 +151,9 @@ def plain_ticks(axes: Axes, *which: Literal["x", "y"]) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for name in which:
-        axis = axes.xaxis if name == "x" else axes.yaxis
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+        axis, (low, high) = (axes.xaxis, axes.get_xlim()) if name == "x" else (axes.yaxis, axes.get_ylim())
+        subs = (1.0, 2.0, 5.0) if high < MAX_TICKED * low else (1.0,)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=12))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
 
