@@ -260,8 +260,8 @@ OTHER_PATHS = {
     ("GemmReduceScatter", sizes.LARGE_PRODUCT): "expert:99: pkb::store_release(",
     ("GemmReduceScatter", sizes.NO_ROOM_FOR_PRODUCTS): "gemm_peers.h:31: comm.signal_begun()",
     ("HyenaCP", sizes.SHORT_FILTERS): "expert:648: wait_convolved(",
-    ("FP8AllGatherParams", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:248: comm.wait_block(",
-    ("FP8ReduceScatterGrads", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:248: comm.wait_block(",
+    ("FP8AllGatherParams", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
+    ("FP8ReduceScatterGrads", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
     ("FSDPTensorParallel", sizes.LARGE_WEIGHTS): "expert:279: comm.barrier()",
     ("FusedAdamAllGather", sizes.MANY_PARAMETERS): "gather_made_cuda.h:92: comm.wait_block(",
     ("ReduceScatterRMSNorm", sizes.LONG_ROWS): "expert:124: comm.wait_block(",
@@ -294,6 +294,9 @@ def test_further_sizes_bring_kernels_to_their_other_paths(
 
 def test_every_further_size_has_an_operation():
     assert set(OTHER_PATHS) == {(name, size) for name, of in FURTHER_SIZES.items() for size in of}
+    for (name, _), operation in OTHER_PATHS.items():
+        mutants = InlinedSource.of(expert_source(find_problem(name), "cu") or "").mutants()
+        assert sum(each.name.startswith(operation) for each in mutants) == 1, f"{name}: {operation}"
 
 
 def test_a_size_names_axes_and_dtype():
