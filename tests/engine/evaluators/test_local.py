@@ -129,6 +129,27 @@ def test_a_deadlock_is_not_waited_for_until_its_deadline(local_evaluator: LocalE
     assert "kernel.cpp:7" in feedback.message, "where it stood"
 
 
+LARGE_MODULE = """
+import gc
+
+FROZEN = gc.get_freeze_count()
+KEPT = [[] for _ in range(50_000)]
+reference = solution
+
+
+def solution(*args):
+    assert gc.get_freeze_count() - FROZEN >= len(KEPT)
+    return reference(*args)
+"""
+
+
+def test_collections_before_blocks_pass_over_what_a_module_has_made(local_evaluator: LocalEvaluator) -> None:
+    """Of a module that imports torch's compiler, they took longer than the blocks."""
+    config = EvalConfig(device="cpu", world_size=1, size="tiny", until="check")
+    found = local_evaluator.evaluate(PROBLEM, f"{reference_source(PROBLEM)}{LARGE_MODULE}", config)
+    assert found.passed, found.message
+
+
 def test_a_closed_evaluator_refuses_work(tmp_path: Path) -> None:
     evaluator = LocalEvaluator(cache_dir=tmp_path)
     evaluator.close()
