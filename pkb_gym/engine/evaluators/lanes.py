@@ -27,8 +27,9 @@ class Need:
 class Lanes:
     """Hands out numbers of lanes, the lowest first; safe to use from several threads.
 
-    Whoever has a lane has the processes of that number to itself. A candidate is let in beside others while all of them
-    together fit, and in any case where nobody else is.
+    Whoever has a lane has the processes of that number to itself. Candidates are let in as they come, each beside
+    others while all of them together fit, and in any case where nobody else is: one that is large is not kept out by
+    many that are small.
 
     Args:
         processors: Number of processors of this machine.
@@ -38,11 +39,12 @@ class Lanes:
         self._processors = processors
         self._changed = threading.Condition()
         self._taken: dict[int, Need] = {}
+        self._waiting: list[object] = []
 
     def is_free(self, need: Need, nbytes: int, most: int | None = None) -> bool:
         """Whether `taken` would not wait; see there."""
         with self._changed:
-            return self._fits(need, nbytes, most)
+            return not self._waiting and self._fits(need, nbytes, most)
 
     @contextmanager
     def taken(self, need: Need, nbytes: int, most: int | None = None) -> Iterator[int]:
@@ -56,10 +58,16 @@ class Lanes:
         Yields:
             Number of the lane, from 0.
         """
+        ticket = object()
         with self._changed:
-            self._changed.wait_for(lambda: self._fits(need, nbytes, most))
-            lane = min(set(range(len(self._taken) + 1)) - self._taken.keys())
-            self._taken[lane] = need
+            self._waiting.append(ticket)
+            try:
+                self._changed.wait_for(lambda: self._waiting[0] is ticket and self._fits(need, nbytes, most))
+                lane = min(set(range(len(self._taken) + 1)) - self._taken.keys())
+                self._taken[lane] = need
+            finally:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()
         try:
             yield lane
         finally:

@@ -45,6 +45,37 @@ def test_one_that_is_larger_than_the_machine_runs_alone():
         assert lane == 0 and not lanes.is_free(SMALL, 100)
 
 
+def test_small_ones_do_not_keep_a_large_one_out():
+    lanes = Lanes(processors=4)
+    first = Visitor(lanes.taken(SMALL, 100))
+    assert first.came_in
+    large = Visitor(lanes.taken(Need(4, 10), 100))
+    assert large.is_kept_out
+    assert not lanes.is_free(SMALL, 100)
+    late = Visitor(lanes.taken(SMALL, 100))
+    assert late.is_kept_out
+    first.leave()
+    assert large.came_in and late.is_kept_out
+    large.leave()
+    assert late.came_in
+    late.leave()
+
+
+def test_who_gives_up_waiting_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
+    lanes = Lanes(processors=4)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with lanes.taken(SMALL, 100):
+        monkeypatch.setattr(lanes._changed, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt), lanes.taken(SMALL, 100):
+            pytest.fail("it was not its turn")
+        monkeypatch.undo()
+        with lanes.taken(SMALL, 100) as lane:
+            assert lane == 1
+
+
 def test_the_end_is_waited_for():
     lanes = Lanes(processors=2)
     inside = Visitor(lanes.taken(SMALL, 100))
