@@ -81,8 +81,10 @@ def test_completions_of_a_server_and_verdicts_of_another(policy, tmp_path):
     """Three parts that could be on three nodes: trainer processes, a server of vLLM, a service that judges."""
     owners = Owners()
     with vllm_server(policy) as server, make_service(owners) as service, HttpServer(service, TOKEN) as judge:
+        server.max_model_len = 2500
         reports = run_ranks("server", policy, tmp_path, server.url, judge.url)
     assert_own(reports)
+    assert [report["context"] for report in reports] == [2500, 2500], "the server's, which is shorter than the model's"
     assert len(server.updates) == 2
     assert {source.split(".")[0] for source in owners.requested} == {"speedup 1", "speedup 2"}
 

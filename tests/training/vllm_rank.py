@@ -109,7 +109,7 @@ def main(name: str, policy: Path, output: Path, url: str, group_port: int, evalu
         report["resumed"] = start(output=output / "resumed", resume_from_checkpoint=begin, **every).state.log_history
     else:
         trainer = start(output=output / name, **{"server": SERVER, "tensor_parallel": TENSOR_PARALLEL}[name])
-        report["rollouts"] = texts(trainer)
+        report["rollouts"], report["context"] = texts(trainer), trainer._player._limits.context
         if name == "tensor_parallel":
             report["requests"] = trainer.vllm_generation.llm.requests
     (output / f"{name}_{rank}.json").write_text(json.dumps(report, default=str))

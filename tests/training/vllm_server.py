@@ -25,6 +25,7 @@ class VllmServer(ThreadingHTTPServer):
 
     Attributes:
         requests: Bodies of the requests for completions.
+        max_model_len: Context of the model, in tokens.
         weights: Weights by name.
         updates: The weights after each complete update.
     """
@@ -38,6 +39,7 @@ class VllmServer(ThreadingHTTPServer):
         self.weights: dict[str, torch.Tensor] = {}
         self.updates: list[dict[str, torch.Tensor]] = []
         self.is_updating = False
+        self.max_model_len = 4096
         self.connection: socket.socket | None = None
 
     @property
@@ -74,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         }
         answers: dict[str, Any] = {
             "/health": {},
-            "/v1/models": {"data": [{"id": "policy"}]},
+            "/v1/models": {"data": [{"id": "policy", "max_model_len": self.server.max_model_len}]},
             "/server_info": {"vllm_config": config},
             "/get_world_size": {"world_size": 1},
         }
@@ -110,6 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _v1_completions(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self.server.weights and not self.server.is_updating
         self.server.requests.append(request)
+        assert max(map(len, request["prompt"])) + request["max_tokens"] <= self.server.max_model_len, "vLLM refuses it"
         choices = []
         for prompt in request["prompt"]:
             for _ in range(request["n"]):

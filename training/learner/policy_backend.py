@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ from trl import GRPOTrainer
 
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.rollout.early_submission import FinishedSequences, stopped_by
-from pkb_gym.training.rollout.even_share import generate_evenly
+from pkb_gym.training.rollout.even_share import budget_groups, generate_evenly
 from pkb_gym.training.rollout.player import Reply
 
 OnFinished: TypeAlias = Callable[[int, list[int]], None]
@@ -24,11 +25,15 @@ class PolicyBackend:
         trainer: Trainer whose policy generates.
         host: Group of all ranks.
         chunk: Maximum number of sequences that are generated at once; None for no limit.
+
+    Attributes:
+        context: Maximum length of a sequence in tokens.
     """
 
     def __init__(self, trainer: GRPOTrainer, host: HostGroup, chunk: int | None = None) -> None:
         self._trainer: Any = trainer
         self._host, self._chunk = host, chunk
+        self.context = self._find_context()
 
     @property
     def needs_all_ranks(self) -> bool:
@@ -39,30 +44,39 @@ class PolicyBackend:
         )
 
     @property
-    def context(self) -> int:
-        """Maximum length of a sequence in tokens."""
-        trainer = self._trainer
-        if trainer.use_vllm and trainer.vllm_mode == "colocate":
-            return int(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
-        return int(trainer.model.config.max_position_embeddings)
+    def _uses_server(self) -> bool:
+        return bool(self._trainer.use_vllm and self._trainer.vllm_mode == "server")
 
-    def generate(self, prompts: Sequence[list[int]], max_new_tokens: int, on_finished: OnFinished) -> list[Reply]:
+    def _find_context(self) -> int:
+        """That of the model, or the shorter one that vLLM was started with; a collective."""
+        trainer = self._trainer
+        longest = int(trainer.model.config.max_position_embeddings)
+        if self._uses_server:
+            served = None
+            if trainer.accelerator.is_main_process:
+                client = trainer.vllm_generation.vllm_client
+                served = client.session.get(f"{client.base_url}/v1/models").json()["data"][0].get("max_model_len")
+            served = self._host.from_first(served)
+            return longest if served is None else min(longest, int(served))
+        if trainer.use_vllm:
+            return int(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
+        return longest
+
+    def generate(
+        self, prompts: Sequence[list[int]], budgets: Sequence[int], on_finished: OnFinished
+    ) -> Sequence[Reply]:
         """A reply to each prompt; a collective where `needs_all_ranks`, to which a rank may come without prompts.
 
         Args:
             prompts: Token ids of the prompts.
-            max_new_tokens: Maximum length of a reply in tokens; the greatest of all ranks counts in a collective.
+            budgets: Maximum length of each reply in tokens, at least 1; replies may be longer, up to another's budget.
             on_finished: Function called for each sequence, as soon as it is known to be complete.
         """
         if self.needs_all_ranks:
-            with self._at_most(max(self._host.gather(max_new_tokens))):
-                replies = generate_evenly(self._host, prompts, self._replies)
-            for place, (ids, _) in enumerate(replies):
-                on_finished(place, ids)
-            return replies
+            return self._generate_together(prompts, budgets, on_finished)
         replies = []
         chunk = self._chunk or max(1, len(prompts))
-        with self._at_most(max_new_tokens):
+        with self._at_most(max(budgets, default=1)):
             for begin in range(0, len(prompts), chunk):
                 with self._watching(lambda place, ids, begin=begin: on_finished(begin + place, ids)):  # type: ignore[misc]
                     found = self._replies(list(prompts[begin : begin + chunk]))
@@ -70,6 +84,20 @@ class PolicyBackend:
                     on_finished(begin + place, ids)
                 replies += found
         return replies
+
+    def _generate_together(
+        self, prompts: Sequence[list[int]], budgets: Sequence[int], on_finished: OnFinished
+    ) -> Sequence[Reply]:
+        sizes = self._host.gather(list(zip(map(len, prompts), budgets, strict=True)))
+        replies: dict[int, Reply] = {}
+        for limit, places in budget_groups(sizes, self.context if self._uses_server else math.inf):
+            mine = places[self._host.rank]
+            with self._at_most(limit):
+                found = generate_evenly(self._host, [prompts[place] for place in mine], self._replies)
+            for place, reply in zip(mine, found, strict=True):
+                on_finished(place, reply[0])
+                replies[place] = reply
+        return [replies[place] for place in range(len(prompts))]
 
     def _replies(self, prompts: list[list[int]]) -> list[Reply]:
         ids, logprobs = self._trainer._generate_single_turn(prompts, None, {}, num_generations=1)

@@ -52,9 +52,7 @@ class TrainingPlayer(Player):
     def _replies(self, played: Sequence[Played], budgets: Sequence[int], seed: int) -> list[Reply]:  # noqa: ARG002
         contexts = [one.rollout.context_ids for one in played]
         with self._clock.phase("generation"):
-            replies = self._backend.generate(
-                contexts, max(budgets, default=1), partial(self._prefetch, played, budgets)
-            )
+            replies = self._backend.generate(contexts, budgets, partial(self._prefetch, played, budgets))
         return [
             (ids[:budget], None if logprobs is None else logprobs[:budget])
             for (ids, logprobs), budget in zip(replies, budgets, strict=True)

@@ -39,3 +39,38 @@ def generate_evenly(
     replies = list(chain.from_iterable(host.gather(list(generate(everything[begin : begin + size])))))
     first = sum(len(of_rank) for of_rank in of_ranks[: host.rank])
     return replies[first : first + len(prompts)]
+
+
+def budget_groups(
+    of_ranks: Sequence[Sequence[tuple[int, int]]], context: float
+) -> list[tuple[int, tuple[tuple[int, ...], ...]]]:
+    """Groups of prompts that share a limit on new tokens, none of which goes beyond the context; one if possible.
+
+    A server of vLLM refuses a request in which any prompt and the limit together are longer than its context.
+
+    Args:
+        of_ranks: Length of each prompt and its budget of new tokens, together at most `context`, for each rank.
+        context: Maximum length of a sequence in tokens.
+
+    Returns:
+        Limits, and for each the places of its prompts, by rank.
+
+    Example:
+        >>> budget_groups([[(10, 90), (60, 40)], [(50, 30)]], context=100)
+        [(90, ((0,), ())), (40, ((1,), (0,)))]
+    """
+    waiting = sorted(
+        (
+            (-budget, rank, place, length)
+            for rank, own in enumerate(of_ranks)
+            for place, (length, budget) in enumerate(own)
+        )
+    )
+    groups = []
+    while waiting:
+        limit = -waiting[0][0]
+        chosen = [one for one in waiting if one[3] + limit <= context] or waiting[:1]
+        waiting = [one for one in waiting if one not in chosen]
+        places = tuple(tuple(sorted(one[2] for one in chosen if one[1] == rank)) for rank in range(len(of_ranks)))
+        groups.append((limit, places))
+    return groups

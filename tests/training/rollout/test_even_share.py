@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import doctest
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pkb_gym.training.rollout.even_share import generate_evenly
+from pkb_gym.training.rollout import even_share
+from pkb_gym.training.rollout.even_share import budget_groups, generate_evenly
 from tests.waiting import PATIENCE_S
 
 
@@ -43,3 +46,24 @@ def test_each_rank_passes_as_many_prompts_and_gets_its_own_replies(counts):
         replies = list(threads.map(play, range(ranks)))
     assert replies == [[f"reply to {[100 * rank + number]}" for number in range(n)] for rank, n in enumerate(counts)]
     assert passed == [[-(-sum(counts) // ranks)] if any(counts) else [] for _ in counts]
+
+
+def test_examples_in_docstrings_hold():
+    result = doctest.testmod(even_share)
+    assert result.attempted and not result.failed
+
+
+@pytest.mark.parametrize("context", [100, 120, math.inf])
+def test_no_prompt_and_its_limit_are_longer_than_the_context(context):
+    sizes = [[(10, 90), (95, 5), (60, 40)], [], [(50, 50), (1, 20)]]
+    groups = budget_groups(sizes, context)
+    placed = sorted((rank, place) for _, ranks in groups for rank, places in enumerate(ranks) for place in places)
+    assert placed == [(rank, place) for rank, own in enumerate(sizes) for place in range(len(own))], "each once"
+    for limit, ranks in groups:
+        for rank, places in enumerate(ranks):
+            for place in places:
+                length, budget = sizes[rank][place]
+                assert length + limit <= context and budget <= limit
+    assert budget_groups([[], []], context) == []
+    if context == math.inf:
+        assert len(groups) == 1
