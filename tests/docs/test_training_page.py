@@ -9,6 +9,8 @@ import pytest
 
 from pkb_gym.cli.program import make_parser
 from pkb_gym.training.inputs.arguments import parse_arguments
+from pkb_gym.training.rehearsal.launch import parse_launch
+from pkb_gym.training.rehearsal.target import Target
 from tests.docs.pages import DOCS, ROOT
 from tests.training.test_configs import RECIPES
 
@@ -27,7 +29,10 @@ def test_pkb_takes_its_commands(words):
     make_parser().parse_args(words[1:])
 
 
-@pytest.mark.parametrize("words", [w for w in commands() if "launch" in w], ids=" ".join)
+LAUNCHES = [w for w in commands() if "launch" in w and "training/rehearse.py" not in w]
+
+
+@pytest.mark.parametrize("words", LAUNCHES, ids=" ".join)
 def test_recipes_take_their_commands(words, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     script = next(word for word in words if word.startswith("training/") and word.endswith(".py"))
@@ -37,6 +42,14 @@ def test_recipes_take_their_commands(words, tmp_path, monkeypatch):
     if len(kinds) == 3:  # this machine may have no GPU for the trainers' bfloat16
         argv += ["--output_dir", str(tmp_path), "--use_cpu", "true"]
     parse_arguments(kinds, argv, prog=script)
+
+
+def test_the_rehearsal_takes_its_command(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (words,) = [w for w in commands() if "training/rehearse.py" in w]
+    target, *command = words[words.index("training/rehearse.py") + 1 :]
+    launch = parse_launch(command)
+    assert Target.parse(target).gpus == 8 and (launch.recipe, launch.processes) == ("grpo", 4)
 
 
 def test_there_are_commands_of_every_recipe():

@@ -55,7 +55,7 @@ def test_there_are_configurations_for_what_the_docs_promise():
     assert {
         f"{recipe}_{kind}" for recipe in ("sft", "grpo") for kind in ("one_gpu", "4_gpus", "8_gpus", "lora")
     } <= recipes
-    assert {"grpo_vllm_colocate", "grpo_vllm_server", "rft_one_gpu", "evaluate"} <= recipes
+    assert {"grpo_vllm_colocate", "grpo_vllm_lora", "grpo_vllm_server", "rft_one_gpu", "evaluate"} <= recipes
     assert {path.stem for path in OF_ACCELERATE} == {"cpu", "one_gpu", "ddp_4", "fsdp2_8", "fsdp2_2x8", "zero3_8"}
 
 

@@ -151,6 +151,32 @@ class EvaluationSchedule:
                 logger.warning("the evaluation service may still run something", exc_info=True)
 
 
+def check_owner(mode: OwnerMode, gpus: Sequence[str] | None, url: str | None, services: int, compilers: int) -> None:
+    """Refuses arguments of `start_evaluation` that contradict each other.
+
+    Raises:
+        ConfigError: The arguments do not fit together.
+    """
+    if mode == "ray":
+        if gpus:
+            raise ConfigError(
+                "evaluation 'ray' takes no evaluation GPUs: the cluster has its own; give its address as url"
+            )
+        return
+    if mode == "inline" and (gpus or url):
+        raise ConfigError("evaluation 'inline' takes neither evaluation GPUs nor a url; use 'dedicated' for that")
+    if mode == "colocated" and url:
+        raise ConfigError("evaluation 'colocated' takes no url, as the service is one of this node; use 'dedicated'")
+    if gpus and url:
+        raise ConfigError("give evaluation GPUs or the url of a service, not both")
+    if services != 1 and (mode != "dedicated" or url):
+        raise ConfigError("several evaluation services share out this node: evaluation 'dedicated', without url")
+    if compilers and (mode not in ("dedicated", "colocated") or url or services != 1):
+        raise ConfigError(
+            "compilers have processors apart from those of one service of this node: 'dedicated' or 'colocated', no url"
+        )
+
+
 def start_evaluation(
     mode: OwnerMode,
     host: HostGroup,
@@ -180,20 +206,9 @@ def start_evaluation(
         ConfigError: the arguments do not fit together, or compilers leave no processor for ranks.
         InfrastructureError: the owner did not start.
     """
+    check_owner(mode, gpus, url, services, compilers)
     if mode == "ray":
-        return _on_cluster(host, gpus, url, deadline_s)
-    if mode == "inline" and (gpus or url):
-        raise ConfigError("evaluation 'inline' takes neither evaluation GPUs nor a url; use 'dedicated' for that")
-    if mode == "colocated" and url:
-        raise ConfigError("evaluation 'colocated' takes no url, as the service is one of this node; use 'dedicated'")
-    if gpus and url:
-        raise ConfigError("give evaluation GPUs or the url of a service, not both")
-    if services != 1 and (mode != "dedicated" or url):
-        raise ConfigError("several evaluation services share out this node: evaluation 'dedicated', without url")
-    if compilers and (mode not in ("dedicated", "colocated") or url or services != 1):
-        raise ConfigError(
-            "compilers have processors apart from those of one service of this node: 'dedicated' or 'colocated', no url"
-        )
+        return _on_cluster(url, host, deadline_s)
     if mode == "inline":
         return _inline(host)
     timeout_s = deadline_s + 24 * 3600.0  # it may wait for a reward phase; `AsyncEvaluator` keeps the deadline
@@ -243,11 +258,9 @@ def _start_farm(gpus: Sequence[str] | None, compilers: int) -> list[ServiceProce
         raise
 
 
-def _on_cluster(host: HostGroup, gpus: Sequence[str] | None, url: str | None, deadline_s: float) -> EvaluationSchedule:
+def _on_cluster(url: str | None, host: HostGroup, deadline_s: float) -> EvaluationSchedule:
     from pkb_gym.cluster.evaluator import RayEvaluator
 
-    if gpus:
-        raise ConfigError("evaluation 'ray' takes no evaluation GPUs: the cluster has its own; give its address as url")
     return EvaluationSchedule(RayEvaluator(url or "ray", timeout_s=deadline_s), host)
 
 

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, metadata, version
 from packaging.requirements import Requirement
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.evaluation.owner import check_owner
+from pkb_gym.training.inputs.model_shape import ModelShape
 from pkb_gym.training.learner.sharded_generation import refuse_sharded_generation
 from pkb_gym.training.rehearsal.findings import Finding, Level, gigabytes
 from pkb_gym.training.rehearsal.memory import (
@@ -19,7 +21,6 @@ from pkb_gym.training.rehearsal.memory import (
     states_bytes,
     vllm_room,
 )
-from pkb_gym.training.rehearsal.model_shape import ModelShape
 from pkb_gym.training.rehearsal.plan import Generation, Plan
 from pkb_gym.training.rehearsal.target import Target
 
@@ -41,7 +42,14 @@ def check_gpus(plan: Plan, target: Target) -> Iterator[Finding]:
         work = "generate and learn" if plan.generation and plan.learning else "learn" if plan.learning else "generate"
         yield Finding("ok", "GPUs", f"{launch.processes} processes ({launch.sharding}) {work} on {used} of each node")
     evaluation = plan.evaluation
-    if evaluation is None or evaluation.mode == "ray" or evaluation.url is not None:
+    if evaluation is None:
+        return
+    try:
+        check_owner(evaluation.mode, evaluation.gpus, evaluation.url, evaluation.services, evaluation.compilers)
+    except ConfigError as error:
+        yield Finding("error", "judges", str(error))
+        return
+    if evaluation.mode == "ray" or evaluation.url is not None:
         return
     judges = evaluation.gpus if evaluation.gpus is not None else visible
     if absent := [entry for entry in judges if entry.isdecimal() and int(entry) >= target.gpus]:
@@ -61,11 +69,11 @@ def check_gpus(plan: Plan, target: Target) -> Iterator[Finding]:
 
 
 def judging_gpus(plan: Plan, target: Target) -> int | None:
-    """Number of GPUs that judge on a node; None where another machine judges."""
+    """Number of GPUs that a gang of a node judges on; None where another machine judges."""
     if plan.evaluation is None or plan.evaluation.mode == "ray" or plan.evaluation.url is not None:
         return None
     if plan.evaluation.gpus is not None:
-        return len(plan.evaluation.gpus)
+        return len(plan.evaluation.gpus) // plan.evaluation.services
     return target.gpus if plan.launch.visible is None else len(plan.launch.visible)
 
 

@@ -9,7 +9,7 @@ context       CUDA context, NCCL and fragmentation
 
 from __future__ import annotations
 
-from pkb_gym.training.rehearsal.model_shape import ModelShape
+from pkb_gym.training.inputs.model_shape import ModelShape
 from pkb_gym.training.rehearsal.plan import Generation, Learning, Plan
 
 CONTEXT_BYTES = 3e9

@@ -74,11 +74,15 @@ class Evaluation:
         mode: Owner of evaluations.
         gpus: Entries of CUDA_VISIBLE_DEVICES for the service; None for those of the process.
         url: Address of a service or of a cluster.
+        services: Number of services of a node.
+        compilers: Number of processors that compile alone.
     """
 
     mode: OwnerMode
     gpus: tuple[str, ...] | None
     url: str | None
+    services: int
+    compilers: int
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,13 @@ def read_plan(launch: Launch) -> Plan:
     evaluation = None
     if generation is not None:
         gpus = None if given.evaluation_gpus is None else tuple(map(str, given.evaluation_gpus))
-        evaluation = Evaluation(cast("OwnerMode", given.evaluation), gpus, given.evaluation_url)
+        evaluation = Evaluation(
+            cast("OwnerMode", given.evaluation),
+            gpus,
+            given.evaluation_url,
+            int(given.evaluation_services),
+            int(given.evaluation_compilers),
+        )
     return Plan(
         launch,
         given.model_name_or_path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.inputs.model_shape import ModelShape
 from pkb_gym.training.rehearsal.checks import (
     check_batch,
     check_division,
@@ -23,7 +24,6 @@ from pkb_gym.training.rehearsal.data_checks import (
 )
 from pkb_gym.training.rehearsal.findings import Finding, gigabytes
 from pkb_gym.training.rehearsal.launch import Launch
-from pkb_gym.training.rehearsal.model_shape import ModelShape
 from pkb_gym.training.rehearsal.plan import read_plan
 from pkb_gym.training.rehearsal.services import check_services
 from pkb_gym.training.rehearsal.target import Target

@@ -14,9 +14,9 @@ from datasets import Dataset, DatasetDict
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.training import rehearse as script
+from pkb_gym.training.inputs.model_shape import ModelShape
 from pkb_gym.training.inputs.option_names import refuse_unknown_options
 from pkb_gym.training.rehearsal.launch import Launch, current_launch, parse_launch
-from pkb_gym.training.rehearsal.model_shape import ModelShape
 from pkb_gym.training.rehearsal.rehearse import rehearse
 from pkb_gym.training.rehearsal.target import Target
 from pkb_gym.training.smoke import CONFIGS
@@ -96,8 +96,8 @@ def test_vllm_needs_its_share_unless_it_sleeps(prompts):
     command = grpo(prompts, "grpo_vllm_colocate", FOUR_OF_8, "--model_name_or_path Qwen/Qwen2.5-Coder-7B-Instruct")
     awake = findings("8x80", f"{command} --vllm_enable_sleep_mode false")
     asleep = findings("8x80", f"{command} --vllm_enable_sleep_mode true")
-    assert "vLLM, which does not sleep 24.0 GB" in awake["memory, learning"][0][1]
-    assert "sleep" not in asleep["memory, learning"][0][1] and asleep["memory, vLLM"][0][0] == "ok"
+    assert "vLLM, which does not sleep 32.0 GB" in awake["memory, learning"][0][1]
+    assert "not sleep" not in asleep["memory, learning"][0][1] and asleep["memory, vLLM"][0][0] == "ok"
     narrow = findings("8x80", f"{command} --vllm_gpu_memory_utilization 0.2")["memory, vLLM"]
     assert narrow[0][0] == "error" and "raise vllm_gpu_memory_utilization" in narrow[0][1]
 
@@ -105,7 +105,6 @@ def test_vllm_needs_its_share_unless_it_sleeps(prompts):
 def test_heads_must_divide(prompts):
     launch = f"accelerate launch --config_file {FILES}/fsdp2_8.yaml"
     command = grpo(prompts, "grpo_vllm_colocate", launch, "--model_name_or_path Qwen/Qwen2.5-Coder-7B-Instruct")
-    command += " --evaluation colocated --evaluation_gpus 0 1 2 3"
     ((level, text),) = findings("8x80", f"{command} --vllm_tensor_parallel_size 8")["division"]
     assert level == "error" and "tensor_parallel 8 does not divide 28 heads; 1, 2, 4 divide the heads" in text
     assert findings("8x80", f"{command} --vllm_tensor_parallel_size 4")["division"][0][0] == "ok"
@@ -117,6 +116,7 @@ def test_heads_must_divide(prompts):
         ("4x80", FOUR_OF_8, "", "judges", "evaluation_gpus names 4, 5, 6, 7 of 4 GPUs"),
         ("8x80", FOUR_OF_8.replace("4", "6"), "", "GPUs", "6 processes a node on 4 visible GPUs"),
         ("8x80", FOUR_OF_8, "--evaluation_gpus 3 4 5 6", "judges", "dedicated evaluation shares 3 with training"),
+        ("8x80", FOUR_OF_8, "--evaluation_url http://a:1", "judges", "give evaluation GPUs or the url of a service"),
         ("8x80", FOUR_OF_8, "--num_generations 7", "batch", "64 episodes a step are no whole groups of 7"),
         ("8x80", FOUR_OF_8, "--evaluation_gpus 4 5", "ranks", "prompts are for 4 ranks, 2 GPUs judge"),
         ("8x80", FOUR_OF_8, "--gradient_accumulation_steps 160", "data", "32 prompts do not fill a step of 80"),
@@ -238,5 +238,5 @@ def test_other_ranks_say_nothing(monkeypatch, capsys):
 
 
 def test_the_table_of_models_is_json_with_all_that_a_shape_needs():
-    known = json.loads((ROOT / "training" / "rehearsal" / "models.json").read_text())
+    known = json.loads((ROOT / "training" / "inputs" / "models.json").read_text())
     assert all(ModelShape.of(name).is_known_by_name for name in known)
