@@ -24,6 +24,7 @@ from trl import GRPOConfig, ModelConfig, get_peft_config
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.support import env_vars
 from pkb_gym.rewards.advantages import Over
 from pkb_gym.rewards.presets import find_reward
 from pkb_gym.rewards.recipes import find_recipe
@@ -33,10 +34,12 @@ from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule, OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, parse_arguments, run_recipe
 from pkb_gym.training.inputs.dialogue_options import DialogueArguments
+from pkb_gym.training.inputs.model_shape import ModelShape
 from pkb_gym.training.inputs.rows import load_prompts
 from pkb_gym.training.learner.best_window import BestWindow
 from pkb_gym.training.learner.exact_resumption import ROLLOUT_FILES
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
+from pkb_gym.training.learner.sharded_generation import refuse_sharded_generation
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.learner.turn_credit import (
@@ -245,6 +248,7 @@ def train(
             f"{len(prompts)} prompts do not fill a batch: {batch} rollouts, {group} of each prompt, take "
             f"{batch // group}; lower steps_per_generation (or gradient_accumulation_steps), or raise num_generations"
         )
+    check_sharded_generation(model, config)
     checkpoint = checkpoint_to_resume(config, ROLLOUT_FILES.format(rank=0))
     dialogue = args.dialogue_options(config.chat_template_kwargs)
     reward, credit = reward_and_credit(args)
@@ -290,6 +294,18 @@ def train(
         evaluator.close()
         log.close()
     return trainer
+
+
+def check_sharded_generation(model: ModelConfig, config: GRPOConfig) -> None:
+    """Refuses to generate from the shards of a large model, before it is loaded; see `sharded_generation`.
+
+    Raises:
+        ConfigError: FSDP2 shards it, and vLLM does not generate.
+    """
+    if env_vars.accelerate_launch().fsdp_version != 2 or config.use_vllm:
+        return
+    shape = ModelShape.of(str(model.model_name_or_path), model.model_revision)
+    refuse_sharded_generation(shape.parameters, is_fsdp2=True, use_vllm=False)
 
 
 def reward_and_credit(args: GrpoArguments) -> tuple[Reward, Credit]:

@@ -226,7 +226,7 @@ def _training_generation(launch: Launch, given: argparse.Namespace) -> Generatio
         bool(given.vllm_enable_sleep_mode),
         given.vllm_max_model_length,
         url if by == "vllm_server" else None,
-        min(own, getattr(given, "generation_chunk", None) or own),
+        min(own, given.generation_chunk or own),
         own * launch.processes,
         int(given.num_generations or 1),
         int(given.max_completion_length),
@@ -255,11 +255,10 @@ def _evaluation_generation(given: argparse.Namespace) -> Generation:
 
 
 def _dialogue(given: argparse.Namespace) -> DialogueOptions:
-    values = vars(given)
     return DialogueOptions(
-        cast("Submission", "code" if given.single_turn else values.get("submission", "tool")),
+        cast("Submission", "code" if given.single_turn else given.submission),
         template_options(given.chat_template_kwargs),
-        bool(values.get("trim_reasoning")),
-        values.get("max_turn_tokens"),
-        values.get("max_feedback_tokens"),
+        given.trim_reasoning,
+        given.max_turn_tokens,
+        given.max_feedback_tokens,
     )
