@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from datasets import Dataset, Features, Value
+from datasets import Dataset, Features, List, Value
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantization_config
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, output_folder, parse_arguments, run_recipe
-from pkb_gym.training.inputs.chat import Message, render, submit_tools
+from pkb_gym.training.inputs.chat import Message, Submission, as_code, render, submit_tools
 from pkb_gym.training.inputs.reward_weights import best_of_each_problem, weighed_by_reward
 from pkb_gym.training.inputs.rings import RingSplit, without_rings
 from pkb_gym.training.inputs.rows import load_corpus
@@ -48,6 +48,10 @@ class SftArguments:
         metadata={
             "help": "Train a new model of this size instead of --model_name_or_path, with a tokenizer of its own."
         },
+    )
+    submission: Submission = field(
+        default="tool",
+        metadata={"help": "Form of submissions that is taught: calls of the tool `submit`, or fenced blocks of code."},
     )
     kinds: list[str] = field(
         default_factory=lambda: ["single", "repair"], metadata={"help": "Kinds of conversations to learn from."}
@@ -84,7 +88,7 @@ def main(argv: list[str] | None = None) -> None:
     corpus = select_corpus(load_corpus(args.corpus), args, config.seed)
     if args.scratch is not None:
         use_scratch_model(model, corpus, output_folder(config), args.scratch, config.seed)
-    fine_tune(corpus, config, model, imitate_failures=args.imitate_failures)
+    fine_tune(corpus, config, model, imitate_failures=args.imitate_failures, submission=args.submission)
 
 
 def select_corpus(corpus: Dataset, args: SftArguments, seed: int) -> Dataset:
@@ -140,7 +144,14 @@ def use_scratch_model(model: ModelConfig, corpus: Dataset, output: Path, preset:
     model.model_name_or_path = str(folder)
 
 
-def fine_tune(corpus: Dataset, config: SFTConfig, model: ModelConfig, *, imitate_failures: bool = False) -> SFTTrainer:
+def fine_tune(
+    corpus: Dataset,
+    config: SFTConfig,
+    model: ModelConfig,
+    *,
+    imitate_failures: bool = False,
+    submission: Submission = "tool",
+) -> SFTTrainer:
     """Trains, and writes model, tokenizer and `trainer_state.json` (with the losses) into `config.output_dir`.
 
     Args:
@@ -148,6 +159,7 @@ def fine_tune(corpus: Dataset, config: SFTConfig, model: ModelConfig, *, imitate
         config: `max_length` leaves out longer conversations: one that is cut off would teach never to end.
         model: Name of the model, and the LoRA adapter if any.
         imitate_failures: Whether failed submissions are learnt from, as in `learnable`.
+        submission: Form of submissions that is taught.
 
     Raises:
         ConfigError: there is no model, nothing to learn from, or no checkpoint where one is named.
@@ -156,7 +168,7 @@ def fine_tune(corpus: Dataset, config: SFTConfig, model: ModelConfig, *, imitate
         raise ConfigError("no model: give --model_name_or_path, or --scratch with a size to begin without one")
     checkpoint = checkpoint_to_resume(config)
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
-    rows = within(config.max_length, corpus, tokenizer)
+    rows = within(config.max_length, corpus, tokenizer, submission)
     config.assistant_only_loss = True
     config.max_length = None  # no conversation is longer
     config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)
@@ -164,7 +176,7 @@ def fine_tune(corpus: Dataset, config: SFTConfig, model: ModelConfig, *, imitate
     trainer = SFTTrainer(
         model=model.model_name_or_path,
         args=config,
-        train_dataset=learnable(rows, imitate_failures=imitate_failures),
+        train_dataset=learnable(rows, imitate_failures=imitate_failures, submission=submission),
         processing_class=tokenizer,
         peft_config=get_peft_config(model),
         callbacks=[FiniteGradients()],
@@ -176,7 +188,7 @@ def fine_tune(corpus: Dataset, config: SFTConfig, model: ModelConfig, *, imitate
     return trainer
 
 
-def learnable(corpus: Dataset, *, imitate_failures: bool) -> Dataset:
+def learnable(corpus: Dataset, *, imitate_failures: bool, submission: Submission = "tool") -> Dataset:
     """Conversations in TRL's prompt-completion format: loss falls on the assistant's turns of the completion.
 
     Args:
@@ -184,21 +196,31 @@ def learnable(corpus: Dataset, *, imitate_failures: bool) -> Dataset:
         imitate_failures: Whether the completion begins with the assistant's first turn. Otherwise it begins after the
             last submission that failed: a broken kernel and its feedback are what the repair is conditioned on, and not
             something to learn to write.
+        submission: Form of submissions; as code, conversations have no tools.
     """
     tools = json.dumps(submit_tools())
 
     def split(row: dict[str, Any]) -> dict[str, Any]:
         messages = row["messages"]
         begin = _first_reply(messages) if imitate_failures else _after_last_failure(messages, row["feedback"])
-        return {"prompt": messages[:begin], "completion": messages[begin:], "tools": tools}
+        parts = {"prompt": messages[:begin], "completion": messages[begin:]}
+        if submission == "code":
+            return {name: as_code(part, row.get("language") or "") for name, part in parts.items()}
+        return {**parts, "tools": tools}
 
     # Given beforehand: inferred from a first batch without submissions in its prompts, they would not fit later ones.
     talk = corpus.features["messages"]
-    features = Features({"prompt": talk, "completion": talk, "tools": Value("string")})
+    kinds = {"prompt": talk, "completion": talk, "tools": Value("string")}
+    if submission == "code":
+        text = List({"role": Value("string"), "content": Value("string")})
+        kinds = {"prompt": text, "completion": text}
+    features = Features(kinds)
     return corpus.map(split, remove_columns=corpus.column_names, features=features, keep_in_memory=True)
 
 
-def within(max_length: int | None, corpus: Dataset, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def within(
+    max_length: int | None, corpus: Dataset, tokenizer: PreTrainedTokenizerBase, submission: Submission = "tool"
+) -> Dataset:
     """The conversations of at most `max_length` tokens; logs the number of others.
 
     Raises:
@@ -206,7 +228,11 @@ def within(max_length: int | None, corpus: Dataset, tokenizer: PreTrainedTokeniz
     """
     if max_length is None:
         return corpus
-    lengths = [len(tokenizer(render(tokenizer, messages))["input_ids"]) for messages in corpus["messages"]]
+    uses_tools = submission == "tool"
+    conversations = [messages if uses_tools else as_code(messages) for messages in corpus["messages"]]
+    lengths = [
+        len(tokenizer(render(tokenizer, messages, with_tools=uses_tools))["input_ids"]) for messages in conversations
+    ]
     kept = corpus.select([index for index, length in enumerate(lengths) if length <= max_length])
     if len(kept) == 0:
         raise ConfigError(f"every conversation is longer than max_length={max_length}: {min(lengths)} tokens or more")

@@ -11,8 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, SFTConfig
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.envs.text.reply import take_source
 from pkb_gym.training import merge_adapter, sft
 from pkb_gym.training.inputs.rows import submissions
+from tests.training import conversations
 
 QUICK = [
     *("--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none"),
@@ -45,8 +47,8 @@ def texts_with_loss(corpus, model, folder, *, imitate_failures) -> list[str]:
         corpus, config, ModelConfig(model_name_or_path=str(model)), imitate_failures=imitate_failures
     )
     tokenizer = trainer.processing_class
-    conversations = [tokenizer(sft.render(tokenizer, messages))["input_ids"] for messages in corpus["messages"]]
-    assert [row["input_ids"] for row in trainer.train_dataset] == conversations
+    whole = [tokenizer(sft.render(tokenizer, messages))["input_ids"] for messages in corpus["messages"]]
+    assert [row["input_ids"] for row in trainer.train_dataset] == whole
     return [tokenizer.decode([label for label in row["labels"] if label != -100]) for row in trainer.train_dataset]
 
 
@@ -138,3 +140,20 @@ def test_a_model_is_named_or_made_but_not_both(corpus_folder, scratch_model, tmp
         sft.main(argv)
     with pytest.raises(ConfigError, match="leave out model_name_or_path="):
         sft.main([*argv, "--scratch", "smoke", "--model_name_or_path", str(scratch_model)])
+
+
+def test_submissions_are_taught_as_fenced_code_to_models_that_call_no_tools(corpus, scratch_model, tmp_path):
+    """The same loss as for calls: on what the assistant writes, after the last failure."""
+    (repair,) = list(sft.learnable(corpus.select([5]), imitate_failures=False, submission="code"))
+    assert [message["role"] for message in repair["prompt"]].count("user") == 3
+    first = repair["completion"][0]["content"]
+    assert take_source(first).source == conversations.source(128)
+    config = quick_config(tmp_path)
+    config.shuffle_dataset, config.max_steps, config.save_strategy = False, 1, "no"
+    named = ModelConfig(model_name_or_path=str(scratch_model))
+    trainer = sft.fine_tune(corpus, config, named, submission="code")
+    for row in trainer.train_dataset:
+        text = trainer.processing_class.decode(row["input_ids"])
+        taught = trainer.processing_class.decode([label for label in row["labels"] if label != -100])
+        assert "<tool" not in text and "passed" in text and "passed" not in taught and "broken" not in taught
+        assert take_source(taught.split("<|im_end|>")[0]).source in map(conversations.source, (32, 64, 128))
