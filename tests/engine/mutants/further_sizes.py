@@ -36,9 +36,6 @@ LONG_ROWS = '{"h": 1024, "rows_per_rank": 150}'
 LONG_SEQUENCE = '{"B": 2, "S": 256, "Hq": 8, "Hk": 2, "D": 64}'
 """More heads than are sent as tagged words."""
 
-LARGE_WEIGHTS = '{"D": 1024, "F": 3072, "rows": 64}'
-"""Copy engines bring them in."""
-
 MANY_LOGITS_IN_CHUNKS = '{"B": 1, "S": 16, "V": 65536, "top_k": 10, "top_p": 0.9, "chunk_size": 8}'
 
 FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
@@ -49,7 +46,6 @@ FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "HyenaCP": (SHORT_FILTERS,),
     "FP8AllGatherParams": (MANY_PARAMETERS,),
     "FP8ReduceScatterGrads": (MANY_PARAMETERS,),
-    "FSDPTensorParallel": (LARGE_WEIGHTS,),
     "FusedAdamAllGather": (MANY_PARAMETERS,),
     "ReduceScatterRMSNorm": (LONG_ROWS,),
     "RopeAllGather": (LONG_SEQUENCE,),

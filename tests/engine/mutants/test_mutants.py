@@ -262,7 +262,6 @@ OTHER_PATHS = {
     ("HyenaCP", sizes.SHORT_FILTERS): "expert:648: wait_convolved(",
     ("FP8AllGatherParams", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
     ("FP8ReduceScatterGrads", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
-    ("FSDPTensorParallel", sizes.LARGE_WEIGHTS): "expert:279: comm.barrier()",
     ("FusedAdamAllGather", sizes.MANY_PARAMETERS): "gather_made_cuda.h:92: comm.wait_block(",
     ("ReduceScatterRMSNorm", sizes.LONG_ROWS): "expert:124: comm.wait_block(",
     ("RopeAllGather", sizes.LONG_SEQUENCE): "gather_made_cuda.h:92: comm.wait_block(",

@@ -35,6 +35,7 @@ BOTH_WAYS = "for collectives in which some rank only sends or only receives; her
 OWN_SUMS = "for sums that other ranks get; here they stay on the ranks that add them up"
 OWN_FACTORS = "for factors of other ranks; here a product has the rank's own alone"
 NO_PEERS = "for products that read or store peers' memory; here their operands and results are the rank's own"
+LARGE_WEIGHTS = "for weights of more than 16 MiB, which copy engines bring in; published ones are smaller"
 OWN_ROWS = "for sums that all ranks get; here each tile's sum stays on one"
 WHOLE_WORLD = "for groups that leave ranks out; here dense gradients are summed over all ranks"
 TWO_RANKS = "for more than two ranks, which share what two do alone"
@@ -47,6 +48,7 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
     Unreached("shares_cuda.h", r"comm\.(signal|wait)_block\(rounds,", ("AllReduce", "Reduce"), TWO_RANKS, ranks=3),
     Unreached("gemm_simt.h", r"comm\.barrier", ("FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
+    Unreached("expert", r"comm\.barrier", ("FSDPTensorParallel",), LARGE_WEIGHTS, nth=0),
     Unreached("clip_norm_cuda.h", r"comm\.wait_all_begun", ("ClipGradNormEP",), WHOLE_WORLD),
     Unreached("expert", r"comm\.", ("Broadcast",), TWO_RANKS, ranks=3),
 )
