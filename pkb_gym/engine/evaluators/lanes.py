@@ -39,6 +39,7 @@ class Lanes:
         self._processors = processors
         self._changed = threading.Condition()
         self._taken: dict[int, Need] = {}
+        self._shared: set[int] = set()
         self._waiting: list[object] = []
 
     def is_free(self, need: Need, nbytes: int, most: int | None = None) -> bool:
@@ -65,6 +66,8 @@ class Lanes:
                 self._changed.wait_for(lambda: self._waiting[0] is ticket and self._fits(need, nbytes, most))
                 lane = min(set(range(len(self._taken) + 1)) - self._taken.keys())
                 self._taken[lane] = need
+                if len(self._taken) > 1:
+                    self._shared |= self._taken.keys()
             finally:
                 self._waiting.remove(ticket)
                 self._changed.notify_all()
@@ -73,7 +76,13 @@ class Lanes:
         finally:
             with self._changed:
                 del self._taken[lane]
+                self._shared.discard(lane)
                 self._changed.notify_all()
+
+    def was_shared(self, lane: int) -> bool:
+        """Whether somebody else had a lane at some time since this one, which is taken, was."""
+        with self._changed:
+            return lane in self._shared
 
     def wait_until_empty(self) -> None:
         """Returns when no lane is taken."""

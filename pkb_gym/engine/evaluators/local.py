@@ -115,13 +115,14 @@ class LocalEvaluator:
         A candidate whose gang lost its leader, or a rank while the kernel ended processes for memory, is judged once
         more; if that happens again, it is the candidate's own failure. So is a killed rank at once where the machine
         has no such record, since a second judging is a second chance. Each attempt has timed inputs of its own, as a
-        candidate can leave those of the one before, and their results, where the next finds them.
+        candidate can leave those of the one before, and their results, where the next finds them. What failed beside
+        another candidate on the same GPUs, for lack of memory or time, is judged once more, alone.
         """
         stopwatch, report = Stopwatch(), progress or _ignore_progress
         key, nonce = (self.key, new_nonce()) if replay_key is None else split(replay_key)
-        feedback, killed = self._judge_once(problem, source, config, (key, nonce), report, stopwatch)
-        if killed:
-            feedback, _ = self._judge_once(problem, source, config, (key, new_nonce()), report, stopwatch)
+        feedback, again = self._judge_once(problem, source, config, (key, nonce), report, stopwatch)
+        if again:
+            feedback, _ = self._judge_once(problem, source, config, (key, new_nonce()), report, stopwatch, alone=True)
         return feedback
 
     def _judge_once(
@@ -132,6 +133,8 @@ class LocalEvaluator:
         key_and_nonce: tuple[bytes, str],
         report: Progress,
         stopwatch: Stopwatch,
+        *,
+        alone: bool = False,
     ) -> tuple[Feedback, bool]:
         """The feedback, and whether it is to be judged once more."""
         key, nonce = key_and_nonce
@@ -145,7 +148,7 @@ class LocalEvaluator:
             raise InfrastructureError(f"this machine could not judge it: {error}") from error
         killed = False
         try:
-            self._run_stages(feedback, key, report)
+            self._run_stages(feedback, key, report, alone=alone)
         except Stopped as stopped:
             killed = stopped.killed
         except (InfrastructureError, OSError) as error:  # OSError: descriptors, processes or disk are used up
@@ -156,7 +159,7 @@ class LocalEvaluator:
             feedback.fail(Failure.INFRASTRUCTURE, "this evaluator was closed, or lost its processes, meanwhile")
             self._pool.discard_broken()
             killed = False
-        return feedback.build(), killed
+        return feedback.build(), killed or _may_be_a_neighbours(feedback)
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         """The configuration that `evaluate` would run under.
@@ -166,7 +169,7 @@ class LocalEvaluator:
         """
         return execution_environment.resolve_source(config, problem, source)[1]
 
-    def _run_stages(self, feedback: FeedbackBuilder, key: bytes, report: Progress) -> None:
+    def _run_stages(self, feedback: FeedbackBuilder, key: bytes, report: Progress, *, alone: bool) -> None:
         config = feedback.config
         with feedback.stage(Stage.STATIC, report):
             check_statically(feedback)
@@ -195,7 +198,7 @@ class LocalEvaluator:
         if not execution_environment.can_run(config.device):
             raise feedback.stop(Failure.COMPILED_ONLY, execution_environment.compiled_only(config.dialect))
         with self._judged_races(feedback, artifact, key, report):
-            self._run_ranks(feedback, artifact, key, report)
+            self._run_ranks(feedback, artifact, key, report, alone=alone)
 
     @contextlib.contextmanager
     def _judged_races(
@@ -218,10 +221,12 @@ class LocalEvaluator:
         finally:
             pending.cancel()
 
-    def _run_ranks(self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress) -> None:
+    def _run_ranks(
+        self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress, *, alone: bool
+    ) -> None:
         config = feedback.config
         idle_devices = self._arbiter.timing if config.device == "cuda" else contextlib.nullcontext
-        with self._turn(feedback, report) as lane, contextlib.ExitStack() as ranks:
+        with self._turn(feedback, report, alone=alone) as lane, contextlib.ExitStack() as ranks:
             try:
                 report(PREPARING)
                 if config.device == "emulated":
@@ -236,14 +241,14 @@ class LocalEvaluator:
                     ranks.close()
 
     @contextlib.contextmanager
-    def _turn(self, feedback: FeedbackBuilder, report: Progress) -> Iterator[int]:
+    def _turn(self, feedback: FeedbackBuilder, report: Progress, *, alone: bool) -> Iterator[int]:
         """Waits for the turn of a candidate; yields the number of its lane.
 
         One that is only checked shares the devices with others, and holds timings up meanwhile.
         """
         config = feedback.config
         if config.until != "check" or config.device == "emulated" or config.debug:
-            with _in_turn(self._arbiter, feedback, report), self._lane(feedback, report) as lane:
+            with _in_turn(self._arbiter, feedback, report), self._lane(feedback, report, alone=alone) as lane:
                 yield lane
             return
         while True:
@@ -252,7 +257,7 @@ class LocalEvaluator:
                 with feedback.stopwatch.phase(WAITING):
                     self._arbiter.wait_for_resume()
             with (
-                self._lane(feedback, report) as lane,
+                self._lane(feedback, report, alone=alone) as lane,
                 feedback.waiting_for(work_beside_others(report)),
                 feedback.waiting_for(self._arbiter.checking()) as begins,
             ):
@@ -261,12 +266,16 @@ class LocalEvaluator:
                     return
 
     @contextlib.contextmanager
-    def _lane(self, feedback: FeedbackBuilder, report: Progress) -> Iterator[int]:
-        room = _room_of(feedback)
+    def _lane(self, feedback: FeedbackBuilder, report: Progress, *, alone: bool) -> Iterator[int]:
+        need, nbytes, most = _room_of(feedback)
+        room = need, nbytes, 1 if alone else most
         if not self._lanes.is_free(*room):
             report(WAITING)
         with feedback.waiting_for(self._lanes.taken(*room)) as lane:
-            yield lane
+            try:
+                yield lane
+            finally:
+                feedback.had_neighbours = self._lanes.was_shared(lane)
 
     def _judge_emulated(
         self,
@@ -348,6 +357,14 @@ def _room_of(feedback: FeedbackBuilder) -> tuple[Need, int, int | None]:
         return Need(config.world_size, nbytes), host.memory_total_bytes(), None
     processors = execution_environment.PROCESSORS_PER_GPU * config.world_size // config.ranks_per_gpu
     return Need(processors, nbytes), gpus.memory_bytes() or 0, MAX_GPU_LANES
+
+
+NEIGHBOURLY = (Failure.OUT_OF_MEMORY, Failure.DEADLOCK, Failure.TIMEOUT, Failure.INFRASTRUCTURE)
+"""Failures that another candidate on the same GPUs can bring about: nothing limits its memory and time there."""
+
+
+def _may_be_a_neighbours(feedback: FeedbackBuilder) -> bool:
+    return feedback.config.device == "cuda" and feedback.had_neighbours and feedback.failure in NEIGHBOURLY
 
 
 def _has_races_judged(config: ResolvedConfig) -> bool:

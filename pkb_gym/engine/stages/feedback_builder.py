@@ -59,6 +59,7 @@ class FeedbackBuilder:
         stopwatch: Stopwatch of the evaluation.
         compile, sanitizers, race, emulation, race_check, check, timing, profile, roofline, output,
             calls_torch_distributed: Fields of the same names in `Feedback`.
+        had_neighbours: Whether other candidates ran on the same devices meanwhile.
 
     Raises:
         OSError: the problem's files cannot be read.
@@ -86,6 +87,7 @@ class FeedbackBuilder:
         self.roofline: Roofline | None = None
         self.output = ""
         self.calls_torch_distributed: bool | None = None
+        self.had_neighbours = False
         self._environment = environment
         self.problem_sha256 = problem_sha256(problem)
         self._stage: Stage | None = None
@@ -118,6 +120,11 @@ class FeedbackBuilder:
     def failed(self) -> bool:
         """Whether a failure was noted."""
         return self._failure is not None
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that was noted; None without one."""
+        return self._failure
 
     def stop(self, failure: Failure, message: str, rank: int | None = None, *, killed: bool = False) -> Stopped:
         """Notes why the pipeline ends here; the caller raises what is returned."""

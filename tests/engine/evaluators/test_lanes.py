@@ -38,6 +38,17 @@ def test_who_does_not_fit_waits_for_the_others(need: Need, nbytes: int, most: in
     waiting.leave()
 
 
+def test_a_lane_is_shared_once_somebody_was_beside_it():
+    lanes = Lanes(processors=8)
+    with lanes.taken(SMALL, 100) as first:
+        assert not lanes.was_shared(first)
+        with lanes.taken(SMALL, 100) as second:
+            assert lanes.was_shared(first) and lanes.was_shared(second)
+        assert lanes.was_shared(first)
+    with lanes.taken(SMALL, 100) as again:
+        assert again == first and not lanes.was_shared(again)
+
+
 def test_one_that_is_larger_than_the_machine_runs_alone():
     """Ranks may be more than processors, and memory that is short is found where it is allocated."""
     lanes = Lanes(processors=2)

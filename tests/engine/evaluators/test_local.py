@@ -18,6 +18,7 @@ from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators import gang_pool as gang_pool_module
 from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
+from pkb_gym.engine.evaluators.lanes import Need
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
 from pkb_gym.engine.hardware import host
@@ -384,6 +385,47 @@ def test_candidates_are_checked_beside_each_other_on_gpus(
         assert timing.came_in and len(judge.kinds) == 2
         timing.leave()
         joined(checks[2])
+
+
+@pytest.mark.usefixtures("locks_apart")
+@pytest.mark.parametrize(
+    ("neighbours", "failure", "judged"),
+    [
+        (True, Failure.OUT_OF_MEMORY, 2),
+        (True, Failure.DEADLOCK, 2),
+        (True, Failure.OUTPUT_MISMATCH, 1),
+        (False, Failure.OUT_OF_MEMORY, 1),
+    ],
+)
+def test_what_a_neighbour_may_have_brought_about_on_gpus_is_judged_again_alone(
+    compiled_before: Path,
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    neighbours: bool,
+    failure: Failure,
+    judged: int,
+) -> None:
+    """A candidate that took the GPUs' memory cost the one beside it its reward."""
+    monkeypatch.setattr(host, "processors", lambda: 16)
+    monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+        lanes = evaluator._lanes
+        shared: list[int] = []
+        other = contextlib.ExitStack()
+
+        def fails(feedback: FeedbackBuilder, *_: object) -> None:
+            if neighbours and not shared:
+                other.enter_context(lanes.taken(Need(2, 0), 1 << 60))
+                other.close()
+            shared.append(sum(lanes.was_shared(lane) for lane in (0, 1)))
+            raise feedback.stop(failure, "a rank failed")
+
+        monkeypatch.setattr(local, "judge", fails)
+        config = EvalConfig(device="cuda", world_size=2, size="tiny", until="check")
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
+    assert found.failure is failure
+    assert shared == [int(neighbours), 0][:judged]
 
 
 @pytest.mark.usefixtures("locks_apart")
