@@ -121,11 +121,8 @@ def test_requests_resolve_on_the_share_of_a_gang(services: list[Started]):
 
 def test_a_pause_reaches_every_gang_and_those_that_are_started_anew(services: list[Started]):
     group = GangGroup(services)
-    with ThreadPoolExecutor(2) as threads:
-        for done in [threads.submit(group.evaluate, PROBLEM, f"speedup {number}", ON_TWO) for number in range(2)]:
-            done.result(PATIENCE_S)
-    for one in services:
-        until(lambda one=one: True if one.owners.opened else group.evaluate(PROBLEM, "speedup 3", ON_TWO))
+    for remote in group._remotes:
+        remote.machine()  # opens its evaluator
     assert group.pause(PATIENCE_S)
     assert all(one.owners.opened[0].arbiter._shut for one in services)
     services[1].owners.opened[0].arbiter.resume()  # as a service that was started anew
@@ -142,15 +139,16 @@ SHARES = [Share(("0",), (0, 1)), Share(("1",), (2, 3))]
 
 
 def test_services_get_their_shares_and_one_key(monkeypatch: pytest.MonkeyPatch):
-    asked: list[tuple[object, ...]] = []
+    asked: list[object] = []
 
     def start(gpus: object, processors: object, options: object, replay_key: object) -> SimpleNamespace:
         asked.append((gpus, processors, options, replay_key))
-        return SimpleNamespace(url="http://127.0.0.1:1", token=TOKEN)
+        return SimpleNamespace(url="http://127.0.0.1:1", token=TOKEN, close=lambda: asked.append("closed"))
 
     monkeypatch.setattr(gang_group, "ServiceProcess", start)
     monkeypatch.setattr(gang_group, "measure_processors", lambda _: asked.append(()))
     open_gang_group(SHARES, b"key", ("--device", "auto"))
+    assert "closed" not in asked
     assert sorted(asked) == [
         (("0",), (0, 1), ("--device", "auto"), b"key"),
         (("1",), (2, 3), ("--device", "auto"), b"key"),
