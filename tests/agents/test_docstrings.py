@@ -1,4 +1,4 @@
-"""The examples in the docstrings of agents run."""
+"""The examples in docstrings run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import importlib
 
 import pytest
 
-MODULES = ("agents.options", "agents.registry", "agents.run.identity", "agents.submissions", "envs.text.reply")
+MODULES = (
+    "agents.options",
+    "agents.registry",
+    "agents.submissions",
+    "engine.records.conditions",
+    "engine.records.setting_differences",
+    "envs.text.reply",
+    "metrics.groups",
+)
 
 
 @pytest.mark.parametrize("name", [*MODULES, "rewards.empty_value"])

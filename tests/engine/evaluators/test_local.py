@@ -248,7 +248,7 @@ def test_waiting_for_the_devices_is_reported(local_evaluator: LocalEvaluator) ->
 def test_a_candidate_that_is_judged_again_has_the_time_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
     monkeypatch.setattr(local, "Stopwatch", lambda: Stopwatch(lambda: float(next(clock))))
-    monkeypatch.setattr(LocalEvaluator, "_run_stages", lambda *_: (_ for _ in ()).throw(Stopped("", killed=True)))
+    monkeypatch.setattr(LocalEvaluator, "_run_stages", lambda *_, **__: (_ for _ in ()).throw(Stopped("", killed=True)))
     with LocalEvaluator(cache_dir=tmp_path) as evaluator:
         feedback = evaluate(evaluator, GOOD)
     assert feedback.durations_s == {OTHER: next(clock) - 1}
