@@ -57,10 +57,14 @@ def probe(programs, tmp_path, monkeypatch):
         monkeypatch.setenv("PROBED_PORT", str(server.getsockname()[1]))
         (tmp_path / "probe.py").write_text(PROBE)
         (tmp_path / "other").mkdir()
+        (tmp_path / "answers").mkdir()
+        (tmp_path / "answers" / "expert.cpp").write_text("")
 
         def run(**options):
             paths = " ".join(str(ROOT / name) for name in FORBIDDEN)
-            script = f"{sys.executable} {tmp_path / 'probe.py'} {paths} {tmp_path / 'other'}"
+            script = (
+                f"{sys.executable} {tmp_path / 'probe.py'} {paths} {tmp_path / 'other'} {tmp_path}/answers/expert.cpp"
+            )
             chosen = {"variables": "PROBED_GIVEN,PROBED_PORT", "readable": tmp_path / "probe.py"} | options
             programs.run(script, options=chosen)
             return json.loads(recorded(programs.folder)[-1].reply)
@@ -78,7 +82,15 @@ def test_the_sandbox_hides_this_package_other_folders_and_the_network(probe):
 @needs_bubblewrap
 def test_the_network_and_further_folders_are_there_where_they_are_allowed(probe, tmp_path):
     found = probe(sandbox="auto", network="true", readable=tmp_path)
-    assert found["network"] and found["forbidden"] == [str(tmp_path / "other")]
+    seen = [str(tmp_path / "other"), str(tmp_path / "answers" / "expert.cpp")]
+    assert found["network"] and found["forbidden"] == seen
+
+
+@needs_bubblewrap
+def test_no_readable_folder_shows_answers(probe, tmp_path, monkeypatch):
+    """Known-good kernels lie below folders that are shown, such as site-packages."""
+    monkeypatch.setattr(confinement, "hidden_folders", lambda: (str(tmp_path / "answers"),))
+    assert probe(sandbox="bubblewrap", readable=tmp_path)["forbidden"] == [str(tmp_path / "other")]
 
 
 @needs_bubblewrap
