@@ -131,7 +131,12 @@ def test_a_batch_is_generated_in_chunks(monkeypatch, policy, evaluator, tmp_path
 
 def test_continuous_batching_generates(policy, evaluator, tmp_path):
     """Text is really sampled; nothing in it can be read."""
-    settings = config(tmp_path, use_transformers_continuous_batching=True, max_completion_length=12)
+    settings = config(
+        tmp_path,
+        use_transformers_continuous_batching=True,
+        transformers_continuous_batching_config={"num_blocks": 64, "max_batch_tokens": 4096},  # not half of the memory
+        max_completion_length=12,
+    )
     trainer = run(policy, evaluator, settings, trainer_class=Watched)
     assert trainer.state.log_history[0]["unread_replies"] == 2
     assert 0 < trainer.batches[0]["completion_mask"].sum(dim=1).max() <= 12

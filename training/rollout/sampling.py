@@ -174,11 +174,19 @@ class ContinuousSampler(TransformersSampler):
         found = self._model.generate_batch(
             [list(sequence) for sequence in sequences],
             generation_config=GenerationConfig(max_new_tokens=budget, **self._settings),
-            continuous_batching_config=ContinuousBatchingConfig(seed=seed),
+            continuous_batching_config=self._cache(sequences, budget, seed),
         )
         if len(found) < len(sequences):
             raise InfrastructureError(f"continuous batching returned {len(found)} of {len(sequences)} replies")
         return [list(output.generated_tokens) for output in found.values()]
+
+    def _cache(self, sequences: Sequence[Tokens], budget: int, seed: int) -> ContinuousBatchingConfig:
+        """A cache of the GPU's free memory; in main memory, which others use too, one that holds all sequences."""
+        config = ContinuousBatchingConfig(seed=seed)
+        if self._model.device.type != "cuda":
+            config.num_blocks = sum(-(-(len(one) + budget) // config.page_size) + 1 for one in sequences)
+            config.max_batch_tokens = max(sum(map(len, sequences)), len(sequences))
+        return config
 
 
 class VllmSampler:

@@ -12,7 +12,6 @@ import pytest
 from pkb_gym.agents.run.budget import RunLimits
 from pkb_gym.agents.run.results import RunResults
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.records.attempt import Attempt, TokenCounts
 from pkb_gym.metrics.results import results_by_agent
 from tests.agents.run.runs import REQUESTED, identity_of, places, recorded
@@ -102,21 +101,6 @@ def test_at_the_end_of_its_minutes_a_program_is_ended_with_all_that_it_started(p
     if (tmp_path / "pid").exists():  # on a busy machine it may not have come so far
         pid = int((tmp_path / "pid").read_text() or 0)
         until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-
-
-@pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap, which does not work here")
-def test_at_the_end_of_its_minutes_a_sandbox_is_ended(programs):
-    options = {"minutes": 0.02, "sandbox": "bubblewrap", "readable": programs._script}
-    programs.run("sleep 60; true", options=options)
-    assert recorded(programs.folder)[-1].workspace.ended == "minutes"
-    until(lambda: not any(map(is_sandbox, psutil.Process().children(recursive=True))))
-
-
-def is_sandbox(process):
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE and "bwrap" in process.name()
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_evaluations_take_none_of_the_minutes(programs):
