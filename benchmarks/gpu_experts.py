@@ -188,7 +188,7 @@ def _config(world_size: int, size: str | dict[str, Any], budget_s: float) -> Eva
 def measured(feedback: Feedback) -> dict[str, Any]:
     """The figures of one evaluation."""
     if feedback.timing is None or feedback.roofline is None:
-        return {"passed": False, "failure": feedback.failure, "message": feedback.message[:500]}
+        return {"passed": False, "failure": feedback.failure, "message": feedback.message.split("\n", 1)[0][:500]}
     timing, roofline = feedback.timing, feedback.roofline
     captured = timing.baseline_graph_us
     return {

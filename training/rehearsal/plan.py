@@ -162,23 +162,23 @@ def read_plan(launch: Launch) -> Plan:
     if generation is not None:
         gpus = None if given.evaluation_gpus is None else tuple(map(str, given.evaluation_gpus))
         evaluation = Evaluation(
-            cast("OwnerMode", given.evaluation),
-            gpus,
-            given.evaluation_url,
-            int(given.evaluation_services),
-            int(given.evaluation_compilers),
+            mode=cast("OwnerMode", given.evaluation),
+            gpus=gpus,
+            url=given.evaluation_url,
+            services=int(given.evaluation_services),
+            compilers=int(given.evaluation_compilers),
         )
     return Plan(
-        launch,
-        given.model_name_or_path,
-        given.model_revision,
-        weight_bytes,
-        given.lora_r if getattr(given, "use_peft", False) else None,
-        given.corpus if recipe == "sft" else given.prompts,
-        "held_out" if recipe == "evaluate_policy" and given.part == "held_out" else "train",
-        learning,
-        generation,
-        evaluation,
+        launch=launch,
+        model=given.model_name_or_path,
+        revision=given.model_revision,
+        weight_bytes=weight_bytes,
+        lora_rank=given.lora_r if getattr(given, "use_peft", False) else None,
+        data=given.corpus if recipe == "sft" else given.prompts,
+        part="held_out" if recipe == "evaluate_policy" and given.part == "held_out" else "train",
+        learning=learning,
+        generation=generation,
+        evaluation=evaluation,
     )
 
 
@@ -205,7 +205,10 @@ def _learning(launch: Launch, given: argparse.Namespace, weight_bytes: int) -> L
     per_parameter = 16 if weight_bytes == 4 or (is_sharded and launch.mixed_precision) else 8
     max_length = None if launch.recipe == "grpo" else given.max_length
     return Learning(
-        int(given.per_device_train_batch_size), max_length, bool(given.gradient_checkpointing), per_parameter
+        micro_batch=int(given.per_device_train_batch_size),
+        max_length=max_length,
+        checkpoints_gradients=bool(given.gradient_checkpointing),
+        bytes_per_parameter=per_parameter,
     )
 
 
@@ -220,45 +223,45 @@ def _training_generation(launch: Launch, given: argparse.Namespace) -> Generatio
         by = "vllm_server" if given.vllm_mode == "server" else "vllm_colocate"
     url = given.vllm_server_base_url or f"http://{given.vllm_server_host}:{given.vllm_server_port}"
     return Generation(
-        by,
-        float(given.vllm_gpu_memory_utilization),
-        int(given.vllm_tensor_parallel_size),
-        bool(given.vllm_enable_sleep_mode),
-        given.vllm_max_model_length,
-        url if by == "vllm_server" else None,
-        min(own, given.generation_chunk or own),
-        own * launch.processes,
-        int(given.num_generations or 1),
-        int(given.max_completion_length),
-        1 if given.single_turn else int(given.max_turns),
-        int(given.max_steps) if given.max_steps and given.max_steps > 0 else None,
-        _dialogue(given),
+        by=by,
+        memory_share=float(given.vllm_gpu_memory_utilization),
+        tensor_parallel=int(given.vllm_tensor_parallel_size),
+        sleeps=bool(given.vllm_enable_sleep_mode),
+        max_model_length=given.vllm_max_model_length,
+        server_url=url if by == "vllm_server" else None,
+        batch=min(own, given.generation_chunk or own),
+        episodes=own * launch.processes,
+        group=int(given.num_generations or 1),
+        max_tokens=int(given.max_completion_length),
+        max_turns=1 if given.single_turn else int(given.max_turns),
+        steps=int(given.max_steps) if given.max_steps and given.max_steps > 0 else None,
+        dialogue=_dialogue(given),
     )
 
 
 def _evaluation_generation(given: argparse.Namespace) -> Generation:
     return Generation(
-        "vllm_colocate" if given.backend == "vllm" else "transformers",
-        float(given.vllm_memory),
-        1,
-        False,
-        None,
-        None,
-        int(given.batch_size),
-        int(given.batch_size),
-        int(given.samples),
-        int(given.max_completion_length),
-        1 if given.single_turn else int(given.max_turns),
-        None,
-        _dialogue(given),
+        by="vllm_colocate" if given.backend == "vllm" else "transformers",
+        memory_share=float(given.vllm_memory),
+        tensor_parallel=1,
+        sleeps=False,
+        max_model_length=None,
+        server_url=None,
+        batch=int(given.batch_size),
+        episodes=int(given.batch_size),
+        group=int(given.samples),
+        max_tokens=int(given.max_completion_length),
+        max_turns=1 if given.single_turn else int(given.max_turns),
+        steps=None,
+        dialogue=_dialogue(given),
     )
 
 
 def _dialogue(given: argparse.Namespace) -> DialogueOptions:
     return DialogueOptions(
-        cast("Submission", "code" if given.single_turn else given.submission),
-        template_options(given.chat_template_kwargs),
-        given.trim_reasoning,
-        given.max_turn_tokens,
-        given.max_feedback_tokens,
+        submission=cast("Submission", "code" if given.single_turn else given.submission),
+        template=template_options(given.chat_template_kwargs),
+        trim_reasoning=given.trim_reasoning,
+        max_turn_tokens=given.max_turn_tokens,
+        max_feedback_tokens=given.max_feedback_tokens,
     )

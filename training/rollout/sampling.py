@@ -164,7 +164,9 @@ class ContinuousSampler(TransformersSampler):
     """Samples with continuous batching of transformers: sequences enter and leave the batch one by one.
 
     Args:
-        model, tokenizer, config: See `TransformersSampler`.
+        model: Policy, in evaluation mode.
+        tokenizer: Tokenizer of the policy.
+        config: Settings of sampling.
     """
 
     def _batch_size(self, count: int) -> int:

@@ -101,19 +101,12 @@ class _Conversation:
         submitted = [attempt for _, attempt in sorted(earlier.items()) if attempt.source is not None]
         self._feedback = {place: attempt.feedback for place, attempt in enumerate(submitted) if was_judged(attempt)}
         """Feedback of earlier calls, by number of the submission."""
-        run, requested, seed = player.run, player.run.requested, plan.seed(player.run.seed)
-        self._env = PKBEnv(
-            plan.problem.name,
-            evaluator=player.evaluator,
-            reward=run.reward,
-            style=run.style,
-            **{name: getattr(requested, name) for name in ENV_ARGUMENTS},
-        )
-        observation, _ = self._env.reset(seed=seed)
+        run, seed = player.run, plan.seed(player.run.seed)
+        self._env, task = begin_episode(run, plan, player.evaluator)
         self._loop = EpisodeLoop(self._env.episode, run.style, run.turns, run.plateau)
         self._messages = [
             Message("system", system_text(run.style, run.turns)),
-            Message("user", str(observation["task"])),
+            Message("user", task),
         ]
         self._reference = reference_source(plan.problem)
         self._read = 0
@@ -224,6 +217,14 @@ class _Conversation:
             cost_usd=reply.cost_usd,
             reply_s=reply_s,
         )
+
+
+def begin_episode(run: RunIdentity, plan: EpisodePlan, evaluator: Evaluator) -> tuple[PKBEnv, str]:
+    """The environment of an episode, and its task text."""
+    arguments = {name: getattr(run.requested, name) for name in ENV_ARGUMENTS}
+    env = PKBEnv(plan.problem.name, evaluator=evaluator, reward=run.reward, style=run.style, **arguments)
+    observation, _ = env.reset(seed=plan.seed(run.seed))
+    return env, str(observation["task"])
 
 
 ENV_ARGUMENTS = ("device", "world_size", "ranks_per_gpu", "size", "dtype", "language", "protocol", "until", "timeout_s")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Set
 from pathlib import Path
 from typing import Literal
@@ -97,9 +96,7 @@ def resumed(before: RunIdentity, now: RunIdentity, folder: Path, option: str) ->
 
 def _settings(identity: RunIdentity, problems: Set[str]) -> dict[str, object]:
     """All that is compared but the conditions of the problems."""
-    content: dict[str, object] = json.loads(
-        json.dumps(identity.model_dump(mode="json", exclude={"resolved", "problem_sha256"}))
-    )
+    content: dict[str, object] = identity.model_dump(mode="json", exclude={"resolved", "problem_sha256"})
     resolved = {
         name: identity.resolved[name].model_dump(mode="json", exclude=set(SETTINGS)) for name in sorted(problems)
     }

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 
 from pkb_gym.agents.protocol import AgentError
 from pkb_gym.agents.run.budget import Usage
-from pkb_gym.agents.run.episode import ENV_ARGUMENTS, EpisodePlan, EpisodeStatus
+from pkb_gym.agents.run.episode import EpisodePlan, EpisodeStatus, begin_episode
 from pkb_gym.agents.run.identity import RunIdentity
 from pkb_gym.agents.run.results import Turns, was_judged
 from pkb_gym.agents.workspace.client import NOT_JUDGED, REFUSED
@@ -26,7 +26,6 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.ownership import TemporaryFolder
 from pkb_gym.engine.support.printable import printable
 from pkb_gym.envs.attempts import judged_attempt
-from pkb_gym.envs.env import PKBEnv
 from pkb_gym.envs.equal_sources import code_of
 from pkb_gym.envs.loop import EpisodeLoop, TurnResult
 from pkb_gym.envs.text.task import LANGUAGES
@@ -108,15 +107,7 @@ class _Trajectory:
     def __init__(self, player: WorkspacePlayer, plan: EpisodePlan, earlier: Turns) -> None:
         self._player, self._plan = player, plan
         run = player.run
-        self._env = PKBEnv(
-            plan.problem.name,
-            evaluator=player.evaluator,
-            reward=run.reward,
-            style=run.style,
-            **{name: getattr(run.requested, name) for name in ENV_ARGUMENTS},
-        )
-        observation, _ = self._env.reset(seed=plan.seed(run.seed))
-        self._task = str(observation["task"])
+        self._env, self._task = begin_episode(run, plan, player.evaluator)
         self._loop = EpisodeLoop(self._env.episode, run.style, plateau=run.plateau)
         self._attempts: list[Attempt] = []
         self._earlier = [attempt for _, attempt in sorted(earlier.items())]
