@@ -1,4 +1,4 @@
-"""Throughput, latency, repeatability and interference of the evaluator itself on GPUs.
+"""Latency and repeatability of the evaluator itself on GPUs; evaluations a minute are those of `benchmarks.throughput`.
 
 python -m benchmarks.gpu_evaluator [--world-size 4] [--out FOLDER] [--device cpu] [--only PART ...]
     [--problems NAME ...] [--size SIZE]
@@ -10,10 +10,8 @@ import argparse
 import json
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +26,6 @@ from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
-STREAM = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll", "Broadcast", "Reduce", "Scatter", "Gather")
-"""Problems of the stream of candidates."""
-
-STREAM_S = 40.0
-WAITING = 24
-"""Candidates that are under way at once, most of them with the compiler."""
-
 LATENCY_RUNS = {"first": ("time", MEASUREMENTS), "check": ("check", 5), "time": ("time", 5), "profile": ("profile", 5)}
 """Last stage and number of evaluations; the first ones measure what blocks cost, too."""
 
@@ -44,7 +35,6 @@ REPEATED, REPEATED_SIZE = ("AllReduce",), "large"
 
 PARTS = (
     "latency_with_standby",
-    "throughput",
     "repeatability_with_standby",
     "latency_without_standby",
     "repeatability_without_standby",
@@ -69,34 +59,6 @@ class Benchmark:
         source = expert_source(find_problem(name), self.suffix)
         assert source is not None
         return source
-
-    def throughput(self, evaluator: LocalEvaluator) -> dict[str, Any]:
-        """Evaluations a minute for a stream of texts that were never seen, all stages but profile."""
-        lock, counted, failed = threading.Lock(), [0], [0]
-        began, ends = time.monotonic(), []
-
-        def work(_: int) -> None:
-            while time.monotonic() - began < STREAM_S:
-                with lock:
-                    counted[0] += 1
-                    number = counted[0]
-                name = STREAM[number % len(STREAM)]
-                source = f"{self.expert(name)}\n// {time.time_ns()} {number}\n"
-                feedback = evaluator.evaluate(find_problem(name), source, self.config("time"))
-                with lock:
-                    ends.append(time.monotonic() - began)
-                    failed[0] += not feedback.passed
-
-        with ThreadPoolExecutor(WAITING) as pool:
-            list(pool.map(work, range(WAITING)))
-        first, last = min(ends), max(ends)
-        return {
-            "evaluations": len(ends),
-            "failed": failed[0],
-            "seconds": round(last, 1),
-            "per_minute": round(60 * len(ends) / last, 1),
-            "per_minute_once_flowing": round(60 * (len(ends) - 1) / (last - first), 1),
-        }
 
     def latency(self, evaluator: LocalEvaluator) -> dict[str, Any]:
         """Seconds of one evaluation whose compile is cached, to each last stage, by an evaluator that is in use."""
@@ -176,14 +138,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         ("with_standby", STANDBY_GANGS, REPEATS),
         ("without_standby", 0, REPEATS_WITHOUT_STANDBY),
     ):
-        if not any(name in part for part in args.only) and not (standby_gangs and "throughput" in args.only):
+        if not any(name in part for part in args.only):
             continue
         with LocalEvaluator(standby_gangs=standby_gangs) as evaluator:
             evaluator.evaluate(find_problem("AllReduce"), benchmark.expert("AllReduce"), benchmark.config("check"))
             if f"latency_{name}" in args.only:
                 keep(f"latency_{name}", benchmark.latency(evaluator))
-            if standby_gangs and "throughput" in args.only:
-                keep("throughput", benchmark.throughput(evaluator))
             if f"repeatability_{name}" in args.only:
                 for rows in benchmark.repeatability(evaluator, repeats, args.size):
                     keep(f"repeatability_{name}", rows)

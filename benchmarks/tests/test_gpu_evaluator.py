@@ -44,8 +44,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         yield [{"timed": 1}]
         yield [{"timed": 2}]
 
-    for name in ("latency", "throughput"):
-        monkeypatch.setattr(gpu_evaluator.Benchmark, name, lambda *_, name=name: parts.append(name))
+    monkeypatch.setattr(gpu_evaluator.Benchmark, "latency", lambda *_: parts.append("latency"))
     monkeypatch.setattr(gpu_evaluator.Benchmark, "repeatability", repeatability)
     monkeypatch.setattr(gpu_evaluator, "LocalEvaluator", Idle)
     return parts
@@ -60,9 +59,9 @@ def result(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("only", "expected"),
     [
-        ([], ["latency", "throughput", "repeatability 20 None", "latency", "repeatability 6 None"]),
+        ([], ["latency", "repeatability 20 None", "latency", "repeatability 6 None"]),
         (["--only", "repeatability_with_standby", "--size", "published"], ["repeatability 20 published"]),
-        (["--only", "throughput", "latency_without_standby"], ["throughput", "latency"]),
+        (["--only", "latency_without_standby"], ["latency"]),
     ],
 )
 def test_parts_are_chosen(only: list[str], expected: list[str], begun: list[str], tmp_path: Path) -> None:
