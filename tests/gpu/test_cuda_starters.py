@@ -1,6 +1,7 @@
 """Starters in CUDA C++, Triton and Python on the GPUs there are, which ranks may share: right at tiny.
 
-Each is run on as many ranks as its turn is; on other numbers of ranks it is slow.
+Each is run on as many ranks as its turn is; on other numbers of ranks it is slow. Those in Python start a process and a
+context for each rank, so that most of them run on two.
 """
 
 from __future__ import annotations
@@ -24,10 +25,20 @@ STARTERS = [
     if not make_starter(problem, language, "cuda").why_python
 ]
 WORLD_SIZES = (2, 4, 8)
+TURNS = {
+    "cuda": itertools.cycle(WORLD_SIZES),
+    "triton": itertools.cycle(WORLD_SIZES),
+    "python": itertools.cycle((2, 2, 2, 4, 2, 2, 2, 8)),
+}
+QUICK = {starter: next(TURNS[starter[1]]) for starter in STARTERS}
+"""(problem, language) -> the number of ranks at which it is not slow."""
+# Cases of as many ranks stand side by side, for which the reference's ranks are started once.
 CASES = [
-    pytest.param(name, language, world_size, marks=() if world_size == turn else pytest.mark.slow)
-    for (name, language), turn in zip(STARTERS, itertools.cycle(WORLD_SIZES), strict=False)
+    pytest.param(*starter, world_size, marks=() if world_size == QUICK[starter] else pytest.mark.slow)
+    for language in TURNS
     for world_size in WORLD_SIZES
+    for starter in STARTERS
+    if starter[1] == language
 ]
 
 
