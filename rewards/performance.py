@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import isfinite, log
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.problems.expert_times import expert_times
 from pkb_gym.rewards.baseline import Baseline, baseline_us, refuse_baseline, speedup_over
 from pkb_gym.rewards.component import Bounds, Component
 from pkb_gym.rewards.reward import is_infrastructure_failure
@@ -31,10 +32,12 @@ UNKNOWN_HEADROOM = 50.0
 def reachable_speedup(feedback: Feedback, baseline: Baseline = "better") -> float:
     """The speedup over the baseline that is known to be reachable.
 
-        S = max(2, (baseline_us / ceiling_us) ** 0.3)
+        S = baseline_us / expert_us               the expert was measured under these conditions (`expert_us`)
+        S = (baseline_us / ceiling_us) ** 0.3     it was not
 
-    The ceiling (`Roofline.ceiling_us`) is the least time of the usual algorithm. Experts come nowhere near it where
-    little is to be done: the exponent is what they reach (`EXPERTS_EXPONENT`).
+    S is at least 2, and at most 31.7, so that small steps are visible on each scale. The ceiling
+    (`Roofline.ceiling_us`) is the least time of the usual algorithm. Experts come nowhere near it where little is to be
+    done: the exponent is what they reach (`EXPERTS_EXPONENT`).
 
     Range: [2, 31.7]. Source: own.
 
@@ -48,11 +51,29 @@ def reachable_speedup(feedback: Feedback, baseline: Baseline = "better") -> floa
     """
     if feedback.timing is None:
         raise ValueError(f"{feedback.problem}: not timed; the furthest stage was {feedback.stage}")
+    us, measured_us = baseline_us(feedback.timing, baseline), expert_us(feedback)
+    if measured_us is not None:
+        return float(min(max(MIN_REACHABLE, us / measured_us), MAX_HEADROOM**EXPERTS_EXPONENT))
     headroom = UNKNOWN_HEADROOM
     if feedback.roofline is not None:
-        ceiling_us, us = feedback.roofline.ceiling_us, baseline_us(feedback.timing, baseline)
+        ceiling_us = feedback.roofline.ceiling_us
         headroom = us / ceiling_us if ceiling_us > us / MAX_HEADROOM else MAX_HEADROOM
     return max(MIN_REACHABLE, float(max(1.0, headroom) ** EXPERTS_EXPONENT))
+
+
+def expert_us(feedback: Feedback) -> float | None:
+    """The time of the problem's expert under the conditions of an evaluation, in microseconds; None if unknown.
+
+    Conditions are size, dtype, number of ranks, one rank on each GPU, and the name of the GPUs.
+    """
+    config = feedback.config
+    if config.device != "cuda" or config.ranks_per_gpu > 1:
+        return None
+    conditions = (config.size, config.dtype, config.world_size, feedback.environment.hardware)
+    for time in expert_times(feedback.problem):
+        if conditions == (time.size, time.dtype, time.world_size, time.gpu):
+            return time.expert_us
+    return None
 
 
 def performance(feedback: Feedback, baseline: Baseline = "better") -> float:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.problems.expert_times import expert_times
 from pkb_gym.rewards import (
     BestSoFar,
     EpisodeScore,
@@ -25,8 +26,8 @@ from pkb_gym.rewards import (
     performance,
     reachable_speedup,
 )
-from pkb_gym.rewards.examples import LAST_STAGE, failed, timed
-from pkb_gym.rewards.performance import EXPERTS_EXPONENT, MAX_HEADROOM, UNKNOWN_HEADROOM
+from pkb_gym.rewards.examples import CONFIG, LAST_STAGE, MACHINE, failed, timed
+from pkb_gym.rewards.performance import EXPERTS_EXPONENT, MAX_HEADROOM, UNKNOWN_HEADROOM, expert_us
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.reward import is_breach, is_right
 from tests.rewards.strategies import NOT_JUDGED, feedbacks
@@ -168,6 +169,39 @@ def test_the_reachable_speedup_is_clamped(bound, reachable):
     assert reachable_speedup(timed(baseline_us=100, roofline_us=bound)) == pytest.approx(reachable)
     unknown = timed().model_copy(update={"roofline": None})
     assert reachable_speedup(unknown) == pytest.approx(UNKNOWN_HEADROOM**EXPERTS_EXPONENT)
+
+
+H200 = MACHINE.model_copy(update={"hardware": "NVIDIA H200"})
+ON_H200 = CONFIG.model_copy(update={"device": "cuda", "language": "cuda", "size": "large", "world_size": 2})
+
+
+def on_h200(baseline_us: float, **settings: object) -> Feedback:
+    """A right kernel of AllReduce on two GPUs, as fast as the baseline, whose ceiling alone gives S = 10."""
+    config = ON_H200.model_copy(update=settings)
+    fast = timed(baseline_us=baseline_us, roofline_us=baseline_us / 10 ** (1 / EXPERTS_EXPONENT))
+    return fast.model_copy(update={"config": config, "environment": H200})
+
+
+def test_the_scale_takes_the_experts_time_where_it_was_measured():
+    (expert,) = [time for time in expert_times("AllReduce") if (time.size, time.world_size) == ("large", 2)]
+    at_three = on_h200(3 * expert.expert_us)
+    assert expert_us(at_three) == expert.expert_us
+    assert reachable_speedup(at_three) == pytest.approx(3.0)
+    assert [reachable_speedup(on_h200(times * expert.expert_us)) for times in (1, 1000)] == [2.0, CLAMPED[0][1]]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"world_size": 8}, {"size": {"M": 8, "N": 8}}, {"dtype": "float32"}, {"device": "emulated"}]
+)
+def test_the_experts_time_counts_under_its_own_conditions_alone(settings):
+    feedback = on_h200(1000.0, **settings)
+    assert expert_us(feedback) is None
+    assert reachable_speedup(feedback) == pytest.approx(10.0)
+
+
+def test_the_experts_time_counts_on_its_own_gpus_alone():
+    other = on_h200(1000.0).model_copy(update={"environment": MACHINE})
+    assert expert_us(other) is None and expert_us(timed()) is None
 
 
 def test_performance_of_what_was_not_timed_is_an_error():

@@ -100,17 +100,21 @@ class InlinedSource:
         text = self.text
         found = sorted(find(without_comments(text)), key=lambda span: span[1:3])
         return [
-            Operation(kind, *self._origin(start), " ".join(text[start:end].split()), start, end, replacement)
+            Operation(kind, *self.origin(start), " ".join(text[start:end].split()), start, end, replacement)
             for kind, start, end, replacement in found
         ]
 
-    def _origin(self, position: int) -> tuple[str, int]:
+    def origin(self, position: int) -> tuple[str, int]:
         """File and line of a place in the inlined text."""
         for piece in self.pieces:
             if position < len(piece.text):
                 return piece.file, piece.line + piece.text.count("\n", 0, position)
             position -= len(piece.text)
         raise IndexError(f"the text ends {position} characters before")
+
+    def column(self, position: int) -> int:
+        """Number of characters of its line before a place in the inlined text."""
+        return position - (self.text.rfind("\n", 0, position) + 1)
 
     def mutants(self) -> list[Mutant]:
         """One without each operation, and one that has no epochs at all, if there are several operations."""
@@ -177,12 +181,15 @@ def _synchronises(name: str, headers: Path) -> bool:
 def _with_untested_reads(mutant: str) -> str:
     """Adds `read_tagged`: `wait_tagged` that takes whatever word it finds."""
     header = (HEADERS / "tagged_cuda.h").read_text(encoding="utf-8")
-    waits = re.findall(r"^__device__[^\n]*\bwait_tagged\(.*?^}\n", header, re.MULTILINE | re.DOTALL)
-    reads = "".join(
-        re.sub(r"while \(.*?\);", "while (false);", function.replace("wait_tagged", "read_tagged"), flags=re.DOTALL)
-        for function in waits
-    )
+    reads = "".join(reads for _, reads in untested_reads(header))
     return _after_includes(mutant, f'#include "pkb/tagged_cuda.h"\nnamespace pkb {{\n{reads}}}\n')
+
+
+def untested_reads(text: str) -> Iterator[tuple[int, str]]:
+    """The place behind each form of `wait_tagged` in a text, and `read_tagged`, which takes whatever word it finds."""
+    for match in re.finditer(r"^__device__[^\n]*\bwait_tagged\(.*?^}\n", text, re.MULTILINE | re.DOTALL):
+        reads = match[0].replace("wait_tagged", "read_tagged")
+        yield match.end(), re.sub(r"while \(.*?\);", "while (false);", reads, flags=re.DOTALL)
 
 
 def _after_includes(source: str, text: str) -> str:

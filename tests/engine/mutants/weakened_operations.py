@@ -44,6 +44,10 @@ class Weakened:
         kind: "release", "acquire", "scope", "fence", "proxy", "barrier", "completion" or "phase".
         name: File, line there, and text of the operation.
         line: Line in the mutant's source, at least 1.
+        start, end: Place of the operation in the text of `inline_headers`.
+        text: Text of the operation there.
+        pattern: Regular expression of it.
+        replacement: Text that the mutant has in its place.
         source: Text of a candidate.
         trapping: Text of the kernel that ends with an error where it reaches the operation.
     """
@@ -51,6 +55,11 @@ class Weakened:
     kind: str
     name: str
     line: int
+    start: int
+    end: int
+    text: str
+    pattern: str
+    replacement: str
     source: str
     trapping: str
 
@@ -85,28 +94,30 @@ def weakened(source: str) -> Iterator[Weakened]:
     text, origins = inline_headers(source)
     code = _without_comments_alone(text)
     found = [
-        (match.start(), kind, match, replacement)
+        (match.start(), kind, match, pattern, replacement)
         for kind, pattern, replacement in _REPLACEMENTS
         for match in re.finditer(pattern, code)
     ]
-    for start, kind, match, replacement in sorted(found, key=lambda each: each[0]):
+    for start, kind, match, pattern, replacement in sorted(found, key=lambda each: each[0]):
         line = text.count("\n", 0, start) + 1
         file, number = origins[line - 1]
         name = f"{file}:{number}: {match[0]} -> {replacement}"
-        weak = text[:start] + replacement + text[match.end() :]
-        yield Weakened(kind, name, line, weak, with_trap(text, start, match.end()))
+        end = match.end()
+        weak = text[:start] + replacement + text[end:]
+        trapping = with_trap(text, start, end)
+        yield Weakened(kind, name, line, start, end, match[0], pattern, replacement, weak, trapping)
 
 
 def _without_comments_alone(text: str) -> str:
     """The text with comments blanked and literals kept, since instructions stand in them."""
     blanked = without_comments(text)
     return "".join(
-        original if original == kept or _in_literal(text, at) else kept
+        original if original == kept or in_literal(text, at) else kept
         for at, (original, kept) in enumerate(zip(text, blanked, strict=True))
     )
 
 
-def _in_literal(text: str, at: int) -> bool:
+def in_literal(text: str, at: int) -> bool:
     """Whether a place of one line lies behind an opening quote and not behind `//`."""
     begin = text.rfind("\n", 0, at) + 1
     before = text[begin:at]
