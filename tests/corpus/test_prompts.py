@@ -1,4 +1,4 @@
-"""Prompts: complete, and never with a kernel for the same problem."""
+"""Prompts: complete, and never with a kernel for the same problem. `make all` writes those of every problem."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, r
 from pkb_gym.problems.splits import near_duplicates
 from tests.fake_gpus import gpu_node, pretend
 from tests.token_count import tokens
+from tests.whole_tables import sampled
 
 TEST = set(split_names("test"))
+SAMPLE = sampled(catalogue(), 4)
 MAX_TOKENS: dict[Style, int] = {"full": 2900, "standard": 1800, "brief": 500}
 """Of the median problem, as docs/environments.md says."""
 
@@ -33,7 +35,7 @@ def _text(name: str, language: str, style: Style = "full") -> str:
     return "\n".join(message["content"] for message in prompt_messages(task))
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", SAMPLE, ids=lambda problem: problem.name)
 def test_no_prompt_holds_a_kernel_for_the_same_problem_or_one_of_the_test_part(problem):
     """No line of such a kernel, but for those that every kernel has."""
     forbidden = near_duplicates(problem.name) | TEST
@@ -62,7 +64,7 @@ def test_long_prompts_have_task_machine_and_example(language, style):
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("language", ["cpp", "cuda", "python"])
 def test_every_style_holds_the_code_of_the_reference_and_the_signature(language, style):
-    for problem in catalogue():
+    for problem in SAMPLE:
         text, source = _plain(_text(problem.name, language, style)), reference_source(problem)
         if style == "brief" or (style == "standard" and language != "python"):
             source = plain_source(source)
@@ -90,7 +92,7 @@ def test_prompts_are_short(language, machine, monkeypatch):
 
 @pytest.mark.parametrize("language", ["cpp", "cuda", "python"])
 def test_brief_prompts_are_short(language):
-    for problem in catalogue():
+    for problem in SAMPLE:
         for size in problem.sizes:
             task = Task(problem.name, language, 4, size, problem.dtypes[0], 0, "brief")
             system, user = prompt_messages(task)

@@ -9,8 +9,9 @@ from pkb_gym.problems.catalogue import catalogue
 from tests.problems.counterfeit_runs import marked
 from tests.problems.finer_runs import evaluated_in_float32
 from tests.problems.support import Job, run_jobs
+from tests.whole_tables import IS_WHOLE
 
-TRIALS = range(4)
+TRIALS = range(4 if IS_WHOLE else 2)
 COMPARABLE = [pytest.param(p, id=p.name) for p in catalogue() if has_float32_answer(p)]
 
 

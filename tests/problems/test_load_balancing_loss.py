@@ -11,8 +11,11 @@ from pkb_gym.engine.problem import Axes
 from tests.engine.candidates import FOLDER
 from tests.problems.counterfeit_runs import refused
 from tests.problems.support import Job, Run, find_problem, make_axes, run_jobs, run_reference
+from tests.whole_tables import IS_WHOLE
 
 NAME = "LoadBalancingLoss"
+TRIALS = 30 if IS_WHOLE else 8
+"""Checked and timed trials each that the form of its origin is tried in."""
 
 
 def rank_loss(logits: list[torch.Tensor], k: int, mask: torch.Tensor | None) -> float:
@@ -56,11 +59,11 @@ def test_the_form_of_its_origin_is_right(size: str, world_size: int) -> None:
     jobs = [
         Job(NAME, size=size, world_size=world_size, trial=trial, timed=timed, solution=solution)
         for solution in (None, origin)
-        for trial in range(30)
+        for trial in range(TRIALS)
         for timed in (False, True)
     ]
     runs = run_jobs(jobs)
-    for truth, got in zip(runs[:60], runs[60:], strict=True):
+    for truth, got in zip(runs[: 2 * TRIALS], runs[2 * TRIALS :], strict=True):
         assert not refused(truth, got), (truth.axes[0], truth.outputs[0], got.outputs[0])
 
 

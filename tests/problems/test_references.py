@@ -14,7 +14,7 @@ from pkb_gym.problems.catalogue import catalogue, reference_source
 from tests.whole_tables import sampled
 
 CASES = [
-    *((problem, "robust") for problem in sampled(catalogue(), 3)),
+    *((problem, "robust") for problem in sampled(catalogue(), 6)),
     *((problem, "published") for problem in sampled(catalogue()[::8], 3)),
 ]
 
