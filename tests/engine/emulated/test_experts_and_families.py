@@ -69,11 +69,12 @@ RARE_SIZES = {
     "FusedAdamAllGather": ('{"p": 1001}',),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
+    "UlyssesAllToAll": ('{"x_shape": [384, 1536]}',),
     "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 514}', '{"B": 1, "S": 300, "V": 20000}/float16'),
     "VocabParallelLogProbChunkedBackward": ('{"B": 1, "S": 6, "V": 150, "top_k": 5, "top_p": 0.9, "chunk_size": 2}',),
     "ZeRO2": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
 }
-"""No multiples of a vector, or rows longer than registers hold."""
+"""No multiples of a vector, rows longer than registers hold, or paths that only larger sizes take."""
 
 FEW_CALLS = {"expert HyenaCP": 5}
 """Calls of kernels that execute more than a million instructions of warps in each: two together, and three under

@@ -36,6 +36,12 @@ LONG_ROWS = '{"h": 1024, "rows_per_rank": 150}'
 LONG_SEQUENCE = '{"B": 2, "S": 256, "Hq": 8, "Hk": 2, "D": 64}'
 """More heads than are sent as tagged words."""
 
+MANY_POSITIONS = '{"B": 2, "T": 65, "h": 24, "d": 96, "padding": 1}'
+"""More positions than are sent as tagged words, of which the last is cut off."""
+
+MANY_HEADS = '{"B": 2, "T": 131, "h": 12, "d": 96}'
+"""More positions than are sent as tagged words, and padding behind them."""
+
 MANY_LOGITS_IN_CHUNKS = '{"B": 1, "S": 16, "V": 65536, "top_k": 10, "top_p": 0.9, "chunk_size": 8}'
 
 FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
@@ -49,6 +55,9 @@ FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "FusedAdamAllGather": (MANY_PARAMETERS,),
     "ReduceScatterRMSNorm": (LONG_ROWS,),
     "RopeAllGather": (LONG_SEQUENCE,),
+    "UlyssesGatherHeadsScatterSeq": (MANY_HEADS,),
+    "UlyssesGatherSeqScatterHeads": (MANY_POSITIONS,),
+    "UlyssesQKVGatherSeqScatterHeads": (MANY_POSITIONS,),
     "VocabParallelLogProb": (MANY_LOGITS,),
     "VocabParallelLogProbChunked": (MANY_LOGITS_IN_CHUNKS,),
     "VocabParallelLogProbChunkedBackward": (MANY_LOGITS_IN_CHUNKS,),
