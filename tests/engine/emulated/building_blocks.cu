@@ -2,6 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "pkb/adam_cuda.h"
+#include "pkb/attention_cuda.h"
 #include "pkb/online_softmax_cuda.h"
 #include "pkb/rms_norm_cuda.h"
 #include "pkb/token_filter_cuda.h"
@@ -54,7 +55,82 @@ __global__ void filter(const float* x, float* out, int n, pkb::TokenFilter filte
   }
 }
 
+// ---- attention of one head, on numbers that a formula gives ----
+
+__device__ float number_at(unsigned matrix, unsigned i) {
+  return float((i * 2654435761u + matrix * 40503u) >> 16 & 255) / 128 - 1;
+}
+
+template <class Number>
+__global__ void fill(Number* matrix, int count, unsigned which) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) matrix[i] = Number(number_at(which, i));
+}
+
+template <class Out_, bool kResumes_>
+struct OneHead : pkb::attention::Plain<Out_> {
+  static constexpr bool kResumes = kResumes_;
+  Out_* out;
+  float* sums;
+  const float *before, *before_sums;
+  int rows, first, keys, diagonal, head;
+
+  __device__ pkb::attention::Tile tile(int index) const {
+    const int skipped = index * pkb::attention::kTileRows;
+    const int see = diagonal == pkb::attention::kNoMask ? diagonal : diagonal + skipped - first;
+    return {skipped, 0, min(rows - skipped, pkb::attention::kTileRows), first, 0, keys, see, index};
+  }
+  __device__ Out_* out_row(const pkb::attention::Tile& tile, int i) const { return out + (tile.q_row + i) * head; }
+  __device__ float* lse(const pkb::attention::Tile& tile, int i) const { return sums + tile.q_row + i; }
+  __device__ const float* resume_row(const pkb::attention::Tile& tile, int i) const {
+    return before + (tile.q_row + i) * head;
+  }
+  __device__ float resume_lse(const pkb::attention::Tile& tile, int i) const { return before_sums[tile.q_row + i]; }
+};
+
+__global__ void widen(const T* from, float* to, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = __bfloat162float(from[i]);
+}
+__global__ void widen(const float* from, float* to, int count) {
+  for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
+}
+
+// Keys from `split` on are added to the results over those before, if there are some.
+template <class Number>
+void attend_one_head(float* out, int rows, int keys, int split, int diagonal, int head, float scale,
+                     cudaStream_t stream) {
+  Number* memory;
+  float* parts;
+  PKB_CUDA(cudaMalloc(&memory, (2 * rows + 2 * keys) * head * sizeof(Number)));
+  PKB_CUDA(cudaMalloc(&parts, (rows * head + rows) * sizeof(float)));
+  Number *q = memory, *k = q + rows * head, *v = k + keys * head, *results = v + keys * head;
+  fill<<<1, 64, 0, stream>>>(q, rows * head, 0);
+  fill<<<1, 64, 0, stream>>>(k, keys * head, 1);
+  fill<<<1, 64, 0, stream>>>(v, keys * head, 2);
+  pkb::attention::Forward<Number> work{{q, rows, head, head}, {k, keys, head, head}, {v, keys, head, head}};
+  work.head = head;
+  work.scale = scale;
+  work.tiles = (rows + pkb::attention::kTileRows - 1) / pkb::attention::kTileRows;
+  float* const sums = out + rows * head;
+  if (split > 0) {
+    const OneHead<float, false> first{{}, parts, parts + rows * head, nullptr, nullptr, rows, 0, split, diagonal, head};
+    pkb::attention::launch(work, first, 1, stream);
+    const OneHead<Number, true> rest{{}, results, sums, parts, parts + rows * head, rows, split, keys - split, diagonal,
+                                     head};
+    pkb::attention::launch(work, rest, 1, stream);
+  } else {
+    const OneHead<Number, false> all{{}, results, sums, nullptr, nullptr, rows, 0, keys, diagonal, head};
+    pkb::attention::launch(work, all, 1, stream);
+  }
+  widen<<<1, 64, 0, stream>>>(results, out, rows * head);
+}
+
 extern "C" {
+
+void run_attention(const float*, float* out, int rows, int keys, int split, int diagonal, int head, float scale,
+                   int is_half, cudaStream_t stream) {
+  if (is_half) attend_one_head<T>(out, rows, keys, split, diagonal, head, scale, stream);
+  else attend_one_head<float>(out, rows, keys, split, diagonal, head, scale, stream);
+}
 
 void run_adam(const float* values, float* out, int n, const double* c, long step, cudaStream_t stream) {
   adam<<<(n + 63) / 64, 64, 0, stream>>>(values, out, n, pkb::Adam::of(c[0], c[1], c[2], c[3], step, c[4]));

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import pkb_gym.engine
 from pkb_gym.engine.compile.nvcc import nvcc_available
+from pkb_gym.engine.compile.toolchain import ffi_root, include_arguments, library_arguments
 from rank_emulator import World, build, compile_cuda
 
 pytestmark = [
@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-HEADERS = Path(pkb_gym.engine.__file__).parent / "include"
 RESULTS = 1 << 16
 """Byte of the segment where results lie."""
 
@@ -31,7 +30,8 @@ Call = Callable[..., list[float]]
 @pytest.fixture(scope="module")
 def library() -> bytes:
     source = Path(__file__).with_name("building_blocks.cu").read_text()
-    return compile_cuda(source, ["-I", str(HEADERS)])
+    found = ("-Xlinker", f"-rpath={ffi_root() / 'lib'}")
+    return compile_cuda(source, ["-DPKB_LIGHT_FFI", *include_arguments(), *library_arguments(), *found])
 
 
 @pytest.fixture
@@ -112,3 +112,42 @@ def test_a_filter_keeps_the_likeliest(k: int, tail: float | None, threads: int, 
         assert border == kept[0]
     assert stay == (math.inf if tail is None else kept.count(kept[0]))
     assert own == (pytest.approx(x[0] - normaliser, abs=1e-4) if x[0] >= kept[0] else -math.inf)
+
+
+def number_at(matrix: int, i: int) -> float:
+    """What `building_blocks.cu` fills matrices with: multiples of 1/128, which bfloat16 holds."""
+    return ((i * 2654435761 + matrix * 40503) % 2**32 >> 16 & 255) / 128 - 1
+
+
+NO_MASK = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "split", "diagonal", "head", "is_half"),
+    [
+        (70, 150, 0, NO_MASK, 64, True),
+        (20, 150, 0, 100, 64, True),
+        (130, 40, 0, -5, 128, True),
+        (20, 150, 130, 120, 64, True),
+        (9, 40, 0, 20, 24, True),
+        (9, 70, 33, 60, 24, False),
+    ],
+)
+def test_attention_is_a_softmax_of_products(
+    rows: int, keys: int, split: int, diagonal: int, head: int, is_half: bool, call: Call
+) -> None:
+    """On tensor cores and CUDA cores, with masks that hide whole rows, and with keys in two parts."""
+    scale = 0.7
+    numbers = [[number_at(which, i) for i in range(count * head)] for which, count in enumerate((rows, keys, keys))]
+    q, k, v = ([flat[i : i + head] for i in range(0, len(flat), head)] for flat in numbers)
+    arguments = (rows, keys, split, diagonal, head, ctypes.c_float(scale), int(is_half))
+    got = call("run_attention", [], rows * head + rows, *arguments)
+    for i in range(rows):
+        seen = min(keys, max(0, diagonal + i + 1))
+        scores = [scale * sum(a * b for a, b in zip(q[i], k[j], strict=True)) for j in range(seen)]
+        largest = max(scores, default=0.0)
+        weights = [math.exp(score - largest) for score in scores]
+        lse = largest + math.log(sum(weights)) if seen else -math.inf
+        row = [sum(w * v[j][e] for j, w in enumerate(weights)) / sum(weights) if seen else 0.0 for e in range(head)]
+        assert got[rows * head + i] == pytest.approx(lse, abs=2e-3)
+        assert got[i * head : (i + 1) * head] == pytest.approx(row, abs=8e-3 if is_half else 1e-4)

@@ -6,6 +6,7 @@ by itself as well, and judges it with another seed.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from functools import cache
@@ -61,13 +62,27 @@ def group_of(name: str) -> tuple[list[Kernel], int]:
     return group, [kernel.name for kernel in group].index(name)
 
 
+def _sequence(positions: int, head: int) -> str:
+    """A size of RingAttention, of so many positions on each rank."""
+    axes = {"B": 1, "S": positions, "T": None, "h": 2, "d": head, "causal": True, "softmax_scale": None}
+    return json.dumps(axes)
+
+
+def _ranges(ranges: int, slots: int, head: int) -> str:
+    """A size of CSOAttention, of so many slots of each range on each rank."""
+    axes = {"R": ranges, "m": slots, "c": None, "padding": 3, "Hq": 4, "Hk": 2, "D": head, "ranges": None}
+    return json.dumps(axes | {"clip": "given"})
+
+
 RARE_SIZES = {
+    "CSOAttention": (_ranges(2, 70, 64), _ranges(3, 34, 128) + "/float16"),
     "FP8AllGatherParams": ('{"p": 1003}',),
     "FP8ReduceScatterGrads": ('{"p": 1003}',),
     "FSDPStep": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
     "FSDPTensorParallel": ('{"D": 20, "F": 36, "rows": 24}',),
     "FusedAdamAllGather": ('{"p": 1001}',),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
+    "RingAttention": (_sequence(160, 64), _sequence(130, 128) + "/float16"),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
     "UlyssesAllToAll": ('{"x_shape": [384, 1536]}',),
     "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 514}', '{"B": 1, "S": 300, "V": 20000}/float16'),
