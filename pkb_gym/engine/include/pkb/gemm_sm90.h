@@ -1,7 +1,8 @@
 // Matrix product of 16-bit floats on Hopper's tensor cores: C = sum over segments s of A_s B_s, row-major throughout.
 //
-//   A_s (rows, depth) and B_s (depth, cols) may lie in any rank's memory, C may be stored to several destinations, and
-//   hooks say what a kernel does besides: which tile comes when, what an operand waits for, what happens to sums.
+//   A_s (rows, depth) and B_s (depth, cols), or its transpose (TransposedB), may lie in any rank's memory, C may be
+//   stored to several destinations, and hooks say what a kernel does besides: which tile comes when, what an operand
+//   waits for, what happens to sums.
 //
 // One persistent block a multiprocessor: a warp loads operands by tensor maps (TMA) into a ring of stages, two
 // warpgroups of 64 rows each multiply from there (wgmma), and three more warps assist the hooks. Blocks of a cluster
@@ -48,6 +49,7 @@ template <int kBlockN_, int kCluster_, int kStages_, int kStagedCols_, int kBuff
 struct Shape {
   static constexpr int kBlockN = kBlockN_, kCluster = kCluster_, kStages = kStages_;
   static constexpr int kStagedCols = kStagedCols_, kBuffers = kBuffers_;
+  static constexpr bool kTransposedB = false;
   static constexpr int kTileRows = kCluster * kBlockM;  // a tile is what a cluster computes
   static constexpr int kSums = kBlockN / 2;             // of a thread
   static constexpr int kBytesA = kBlockM * kBlockK * 2, kBytesB = kBlockK * kBlockN * 2;
@@ -62,6 +64,12 @@ struct Shape {
 using Deep = Shape<256, 2, 4, 64, 2>;  // the longest ring; sums leave in four rounds through two buffers
 using Fluid = Shape<256, 2, 3, 256>;   // sums leave at once, so that slow links do not hold up the tensor cores
 using Small = Shape<128, 1, 6, 64, 2>;  // for products of fewer tiles than multiprocessors
+
+// The same for B that lies transposed, (cols, depth) in rows of the depth, as weights of linear layers do.
+template <class Shape>
+struct TransposedB : Shape {
+  static constexpr bool kTransposedB = true;
+};
 
 // What a cluster computes, from row `row` of A and column `col` of B on, and the row of C where it belongs.
 struct Tile {
@@ -100,6 +108,20 @@ struct Block {
   }
 };
 
+// Where boxes of B lie that are loaded for a tile, of C's columns from `first` on, step by step of the depth.
+struct PlainBoxes {
+  int first, depth = 0;
+  __device__ __forceinline__ int col(int box) const { return first + box * kBoxCols; }
+  __device__ __forceinline__ int row(int) const { return depth; }
+  __device__ __forceinline__ void advance() { depth += kBlockK; }
+};
+struct TransposedBoxes {
+  int first, depth = 0;
+  __device__ __forceinline__ int col(int) const { return depth; }
+  __device__ __forceinline__ int row(int box) const { return first + box * kBoxCols; }
+  __device__ __forceinline__ void advance() { depth += kBlockK; }
+};
+
 // Hooks that do nothing more: the base of others.
 struct Plain {
   static constexpr bool kCountsTiles = false;  // keep `completed` after every tile, and not only at the end
@@ -113,6 +135,11 @@ struct Plain {
   // Called by the loading warp before it loads A of a segment.
   template <class Shape>
   __device__ __forceinline__ void await(const Tile&, int, const Block&) const {}
+  // Called by one thread for the boxes that it loads of a segment: kBoxes of them, of C's columns from `col` on.
+  template <class Shape, int kBoxes>
+  __device__ __forceinline__ auto boxes_of_b(int col) const {
+    return std::conditional_t<Shape::kTransposedB, TransposedBoxes, PlainBoxes>{col};
+  }
   // Called by each consumer with its sums: rows 64 * consumer + 16 * warp + lane / 4 (+ 8 for sums 2 and 3 of four),
   // columns 8 * (i / 4) + 2 * (lane % 4) + i % 2. Returns whether they are to be stored. May use the staging memory, and
   // call nothing that is not inlined: all registers are taken.
@@ -204,7 +231,8 @@ __device__ __forceinline__ void load_operands(const Product& product, const Hook
     for (int segment = 0; segment < product.segments; ++segment) {
       hooks.template await<Shape>(tile, segment, block);
       if (elect()) {
-        for (int step = 0; step < product.steps; ++step, at.advance()) {
+        auto boxes = hooks.template boxes_of_b<Shape, kBoxes>(tile.col + block.in_cluster * kBoxes * kBoxCols);
+        for (int step = 0; step < product.steps; ++step, at.advance(), boxes.advance()) {
           wait_phase(ring.is_empty(at.stage), at.phase ^ 1);
           expect_bytes(ring.is_full(at.stage), Shape::kStageBytes);
           load_box(ring.a(at.stage), &product.a[segment], step * kBlockK, tile.row + block.in_cluster * kBlockM,
@@ -212,8 +240,8 @@ __device__ __forceinline__ void load_operands(const Product& product, const Hook
 #pragma unroll
           for (int i = 0; i < kBoxes; ++i) {
             const int box = block.in_cluster * kBoxes + i;
-            load_box_to_cluster<Shape::kCluster>(ring.b(at.stage) + box * kBoxBytes, &product.b[segment],
-                                                 tile.col + box * kBoxCols, step * kBlockK, ring.is_full(at.stage));
+            load_box_to_cluster<Shape::kCluster>(ring.b(at.stage) + box * kBoxBytes, &product.b[segment], boxes.col(i),
+                                                 boxes.row(i), ring.is_full(at.stage));
           }
         }
       }
@@ -226,9 +254,11 @@ __device__ __forceinline__ void load_operands(const Product& product, const Hook
 template <class T, class Shape, class Hooks>
 __device__ __forceinline__ void consume(const Product& product, const Hooks& hooks, const Ring<Shape>& ring,
                                         const Block& block, int consumer, uint32_t staging) {
-  // B is N-major: boxes of 64 columns lie kBoxBytes apart, groups of 8 rows 1024 bytes. A is K-major: groups of 8 rows
-  // lie 1024 bytes apart, and the other distance has no meaning.
-  constexpr uint64_t kLayoutA = matrix_layout(16, 1024), kLayoutB = matrix_layout(kBoxBytes, 1024);
+  // B is N-major: boxes of 64 columns lie kBoxBytes apart, groups of 8 rows 1024 bytes. A, and a transposed B, are
+  // K-major: groups of 8 rows lie 1024 bytes apart, and the other distance has no meaning.
+  constexpr uint64_t kLayoutA = matrix_layout(16, 1024);
+  constexpr uint64_t kLayoutB = Shape::kTransposedB ? kLayoutA : matrix_layout(kBoxBytes, 1024);
+  constexpr int kRowB = Shape::kTransposedB ? 2 : 128;  // bytes from one of the depth to the next
   constexpr int kDepth = 16;  // of one instruction
   const int lane = threadIdx.x % 32, steps = product.segments * product.steps;
   const auto release = [&](int stage) {
@@ -246,8 +276,8 @@ __device__ __forceinline__ void consume(const Product& product, const Hooks& hoo
       const uint64_t b = kLayoutB | matrix_start(ring.b(at.stage));
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kBlockK; k += kDepth) {  // along a row of A, down the rows of B; in units of 16 bytes
-        Wgmma<T, Shape::kBlockN>::multiply(sums, a + k * 2 / 16, b + k * 128 / 16, step + k > 0);
+      for (int k = 0; k < kBlockK; k += kDepth) {  // along a row of A, down or along those of B; in units of 16 bytes
+        Wgmma<T, Shape::kBlockN, Shape::kTransposedB>::multiply(sums, a + k * 2 / 16, b + k * kRowB / 16, step + k > 0);
       }
       wgmma_commit();
       wgmma_wait<1>();

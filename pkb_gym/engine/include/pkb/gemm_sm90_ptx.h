@@ -129,8 +129,9 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// sums = (add ? sums : 0) + A (64, 16) B (16, kCols), with A K-major and B N-major; by 128 threads.
-template <class T, int kCols>
+// sums = (add ? sums : 0) + A (64, 16) B (16, kCols), with A K-major, and B N-major, or K-major if it lies transposed; by
+// 128 threads.
+template <class T, int kCols, bool kTransposedB = false>
 struct Wgmma;
 
 #define PKB_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
@@ -148,26 +149,30 @@ struct Wgmma;
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
   "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-#define PKB_WGMMA(T, type, kCols, registers, a_desc, b_desc, scale, ...)                                          \
+#define PKB_WGMMA_OF(T, type, kCols, transposed, n_major, registers, a_desc, b_desc, scale, ...)                  \
   template <>                                                                                                    \
-  struct Wgmma<T, kCols> {                                                                                       \
+  struct Wgmma<T, kCols, transposed> {                                                                           \
     static __device__ __forceinline__ void multiply(float (&sums)[kCols / 2], uint64_t a, uint64_t b, bool add) { \
       asm volatile(                                                                                              \
           "{\n"                                                                                                  \
           ".reg .pred p;\n"                                                                                      \
           "setp.ne.b32 p, " scale ", 0;\n"                                                                       \
           "wgmma.mma_async.sync.aligned.m64n" #kCols "k16.f32." type "." type " {" registers "}, " a_desc        \
-          ", " b_desc ", p, 1, 1, 0, 1;\n"                                                                       \
+          ", " b_desc ", p, 1, 1, 0, " n_major ";\n"                                                             \
           "}"                                                                                                    \
           : __VA_ARGS__                                                                                          \
           : "l"(a), "l"(b), "r"(int(add)));                                                                      \
     }                                                                                                            \
   };
+#define PKB_WGMMA(T, type, kCols, ...)                    \
+  PKB_WGMMA_OF(T, type, kCols, false, "1", __VA_ARGS__) \
+  PKB_WGMMA_OF(T, type, kCols, true, "0", __VA_ARGS__)
 PKB_WGMMA(__nv_bfloat16, "bf16", 128, PKB_REGISTERS_64, "%64", "%65", "%66", PKB_SUMS_64(0))
 PKB_WGMMA(__half, "f16", 128, PKB_REGISTERS_64, "%64", "%65", "%66", PKB_SUMS_64(0))
 PKB_WGMMA(__nv_bfloat16, "bf16", 256, PKB_REGISTERS_128, "%128", "%129", "%130", PKB_SUMS_64(0), PKB_SUMS_64(64))
 PKB_WGMMA(__half, "f16", 256, PKB_REGISTERS_128, "%128", "%129", "%130", PKB_SUMS_64(0), PKB_SUMS_64(64))
 #undef PKB_WGMMA
+#undef PKB_WGMMA_OF
 #undef PKB_REGISTERS_128
 #undef PKB_REGISTERS_64
 #undef PKB_SUMS_64
@@ -204,6 +209,14 @@ __device__ __forceinline__ float2 unpack<__half>(uint32_t word) {
 __device__ __forceinline__ void store_matrices(uint32_t to, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(m0), "r"(m1),
                "r"(m2), "r"(m3)
+               : "memory");
+}
+
+// The same, with every matrix transposed: lane l says where column l % 8 of matrix l / 8 goes.
+__device__ __forceinline__ void store_matrices_transposed(uint32_t to, uint32_t m0, uint32_t m1, uint32_t m2,
+                                                          uint32_t m3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(m0),
+               "r"(m1), "r"(m2), "r"(m3)
                : "memory");
 }
 

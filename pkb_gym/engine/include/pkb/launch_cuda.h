@@ -47,6 +47,19 @@ int resident_blocks() {
   return blocks;
 }
 
+// Device memory that grows and is kept, for what no peer touches: scratch may be smaller. One buffer for each type.
+template <class T>
+T* kept_memory(int64_t elements) {
+  static T* memory = nullptr;
+  static int64_t held = 0;
+  if (elements > held) {
+    if (memory) PKB_CUDA(cudaFree(memory));  // waits for the kernels that use it
+    PKB_CUDA(cudaMalloc(&memory, elements * sizeof(T)));
+    held = elements;
+  }
+  return memory;
+}
+
 template <class T>
 inline constexpr DLDataType kDtype{};
 template <>

@@ -210,18 +210,6 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerSm)
 
 // ---- the step ----
 
-// Device memory that grows and is kept, for what no peer touches: scratch may be smaller.
-inline T* kept_memory(int64_t elements) {
-  static T* memory = nullptr;
-  static int64_t held = 0;
-  if (elements > held) {
-    if (memory) PKB_CUDA(cudaFree(memory));  // waits for the kernels that use it
-    PKB_CUDA(cudaMalloc(&memory, elements * sizeof(T)));
-    held = elements;
-  }
-  return memory;
-}
-
 struct Step {
   const T *x, *y;
   int64_t n, d_in, hid, d_out;
@@ -246,7 +234,7 @@ struct Step {
     T** const buffers[] = {&flat, &W1_t, &W2_t, &hidden, &d_out_n, &d_out_t, &d_hid_n, &d_hid_t};
     int64_t all = 0;
     for (int64_t count : counts) all += aligned(count);
-    T* next = kept_memory(all);
+    T* next = kept_memory<T>(all);
     for (int i = 0; i < 8; ++i) {
       *buffers[i] = next;
       next += aligned(counts[i]);

@@ -195,6 +195,8 @@ template <>
 struct UnitOf<4> { using type = uint32_t; };
 template <>
 struct UnitOf<2> { using type = uint16_t; };
+template <>
+struct UnitOf<1> { using type = uint8_t; };
 
 // Loads a packet that is used once.
 template <class T, int kLanes>
