@@ -76,15 +76,27 @@ def _ranges(ranges: int, slots: int, head: int) -> str:
 
 RARE_SIZES = {
     "CSOAttention": (_ranges(2, 70, 64), _ranges(3, 34, 128) + "/float16"),
+    "BlockedFP8Dequantize": ('{"M": 3, "N": 14, "block_size": 2, "y_dtype": "float8_e4m3fn", "s_dtype": "float32"}',),
+    "BlockedFP8Quantize": ('{"M": 3, "N": 24, "block_size": 8}', '{"M": 1, "N": 2048, "block_size": 1024}/float32'),
+    "CombinedShardedGemms": ('{"M": 10, "H": 12, "F": 20, "H2": 14}',),
+    "Conv3dAllReduce": ('{"N": 1, "C": 8, "Co": 8, "size": [3, 4, 130]}', "tiny/float32"),
+    "EmbeddingLookup": ('{"Vs": 5, "E": 13, "L": 900, "lengths": null, "law": "uniform"}',),
     "FP8AllGatherParams": ('{"p": 1003}',),
     "FP8ReduceScatterGrads": ('{"p": 1003}',),
     "FSDPStep": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
     "FSDPTensorParallel": ('{"D": 20, "F": 36, "rows": 24}',),
     "FusedAdamAllGather": ('{"p": 1001}',),
+    "GemvDecode": ('{"T": 3, "h": 13, "Vl": 7, "V": null}', '{"T": 20, "h": 64, "Vl": 135, "V": null}/float16'),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
     "RingAttention": (_sequence(160, 64), _sequence(130, 128) + "/float16"),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
     "UlyssesAllToAll": ('{"x_shape": [384, 1536]}',),
+    "TPMuon": ('{"m": 41, "n": null, "n_r": 13}', "tiny/float32"),
+    "TPRMSNorm": (
+        '{"M": 140, "n": 8192, "eps": 1e-5}',
+        '{"M": 3, "n": 64000, "eps": 1e-5}',
+        '{"M": 9, "n": 13, "eps": 1e-5}/float16',
+    ),
     "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 514}', '{"B": 1, "S": 300, "V": 20000}/float16'),
     "VocabParallelLogProbChunkedBackward": ('{"B": 1, "S": 6, "V": 150, "top_k": 5, "top_p": 0.9, "chunk_size": 2}',),
     "ZeRO2": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
@@ -131,7 +143,7 @@ def test_it_is_right_and_has_no_finding(name: str, local_evaluator: LocalEvaluat
     assert_right(local_evaluator, group[place], joined(group, place), config)
 
 
-LARGE_PRODUCTS = ("AllGatherGemm", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP")
+LARGE_PRODUCTS = ("AllGatherGemm", "AllGatherGemmAT", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP")
 """Their further sizes take minutes here."""
 OTHER_SIZES = [
     (name, size)

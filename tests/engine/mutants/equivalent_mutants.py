@@ -47,7 +47,7 @@ ROWS_ARE_PUSHED = (
     "rows of each, which have begun the call"
 )
 
-PRODUCTS_OF_ALL = ("AllGatherGemm", "GemmAllReduce", "GemmReduceScatter")
+PRODUCTS_OF_ALL = ("AllGatherGemm", "AllGatherGemmAT", "CombinedShardedGemms", "GemmAllReduce", "GemmReduceScatter")
 
 FILTERED_LOG_PROBS = ("VocabParallelLogProb", "VocabParallelLogProbChunked")
 
@@ -93,15 +93,22 @@ BARRIER_BEFORE = "the kernel has another barrier of the block right before the c
 
 NOBODY_LOADS_IT = "no thread of this kernel loads the count of tiles that is stored"
 
+FENCE_BEHIND_FLAG = "gemm_gather.h:84: fence_async_global()"
+FENCE_BEFORE_FLAG = "gemm_gather.h:123: fence_async_global()"
 READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'
 AWAIT_SUMS = 'gemm_sm90_ptx.h:129: "wgmma.wait_group.sync.aligned %0;" -> ""'
 
 AT_TINY: Mapping[tuple[str, str], str] = {
-    ("AllGatherGemm", "expert:86: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
-    ("AllGatherGemm", "expert:48: pkb::gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemm", FENCE_BEFORE_FLAG): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemm", FENCE_BEHIND_FLAG): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemm", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
     ("AllGatherGemm", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("AllGatherGemm", READ_BEFORE_STAGING): ONE_TILE,
+    ("AllGatherGemmAT", FENCE_BEFORE_FLAG): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemmAT", FENCE_BEHIND_FLAG): FENCES_ON_BOTH_SIDES,
+    ("AllGatherGemmAT", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
+    ("AllGatherGemmAT", AWAIT_SUMS): WAIT_IS_INJECTED,
+    ("AllGatherGemmAT", READ_BEFORE_STAGING): ONE_TILE,
     ("GemmAllGather", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("GemmAllGather", READ_BEFORE_STAGING): ONE_TILE,
     ("GemmAllReduce", READ_BEFORE_STAGING): ONE_TILE,

@@ -44,11 +44,20 @@ MANY_HEADS = '{"B": 2, "T": 131, "h": 12, "d": 96}'
 
 MANY_LOGITS_IN_CHUNKS = '{"B": 1, "S": 16, "V": 65536, "top_k": 10, "top_p": 0.9, "chunk_size": 8}'
 
+MANY_TOKENS = '{"T": 20, "h": 64, "Vl": 144, "V": null}'
+"""More than CUDA cores take."""
+
+MANY_LOGITS_OF_FEW_TOKENS = '{"T": 8, "h": 8, "Vl": 16500, "V": null}'
+"""More than are sent as tagged words."""
+
 FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "AllGatherGemm": (ON_CUDA_CORES, NO_ROOM_TO_GATHER),
+    "AllGatherGemmAT": (ON_CUDA_CORES, NO_ROOM_TO_GATHER),
+    "CombinedShardedGemms": (ON_CUDA_CORES,),
     "GemmAllGather": (ON_CUDA_CORES,),
     "GemmAllReduce": (ON_CUDA_CORES,),
     "GemmReduceScatter": (ON_CUDA_CORES, LARGE_PRODUCT, NO_ROOM_FOR_PRODUCTS),
+    "GemvDecode": (MANY_TOKENS, MANY_LOGITS_OF_FEW_TOKENS),
     "HyenaCP": (SHORT_FILTERS,),
     "FP8AllGatherParams": (MANY_PARAMETERS,),
     "FP8ReduceScatterGrads": (MANY_PARAMETERS,),
