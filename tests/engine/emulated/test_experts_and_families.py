@@ -87,6 +87,12 @@ RARE_SIZES = {
     "FSDPTensorParallel": ('{"D": 20, "F": 36, "rows": 24}',),
     "FusedAdamAllGather": ('{"p": 1001}',),
     "GemvDecode": ('{"T": 3, "h": 13, "Vl": 7, "V": null}', '{"T": 20, "h": 64, "Vl": 135, "V": null}/float16'),
+    "GatedDeltaNetCP": (
+        '{"B": 1, "L": 11, "Hq": 2, "Hv": 4, "heads": null, "K": 40, "D": 36}',
+        '{"B": 1, "L": 5, "Hq": 2, "Hv": 2, "heads": null, "K": 200, "D": 20}/float16',
+    ),
+    "HyenaConv1d": ('{"B": 1, "H": 3, "l": 8204, "K": 100}', '{"B": 1, "H": 3, "l": 8208, "K": 5}/float16'),
+    "KimiDeltaAttention": ('{"B": 1, "L": 11, "H": 3, "K": 40, "D": 20, "P": null}/float16',),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
     "RingAttention": (_sequence(160, 64), _sequence(130, 128) + "/float16"),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
