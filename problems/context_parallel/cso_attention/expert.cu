@@ -1,10 +1,11 @@
-// CSOAttention: ranks trade tokens for heads in one kernel, and each computes flash attention of its heads in all ranges.
+// CSOAttention: ranks trade tokens for heads in one kernel, and each computes flash attention of its heads in all
+// ranges.
 //
 // What moves: queries go to the rank that owns their head, keys and values to the ranks that own the heads which use
-// them, straight to the places of the gathered matrices in scratch; padding stays where it is. Attention stores results
-// from registers to the outputs of the ranks that own the tokens. The baseline overlaps the exchange of a range with the
-// attention of the one before, and pays for it with 2 R small exchanges and the copies around them. Ranges of keys are
-// read where tiles begin, on the device.
+// them, straight to the places of the gathered matrices in scratch; padding stays where it is. Attention stores
+// results from registers to the outputs of the ranks that own the tokens. The baseline overlaps the exchange of a
+// range with the attention of the one before, and pays for it with 2 R small exchanges and the copies around them.
+// Ranges of keys are read where tiles begin, on the device.
 //
 // Bound: arithmetic, 4 D operations for each pair of a query and a key of its range, and head; at small sizes two
 // launches and two crossings of the link. Other heads than of 64 or 128 elements and float32 run on CUDA cores.

@@ -1,8 +1,9 @@
-// GatedDeltaNetCP: ranks trade positions for heads in one kernel, and each scans its heads with the state in registers.
+// GatedDeltaNetCP: ranks trade positions for heads in one kernel, and each scans its heads with the state in
+// registers.
 //
-// What moves: queries, keys, values, gates and strengths go to the scratch of the rank that owns their head, where they
-// belong; results go from the scan straight to the outputs of the ranks that own the positions. A block of the scan
-// holds some columns of a head's state in registers for the whole sequence (pkb/delta_rule_cuda.h), where the
+// What moves: queries, keys, values, gates and strengths go to the scratch of the rank that owns their head, where
+// they belong; results go from the scan straight to the outputs of the ranks that own the positions. A block of the
+// scan holds some columns of a head's state in registers for the whole sequence (pkb/delta_rule_cuda.h), where the
 // baseline launches four kernels a position, each of which reads or writes the state in memory.
 //
 // Bound: latency, one position of the whole sequence after another, some 200 cycles each; the problem's roofline is

@@ -1,13 +1,14 @@
 // HyenaConv1d: halos are pushed to the neighbours first, and the convolution runs on the tensor cores meanwhile.
 //
-// What moves: the last positions of each chunk, to the scratch of the rank that needs them, as many blocks at a time as
-// read them there; a word from each block signals its counterpart. Outputs that need no halo are computed while halos
-// are under way. A warp convolves 2048 positions of a channel: outputs 16 positions wide are a product of the sequence
-// in overlapping rows with a Toeplitz matrix of the filter, which stays in registers (mma), and a row is loaded once for
-// up to eight products. The baseline convolves on CUDA cores, after a copy of the whole sequence behind its halos.
+// What moves: the last positions of each chunk, to the scratch of the rank that needs them, as many blocks at a time
+// as read them there; a word from each block signals its counterpart. Outputs that need no halo are computed while
+// halos are under way. A warp convolves 2048 positions of a channel: outputs 16 positions wide are a product of the
+// sequence in overlapping rows with a Toeplitz matrix of the filter, which stays in registers (mma), and a row is
+// loaded once for up to eight products. The baseline convolves on CUDA cores, after a copy of the whole sequence
+// behind its halos.
 //
-// Bound: memory, a read and a write of the sequence; halos are a few parts in a thousand. Filters of more than 129 taps and float32 run
-// on CUDA cores, where they are bound by arithmetic, 2 K operations an element.
+// Bound: memory, a read and a write of the sequence; halos are a few parts in a thousand. Filters of more than 129
+// taps and float32 run on CUDA cores, where they are bound by arithmetic, 2 K operations an element.
 //
 // Left on the table: a product of 16 outputs by 144 positions has a ninth of zeros for 128 taps, and half for 7.
 #include "pkb/launch_cuda.h"

@@ -3,9 +3,9 @@
 //
 // What moves: queries, keys, values, gates and strengths go to the scratch of the rank of the cp_group that owns their
 // head; results go from the scan to the ranks that own the positions: into their outputs, or, where a tp_group sums
-// them, into scratch, from where each rank adds up its own and the others' in one pass. The baseline gathers everything on
-// every rank, scans all heads there, and keeps its own positions: C times the work, in four kernels a position.
-// A block of the scan holds some columns of a head's state in registers (pkb/delta_rule_cuda.h).
+// them, into scratch, from where each rank adds up its own and the others' in one pass. The baseline gathers
+// everything on every rank, scans all heads there, and keeps its own positions: C times the work, in four kernels a
+// position. A block of the scan holds some columns of a head's state in registers (pkb/delta_rule_cuda.h).
 //
 // Bound: latency, one position of the whole sequence after another, some 200 cycles each; the problem's roofline is
 // memory or the link.

@@ -1,12 +1,15 @@
-// RingAttention: ranks trade positions for heads, and each computes flash attention of its heads over the whole sequence.
+// RingAttention: ranks trade positions for heads, and each computes flash attention of its heads over the whole
+// sequence.
 //
 // What moves: a kernel stores queries, keys and values of each head to the scratch of the rank that owns the head, and
-// attention stores results from registers to the outputs of the ranks that own the positions: 4 (W - 1) / W of a tensor
-// cross the link, where a ring moves 2 (W - 1) tensors. All ranks have the same work under a causal mask too, where
-// the last one of a ring has nearly twice the mean. Scores never leave registers (pkb/sequence_attention_cuda.h).
+// attention stores results from registers to the outputs of the ranks that own the positions: 4 (W - 1) / W of a
+// tensor cross the link, where a ring moves 2 (W - 1) tensors. All ranks have the same work under a causal mask too,
+// where the last one of a ring has nearly twice the mean. Scores never leave registers
+// (pkb/sequence_attention_cuda.h).
 //
 // Bound: arithmetic at long sequences, 4 d operations for each pair of a query and a key it sees, and head; at short
-// ones two launches and two crossings of the link. Other heads than of 64 or 128 elements and float32 run on CUDA cores.
+// ones two launches and two crossings of the link. Other heads than of 64 or 128 elements and float32 run on CUDA
+// cores.
 //
 // Left on the table: attention begins when all heads have arrived; heads that arrive first could begin first.
 #include <cmath>

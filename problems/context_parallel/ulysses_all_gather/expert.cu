@@ -1,8 +1,8 @@
 // UlyssesAllGather: every rank pushes its tensor into all ranks' stacks.
 //
 // W - 1 tensors cross the link into each rank, each once. Small ones go as tagged words by way of scratch; larger ones
-// straight into the peers' outputs, once these have signalled that their call has begun, and a word from each block of the
-// kernel signals the receiver that its part is there (pkb/moves_cuda.h).
+// straight into the peers' outputs, once these have signalled that their call has begun, and a word from each block of
+// the kernel signals the receiver that its part is there (pkb/moves_cuda.h).
 //
 // Bound: link, W - 1 tensors into each rank; on one rank memory, a read and a write.
 //

@@ -1,15 +1,18 @@
-// UlyssesGatherHeadsScatterSeq: every rank pushes each rank's positions of its own heads to their place among all heads.
+// UlyssesGatherHeadsScatterSeq: every rank pushes each rank's positions of its own heads to their place among all
+// heads.
 //
-// W - 1 of W parts of a tensor cross the link into and out of each rank, each once: a thread loads 16 bytes, or what the
-// layout allows, from where they lie and stores them to where they belong, so that nothing is packed before the exchange
-// or unpacked after it, which in the baseline are two more reads and writes of everything. Small pieces go as tagged words by
-// way of scratch; larger ones straight into the outputs of peers whose call has begun (pkb/reshard_cuda.h).
+// W - 1 of W parts of a tensor cross the link into and out of each rank, each once: a thread loads 16 bytes, or what
+// the layout allows, from where they lie and stores them to where they belong, so that nothing is packed before the
+// exchange or unpacked after it, which in the baseline are two more reads and writes of everything. Small pieces go as
+// tagged words by way of scratch; larger ones straight into the outputs of peers whose call has begun
+// (pkb/reshard_cuda.h).
 //
 // Positions that padding adds are not sent: a rank writes the zeros of its own share.
 //
 // Bound: link, W - 1 of W parts of the tensor in and out; on one rank memory, a read and a write.
 //
-// Left on the table: stores to peers are 16 bytes a thread; bulk copies from shared memory would take fewer instructions.
+// Left on the table: stores to peers are 16 bytes a thread; bulk copies from shared memory would take fewer
+// instructions.
 #include "pkb/reshard_cuda.h"
 #include "pkb/symm.h"
 

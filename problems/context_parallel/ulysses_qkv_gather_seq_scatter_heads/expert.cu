@@ -1,16 +1,19 @@
-// UlyssesQKVGatherSeqScatterHeads: every rank pushes its positions of each rank's columns of Q, K and V to their place.
+// UlyssesQKVGatherSeqScatterHeads: every rank pushes its positions of each rank's columns of Q, K and V to their
+// place.
 //
-// W - 1 of W parts of a tensor cross the link into and out of each rank, each once: a thread loads 16 bytes, or what the
-// layout allows, from where they lie and stores them to where they belong, so that nothing is packed before the exchange
-// or unpacked after it, which in the baseline are two more reads and writes of everything. Small pieces go as tagged words by
-// way of scratch; larger ones straight into the outputs of peers whose call has begun (pkb/reshard_cuda.h).
+// W - 1 of W parts of a tensor cross the link into and out of each rank, each once: a thread loads 16 bytes, or what
+// the layout allows, from where they lie and stores them to where they belong, so that nothing is packed before the
+// exchange or unpacked after it, which in the baseline are two more reads and writes of everything. Small pieces go as
+// tagged words by way of scratch; larger ones straight into the outputs of peers whose call has begun
+// (pkb/reshard_cuda.h).
 //
-// The columns of Q, K and V are three matrices beside each other, so that the exchange is that of a tensor (..., T, 3, E)
-// whose last dimension is cut. Where the sequence was padded, a rank pushes no more than the positions that stay.
+// The columns of Q, K and V are three matrices beside each other, so that the exchange is that of a tensor (..., T, 3,
+// E) whose last dimension is cut. Where the sequence was padded, a rank pushes no more than the positions that stay.
 //
 // Bound: link, W - 1 of W parts of the tensor in and out; on one rank memory, a read and a write.
 //
-// Left on the table: stores to peers are 16 bytes a thread; bulk copies from shared memory would take fewer instructions.
+// Left on the table: stores to peers are 16 bytes a thread; bulk copies from shared memory would take fewer
+// instructions.
 #include <array>
 
 #include "pkb/reshard_cuda.h"

@@ -62,10 +62,10 @@ def group_of(name: str) -> tuple[list[Kernel], int]:
     return group, [kernel.name for kernel in group].index(name)
 
 
-def _sequence(positions: int, head: int) -> str:
-    """A size of RingAttention, of so many positions on each rank."""
+def _sequence(positions: int, head: int, **others: object) -> str:
+    """A size of RingAttention, or, with others of its axes, of its backward pass, of so many positions on each rank."""
     axes = {"B": 1, "S": positions, "T": None, "h": 2, "d": head, "causal": True, "softmax_scale": None}
-    return json.dumps(axes)
+    return json.dumps(axes | others)
 
 
 def _ranges(ranges: int, slots: int, head: int) -> str:
@@ -95,7 +95,12 @@ RARE_SIZES = {
     "KimiDeltaAttention": ('{"B": 1, "L": 11, "H": 3, "K": 40, "D": 20, "P": null}/float16',),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
     "RingAttention": (_sequence(160, 64), _sequence(130, 128) + "/float16"),
+    "RingAttentionBackwardDP": (
+        _sequence(100, 64, G=1, averaged=True),
+        _sequence(70, 128, G=None, averaged=True) + "/float16",
+    ),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
+    "UlyssesAllGatherVariable": ('{"lengths": [5, 0, 9, 3, 7, 1, 4, 2], "rest": [3], "gather_dim": 0}',),
     "UlyssesAllToAll": ('{"x_shape": [384, 1536]}',),
     "TPMuon": ('{"m": 41, "n": null, "n_r": 13}', "tiny/float32"),
     "TPRMSNorm": (

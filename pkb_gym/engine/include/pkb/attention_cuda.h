@@ -6,8 +6,8 @@
 //   pkb::attention::launch(work, hooks, pkb::multiprocessors(), comm.cuda_stream());
 //
 // Heads of 64 or 128 elements of bfloat16 or float16 run on the tensor cores (pkb/attention_sm90.h): the bound is
-// arithmetic, 4 operations for a query, a key it sees and an element of the head. Everything else runs on CUDA cores, a warp a query,
-// and is bound by loads from the L1 cache.
+// arithmetic, 4 operations for a query, a key it sees and an element of the head. Everything else runs on CUDA cores, a
+// warp a query, and is bound by loads from the L1 cache.
 #pragma once
 
 #include <algorithm>
