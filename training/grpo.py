@@ -52,6 +52,7 @@ from pkb_gym.training.learner.turn_credit import (
 from pkb_gym.training.processes.attention import use_sound_attention
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.processes.offload import Offload
+from pkb_gym.training.processes.vllm_weights import weights_by_folder
 from pkb_gym.training.results.run_log import RunLog
 from pkb_gym.training.rollout.rollouts import Rollouts
 from pkb_gym.training.sft import model_arguments
@@ -142,6 +143,13 @@ class GrpoArguments(DialogueArguments):
     generation_chunk: int | None = field(
         default=None, metadata={"help": "Sequences that a rank generates at once; by default all of a batch."}
     )
+    vllm_weights_folder: str | None = field(
+        default=None,
+        metadata={
+            "help": "vllm_mode server: folder that the server sees too, by which it gets weights; by default NCCL, "
+            "which needs a GPU for the server alone."
+        },
+    )
     archive_keep: int = field(
         default=8, metadata={"help": "Kernels kept in the archive for each problem, language and world size."}
     )
@@ -215,6 +223,8 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
     refuse_sequence_options(config, args.turns)
     if args.generation_chunk is not None and config.use_vllm:
         raise ConfigError("generation_chunk is for transformers; vLLM makes batches of its own")
+    if args.vllm_weights_folder is not None and not (config.use_vllm and config.vllm_mode == "server"):
+        raise ConfigError("vllm_weights_folder is for a vLLM server: give --use_vllm true --vllm_mode server")
 
 
 def train(
@@ -274,14 +284,15 @@ def train(
         model.model_name_or_path, revision=model.model_revision, padding_side="left"
     )
     try:
-        trainer = trainer_class(
-            settings,
-            model=model.model_name_or_path,
-            args=config,
-            train_dataset=prompts,
-            processing_class=tokenizer,
-            peft_config=get_peft_config(model),
-        )
+        with weights_by_folder(args.vllm_weights_folder):
+            trainer = trainer_class(
+                settings,
+                model=model.model_name_or_path,
+                args=config,
+                train_dataset=prompts,
+                processing_class=tokenizer,
+                peft_config=get_peft_config(model),
+            )
         if args.best_window > 0:
             trainer.add_callback(BestWindow(args.best_window))
         if args.reference_model is not None:

@@ -30,7 +30,7 @@ from tests.doors.installation import Door, NotForThisPython, doors, install_all
 CONTRACT_S, TESTS_S = 1200, 1200
 """Deadlines in seconds, on processors that other tests use too: of judging the contract, of the tests of one door."""
 
-LONGEST_FIRST = ("verifiers", "harbor", "openenv", "trl", "verl", "inspect_ai")
+LONGEST_FIRST = ("vllm", "verifiers", "harbor", "openenv", "trl", "verl", "inspect_ai")
 """All doors, in the order in which their tests begin."""
 
 SIDE_BY_SIDE = 3

@@ -23,7 +23,7 @@ OLDEST_PYTHON = {"harbor": (3, 12)}
 """Door -> the oldest Python that its framework takes; an older machine gets one of Debian's for it."""
 DISTRIBUTIONS = {"trl": "openenv"}
 """Door -> the folder of adapters/ that is installed for it, where that has another name."""
-SHARES_PACKAGES = {"trl", "verl"}
+SHARES_PACKAGES = {"trl", "verl", "vllm"}
 """Doors that see the packages of this environment behind their own: torch takes half a gigabyte."""
 
 

@@ -1,0 +1,65 @@
+"""A policy of a few million parameters that has learnt to submit one of three sources, or to say that it is done."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen3ForCausalLM
+
+from pkb_gym.training.scratch_model import Preset, make_model, train_tokenizer
+from tests.training.conversations import tiny_corpus
+from tests.training.scripted import say, submit
+
+SHAPE = Preset(1024, 48, width=256, layers=2, heads=4, key_value_heads=2, feed_forward=1024, context=2048)
+REPLIES = (say("Done."), *(submit(f"speedup {factor}") for factor in (2, 4, 8)))
+SHARES = (2, 1, 1, 1)
+"""Weights of the replies in what it learns from."""
+BEGINS = "<|im_start|>assistant\n"
+STEPS, BATCH, LONGEST_CONTEXT = 60, 12, 32
+
+
+def write_untrained(folder: Path) -> None:
+    """Writes the tokenizer and random weights.
+
+    Its output layer is no copy of its embeddings: vLLM on CPUs keeps that layer packed, and misses updates of a copy.
+    """
+    tokenizer = train_tokenizer(tiny_corpus(), SHAPE)
+    config = make_model(SHAPE, tokenizer, seed=0).config
+    config.tie_word_embeddings = False
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def write_trained(untrained: Path, folder: Path) -> None:
+    """Teaches it the replies after any context, and writes it."""
+    from transformers import AutoTokenizer
+
+    torch.set_num_threads(1)  # a model this small gains nothing from more
+    tokenizer: Any = AutoTokenizer.from_pretrained(untrained)
+    model = Qwen3ForCausalLM.from_pretrained(untrained, dtype=torch.float32)
+    begins = tokenizer(BEGINS)["input_ids"]
+    replies = [tokenizer(reply)["input_ids"] for reply in REPLIES]
+    draw = random.Random(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.0)
+    for _ in range(STEPS):
+        batch = [
+            (draw.choices(range(len(tokenizer)), k=draw.randint(1, LONGEST_CONTEXT)) + begins, reply)
+            for reply in draw.choices(replies, SHARES, k=BATCH)
+        ]
+        length = max(len(context) + len(reply) for context, reply in batch)
+        ids = torch.zeros(BATCH, length, dtype=torch.long)
+        labels = torch.full_like(ids, -100)
+        for row, (context, reply) in enumerate(batch):
+            whole = torch.tensor(context + reply)
+            ids[row, : len(whole)] = whole
+            labels[row, len(context) : len(whole)] = whole[len(context) :]
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,42 @@
+"""One of the trainer processes of the door; started by `test_door`.
+
+RANK=0 WORLD_SIZE=2 ... python -m tests.doors.vllm.rank POLICY OUTPUT URL WEIGHTS
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from accelerate import PartialState
+
+from tests.envs.fake_evaluator import FakeEvaluator
+from tests.training.scripted import config, row, run
+
+
+def main(policy: Path, output: Path, url: str, weights: str) -> None:
+    torch.set_num_threads(1)
+    rank = PartialState(cpu=True).process_index
+    settings = config(
+        output,
+        use_vllm=True,
+        vllm_mode="server",
+        vllm_server_base_url=url,
+        num_generations=8,
+        per_device_train_batch_size=8,
+        max_completion_length=800,
+        max_steps=3,
+        learning_rate=3e-3,
+    )
+    rows = [row(prompt=[{"role": "user", "content": "Task" * (1 + 3 * task)}], seed=task) for task in range(2)]
+    trainer = run(policy, FakeEvaluator(), settings, rows, max_turns=3, vllm_weights_folder=weights)
+    if rank == 0:
+        (output / "log.json").write_text(json.dumps(trainer.state.log_history))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4])

