@@ -29,7 +29,7 @@ def main(policy: Path, output: Path, url: str, weights: str) -> None:
         per_device_train_batch_size=8,
         max_completion_length=800,
         max_steps=3,
-        learning_rate=3e-3,
+        learning_rate=3e-4,
     )
     rows = [row(prompt=[{"role": "user", "content": "Task" * (1 + 3 * task)}], seed=task) for task in range(2)]
     trainer = run(policy, FakeEvaluator(), settings, rows, max_turns=3, vllm_weights_folder=weights)

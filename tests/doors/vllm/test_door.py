@@ -109,5 +109,5 @@ def test_ragged_rollouts_of_two_processes_with_weights_that_move(settings, tmp_p
     assert len(turns) > 1, f"every rollout had as many submissions: {turns}"
     steps = [entry for entry in json.loads((output / "log.json").read_text()) if "loss" in entry]
     assert [step["step"] for step in steps] == [1, 2, 3]
-    assert all(step["grad_norm"] > 0 for step in steps)
-    assert max(step["sampling/sampling_logp_difference/max"] for step in steps) < 1e-3
+    assert steps[0]["grad_norm"] > 0, "no weight has moved"
+    assert max(step["sampling/sampling_logp_difference/max"] for step in steps) < 1e-4
