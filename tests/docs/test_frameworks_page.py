@@ -22,8 +22,8 @@ PAGE = DOCS / "frameworks.md"
 DOORS = sorted(path.parent.name for path in (ROOT / "tests/doors").glob("*/test_door.py"))
 
 
-BY_COMMAND = {"harbor", "inspect_ai"}
-"""Doors that take no program, only exported tasks: docs/harbor.md has the commands."""
+BY_COMMAND = {"harbor", "inspect_ai", "vllm"}
+"""Doors that take no program: exported tasks (docs/harbor.md), and a server for the recipes (docs/training.md)."""
 
 
 def test_every_door_has_a_program_that_its_tests_run():

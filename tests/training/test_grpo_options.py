@@ -78,6 +78,11 @@ def test_a_reference_without_beta_is_refused(tmp_path):
         check(GrpoArguments(prompts="", reference_model="elsewhere"), config(tmp_path))
 
 
+def test_a_folder_of_weights_without_a_server_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--vllm_mode server"):
+        check(GrpoArguments(prompts="", vllm_weights_folder="/dev/shm/weights"), config(tmp_path))
+
+
 class Gated(FakeEvaluator):
     """Judges the sources of batch 1 only after replies of batch 2 were asked for."""
 

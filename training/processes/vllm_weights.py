@@ -72,7 +72,7 @@ def weights_by_folder(folder: str | None) -> Iterator[None]:
     if path.exists() and not os.access(path, os.W_OK):
         raise ConfigError(f"{path}, for vLLM's weights, cannot be written")
     usual = vllm_generation.VLLMClient
-    vllm_generation.VLLMClient = partial(FolderClient, path)  # type: ignore[misc]  # called with keywords alone
+    vllm_generation.VLLMClient = partial(FolderClient, path)  # type: ignore[assignment, misc]  # called with keywords alone
     try:
         yield
     finally:
