@@ -21,7 +21,7 @@ from pkb_gym.engine.support import env_vars
 from tests.doors.vllm.policy import write_trained, write_untrained
 from tests.waiting import until
 
-START_S, TRAIN_S = 400.0, 400.0
+START_S, TRAIN_S, END_S = 400.0, 400.0, 60.0
 """Deadlines in seconds, on processors that other tests use too."""
 
 
@@ -70,6 +70,9 @@ def serving(model: Path, settings: dict[str, str], log: Path) -> Iterator[str]:
         until(answers, "the vLLM server does not answer", START_S)
         yield f"http://127.0.0.1:{port}"
     finally:
+        server.terminate()  # lest the processes behind it leave shared memory
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(END_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
