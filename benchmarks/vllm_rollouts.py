@@ -35,8 +35,8 @@ from pkb_gym.training.inputs.rows import read_jsonl
 
 NAME = "vllm_rollouts"
 WAYS = ("transformers", "continuous", "colocate", "server")
-START_S = 300.0
-"""Deadline in seconds for the server to answer."""
+END_S = 20.0
+"""Deadline in seconds for a process to end by itself when it is interrupted."""
 
 
 def recipe(args: argparse.Namespace, way: str, output: Path) -> list[str]:
@@ -70,41 +70,52 @@ def ways(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 @contextlib.contextmanager
-def serving(args: argparse.Namespace, log: Path) -> Iterator[None]:
+def running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that writes into a log, and ends with the block, together with all that it started."""
+    with log.open("wb") as lines:
+        process = subprocess.Popen(command, stdout=lines, stderr=lines, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.send_signal(signal.SIGINT)
+            process.wait(END_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def serving(args: argparse.Namespace, log: Path, end: float) -> Iterator[None]:
     """A vLLM server of the model, ready to answer.
 
+    Args:
+        args: Options of this program.
+        log: File of what the server prints.
+        end: Deadline for its first answer, in seconds of `time.monotonic`.
+
     Raises:
-        RuntimeError: it ended, or did not answer in time.
+        RuntimeError: It ended, or did not answer in time.
     """
     command = [sys.executable, "-m", "trl.scripts.vllm_serve", "--model", args.model, "--port", str(args.port)]
     command += ["--host", "127.0.0.1", "--gpu_memory_utilization", str(args.memory)]
     command += ["--max_model_len", str(args.context), "--dtype", "float32" if args.cpu else "bfloat16"]
-    with log.open("wb") as lines:
-        server = subprocess.Popen(command, stdout=lines, stderr=lines, start_new_session=True)
-        try:
-            wait_for(f"http://127.0.0.1:{args.port}/health", server)
-            yield
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(server.pid, signal.SIGTERM)
-            try:
-                server.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                os.killpg(server.pid, signal.SIGKILL)
+    with running([*command, "--max-num-seqs", str(args.batch)], log) as server:
+        wait_for(f"http://127.0.0.1:{args.port}/health", server, end)
+        yield
 
 
-def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
-    """Returns when the server answers.
+def wait_for(url: str, server: subprocess.Popen[bytes], end: float) -> None:
+    """Returns when the server answers, before `end`.
 
     Raises:
-        RuntimeError: it ended, or did not answer in time.
+        RuntimeError: It ended, or did not answer in time.
     """
-    end = time.monotonic() + START_S
     while time.monotonic() < end and server.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
             return
         time.sleep(1)
-    raise RuntimeError(f"the vLLM server ended with status {server.poll()}, or did not answer within {START_S:g} s")
+    raise RuntimeError(f"the vLLM server ended with status {server.poll()}, or did not answer in time")
 
 
 def measure(args: argparse.Namespace, way: str) -> dict[str, Any]:
@@ -112,18 +123,16 @@ def measure(args: argparse.Namespace, way: str) -> dict[str, Any]:
     folder = Path(args.runs) / way
     folder.mkdir(parents=True)
     began = time.monotonic()
+    end = began + args.limit_s
+    found: dict[str, Any] = {"way": way}
     try:
-        with serving(args, folder / "server.log") if way == "server" else contextlib.nullcontext():
-            ready_s = time.monotonic() - began
-            with (folder / "train.log").open("wb") as lines:
-                command = recipe(args, way, folder / "out")
-                status = subprocess.run(
-                    command, stdout=lines, stderr=lines, timeout=args.limit_s, check=False
-                ).returncode
+        with serving(args, folder / "server.log", end) if way == "server" else contextlib.nullcontext():
+            found["server_ready_s"] = round(time.monotonic() - began, 1)
+            with running(recipe(args, way, folder / "out"), folder / "train.log") as trainer:
+                found["status"] = trainer.wait(max(0.0, end - time.monotonic()))
     except (RuntimeError, subprocess.TimeoutExpired) as error:
-        return {"way": way, "failure": str(error)[:500], **figures(args, folder / "out")}
-    found = {"way": way, "status": status, "server_ready_s": round(ready_s, 1), **figures(args, folder / "out")}
-    return found | {"wall_s": round(time.monotonic() - began, 1)}
+        found["failure"] = str(error)[-500:]
+    return found | figures(args, folder / "out") | {"wall_s": round(time.monotonic() - began, 1)}
 
 
 def figures(args: argparse.Namespace, out: Path) -> dict[str, Any]:
