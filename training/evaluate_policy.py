@@ -42,7 +42,7 @@ from pkb_gym.rewards.presets import find_reward
 from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
-from pkb_gym.training.inputs.dialogue_options import DialogueArguments
+from pkb_gym.training.inputs.dialogue_options import TEMPLATE_HELP, DialogueArguments
 from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
@@ -72,9 +72,7 @@ class EvaluationArguments(DialogueArguments):
     limit: int | None = field(default=None, metadata={"help": "Only so many prompts, from the first on."})
     samples: int = field(default=4, metadata={"help": "Episodes of each prompt."})
     max_completion_length: int = field(default=2048, metadata={"help": "Tokens after the prompt, feedback included."})
-    chat_template_kwargs: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": 'Variables of the chat template as JSON, such as {"enable_thinking": false}.'}
-    )
+    chat_template_kwargs: dict[str, Any] | str | None = field(default=None, metadata={"help": TEMPLATE_HELP})
     temperature: float = field(default=1.0, metadata={"help": "Of the sampling; 0 takes the likeliest token."})
     top_p: float = field(default=1.0, metadata={"help": "Share of probability to choose from."})
     top_k: int = field(default=0, metadata={"help": "Tokens to choose from; 0 for all."})

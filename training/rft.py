@@ -31,6 +31,7 @@ from pkb_gym.corpus.conversations import CorpusRow, submission
 from pkb_gym.corpus.files import write_corpus
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.inputs.arguments import output_folder, parse_arguments, run_recipe
+from pkb_gym.training.inputs.dialogue_options import ConversationArguments
 from pkb_gym.training.inputs.rows import Row, load_corpus, load_prompts
 from pkb_gym.training.results.attempts import read_rows
 from pkb_gym.training.results.policy_summary import prompt_key
@@ -40,8 +41,8 @@ POLICY = json.dumps({"author": "policy"})
 """Column `variant` of a kernel that no family made."""
 
 
-@dataclass
-class RftArguments:
+@dataclass(kw_only=True)
+class RftArguments(ConversationArguments):
     """Arguments of this recipe, beside those of TRL's `SFTConfig` and `ModelConfig`."""
 
     results: list[str] = field(
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
         ConfigError: an argument or a file is of no use, or nothing is good enough.
     """
     args, config, model = parse_arguments((RftArguments, SFTConfig, ModelConfig), argv, prog="rft")
-    folder = output_folder(config)
+    folder, options = output_folder(config), args.conversation_options
     if PartialState().is_main_process:
         results = [row for path in args.results for row in read_rows(Path(path))]
         prompts = load_prompts(args.prompts, "train").to_list()
@@ -69,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
         write_corpus(folder, rows)
         print(f"{len(rows)} kernels, of {len({row['problem'] for row in rows})} problems, in {folder}/corpus.jsonl")
     PartialState().wait_for_everyone()
-    fine_tune(load_corpus(str(folder)), config, model)
+    fine_tune(load_corpus(str(folder)), config, model, options=options)
 
 
 def best_of(results: Iterable[Row], prompts: Sequence[Row], *, keep: int, min_reward: float) -> list[CorpusRow]:

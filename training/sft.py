@@ -27,7 +27,8 @@ from trl import ModelConfig, SFTConfig, SFTTrainer, get_peft_config, get_quantiz
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.training.inputs.arguments import checkpoint_to_resume, output_folder, parse_arguments, run_recipe
-from pkb_gym.training.inputs.chat import Message, Submission, as_code, render, submit_tools
+from pkb_gym.training.inputs.chat import Message, as_code, render, submit_tools
+from pkb_gym.training.inputs.dialogue_options import WITH_TOOLS, ConversationArguments, DialogueOptions
 from pkb_gym.training.inputs.reward_weights import best_of_each_problem, weighed_by_reward
 from pkb_gym.training.inputs.rings import RingSplit, without_rings
 from pkb_gym.training.inputs.rows import load_corpus
@@ -38,8 +39,8 @@ from pkb_gym.training.scratch_model import PresetName, write_scratch_model
 SCRATCH_FOLDER = "scratch"
 
 
-@dataclass
-class SftArguments:
+@dataclass(kw_only=True)
+class SftArguments(ConversationArguments):
     """Arguments of this recipe, beside those of TRL's `SFTConfig` and `ModelConfig`."""
 
     corpus: str = field(metadata={"help": "Folder or JSONL file written by `pkb export corpus` or by `rft.py`."})
@@ -48,10 +49,6 @@ class SftArguments:
         metadata={
             "help": "Train a new model of this size instead of --model_name_or_path, with a tokenizer of its own."
         },
-    )
-    submission: Submission = field(
-        default="tool",
-        metadata={"help": "Form of submissions that is taught: calls of the tool `submit`, or fenced blocks of code."},
     )
     kinds: list[str] = field(
         default_factory=lambda: ["single", "repair"], metadata={"help": "Kinds of conversations to learn from."}
@@ -85,10 +82,11 @@ def main(argv: list[str] | None = None) -> None:
         ConfigError: an argument or the corpus is of no use.
     """
     args, config, model = parse_arguments((SftArguments, SFTConfig, ModelConfig), argv, prog="sft")
+    options = args.conversation_options
     corpus = select_corpus(load_corpus(args.corpus), args, config.seed)
     if args.scratch is not None:
         use_scratch_model(model, corpus, output_folder(config), args.scratch, config.seed)
-    fine_tune(corpus, config, model, imitate_failures=args.imitate_failures, submission=args.submission)
+    fine_tune(corpus, config, model, imitate_failures=args.imitate_failures, options=options)
 
 
 def select_corpus(corpus: Dataset, args: SftArguments, seed: int) -> Dataset:
@@ -150,7 +148,7 @@ def fine_tune(
     model: ModelConfig,
     *,
     imitate_failures: bool = False,
-    submission: Submission = "tool",
+    options: DialogueOptions = WITH_TOOLS,
 ) -> SFTTrainer:
     """Trains, and writes model, tokenizer and `trainer_state.json` (with the losses) into `config.output_dir`.
 
@@ -159,7 +157,7 @@ def fine_tune(
         config: `max_length` leaves out longer conversations: one that is cut off would teach never to end.
         model: Name of the model, and the LoRA adapter if any.
         imitate_failures: Whether failed submissions are learnt from, as in `learnable`.
-        submission: Form of submissions that is taught.
+        options: Form of submissions, and variables of the chat template.
 
     Raises:
         ConfigError: there is no model, nothing to learn from, or no checkpoint where one is named.
@@ -168,7 +166,7 @@ def fine_tune(
         raise ConfigError("no model: give --model_name_or_path, or --scratch with a size to begin without one")
     checkpoint = checkpoint_to_resume(config)
     tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
-    rows = within(config.max_length, corpus, tokenizer, submission)
+    rows = within(config.max_length, corpus, tokenizer, options)
     config.assistant_only_loss = True
     config.max_length = None  # no conversation is longer
     config.model_init_kwargs = model_arguments(model, config.model_init_kwargs)
@@ -176,7 +174,7 @@ def fine_tune(
     trainer = SFTTrainer(
         model=model.model_name_or_path,
         args=config,
-        train_dataset=learnable(rows, imitate_failures=imitate_failures, submission=submission),
+        train_dataset=learnable(rows, imitate_failures=imitate_failures, options=options),
         processing_class=tokenizer,
         peft_config=get_peft_config(model),
         callbacks=[FiniteGradients()],
@@ -188,7 +186,7 @@ def fine_tune(
     return trainer
 
 
-def learnable(corpus: Dataset, *, imitate_failures: bool, submission: Submission = "tool") -> Dataset:
+def learnable(corpus: Dataset, *, imitate_failures: bool, options: DialogueOptions = WITH_TOOLS) -> Dataset:
     """Conversations in TRL's prompt-completion format: loss falls on the assistant's turns of the completion.
 
     Args:
@@ -196,30 +194,37 @@ def learnable(corpus: Dataset, *, imitate_failures: bool, submission: Submission
         imitate_failures: Whether the completion begins with the assistant's first turn. Otherwise it begins after the
             last submission that failed: a broken kernel and its feedback are what the repair is conditioned on, and not
             something to learn to write.
-        submission: Form of submissions; as code, conversations have no tools.
+        options: Form of submissions (as code, conversations have no tools), and variables of the chat template, which
+            TRL takes from a column.
     """
     tools = json.dumps(submit_tools())
+    template = {"chat_template_kwargs": dict(options.template)} if options.template else {}
 
     def split(row: dict[str, Any]) -> dict[str, Any]:
         messages = row["messages"]
         begin = _first_reply(messages) if imitate_failures else _after_last_failure(messages, row["feedback"])
         parts = {"prompt": messages[:begin], "completion": messages[begin:]}
-        if submission == "code":
-            return {name: as_code(part, row.get("language") or "") for name, part in parts.items()}
-        return {**parts, "tools": tools}
+        if options.submission == "code":
+            return {name: as_code(part, row.get("language") or "") for name, part in parts.items()} | template
+        return {**parts, "tools": tools} | template
 
     # Given beforehand: inferred from a first batch without submissions in its prompts, they would not fit later ones.
     talk = corpus.features["messages"]
     kinds = {"prompt": talk, "completion": talk, "tools": Value("string")}
-    if submission == "code":
+    if options.submission == "code":
         text = List({"role": Value("string"), "content": Value("string")})
         kinds = {"prompt": text, "completion": text}
+    if template:
+        kinds |= Dataset.from_list([template]).features
     features = Features(kinds)
     return corpus.map(split, remove_columns=corpus.column_names, features=features, keep_in_memory=True)
 
 
 def within(
-    max_length: int | None, corpus: Dataset, tokenizer: PreTrainedTokenizerBase, submission: Submission = "tool"
+    max_length: int | None,
+    corpus: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    options: DialogueOptions = WITH_TOOLS,
 ) -> Dataset:
     """The conversations of at most `max_length` tokens; logs the number of others.
 
@@ -228,10 +233,11 @@ def within(
     """
     if max_length is None:
         return corpus
-    uses_tools = submission == "tool"
+    uses_tools = options.submission == "tool"
     conversations = [messages if uses_tools else as_code(messages) for messages in corpus["messages"]]
     lengths = [
-        len(tokenizer(render(tokenizer, messages, with_tools=uses_tools))["input_ids"]) for messages in conversations
+        len(tokenizer(render(tokenizer, messages, with_tools=uses_tools, options=options.template))["input_ids"])
+        for messages in conversations
     ]
     kept = corpus.select([index for index, length in enumerate(lengths) if length <= max_length])
     if len(kept) == 0:

@@ -12,6 +12,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.training import rft
 from pkb_gym.training.inputs.chat import render
+from pkb_gym.training.inputs.dialogue_options import DialogueOptions
 from pkb_gym.training.inputs.rows import load_corpus, submissions
 from pkb_gym.training.rollout.sampling import SamplingConfig, TransformersSampler
 from tests.training.conversations import source
@@ -72,3 +73,13 @@ def test_a_model_learns_the_kernels(scratch_model, tmp_path):
     ids = tokenizer(render(tokenizer, prompt()["prompt"], reply_next=True))["input_ids"]
     (reply,) = TransformersSampler(model, tokenizer, SamplingConfig(temperature=0)).sample([ids], [200], seed=0)
     assert json.dumps(best) in tokenizer.decode(reply)
+
+
+def test_the_form_of_submissions_and_the_template_are_those_asked_for(monkeypatch, tmp_path):
+    taught = []
+    monkeypatch.setattr(rft, "fine_tune", lambda corpus, *_, options: taught.append((len(corpus), options)))
+    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in RESULTS))
+    DatasetDict({"train": Dataset.from_list(PROMPTS)}).save_to_disk(tmp_path / "prompts")
+    argv = ["--results", str(tmp_path / "rollouts.jsonl"), "--prompts", str(tmp_path), "--submission", "code"]
+    rft.main([*argv, "--output_dir", str(tmp_path / "run"), "--chat_template_kwargs", '{"brief": true}', *QUICK])
+    assert taught == [(4, DialogueOptions("code", {"brief": True}))]

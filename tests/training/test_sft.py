@@ -13,6 +13,8 @@ from trl import ModelConfig, SFTConfig
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.text.reply import take_source
 from pkb_gym.training import merge_adapter, sft
+from pkb_gym.training.inputs.chat import as_code, render, training_template
+from pkb_gym.training.inputs.dialogue_options import DialogueOptions
 from pkb_gym.training.inputs.rows import submissions
 from tests.training import conversations
 
@@ -144,16 +146,52 @@ def test_a_model_is_named_or_made_but_not_both(corpus_folder, scratch_model, tmp
 
 def test_submissions_are_taught_as_fenced_code_to_models_that_call_no_tools(corpus, scratch_model, tmp_path):
     """The same loss as for calls: on what the assistant writes, after the last failure."""
-    (repair,) = list(sft.learnable(corpus.select([5]), imitate_failures=False, submission="code"))
+    (repair,) = list(sft.learnable(corpus.select([5]), imitate_failures=False, options=DialogueOptions("code")))
     assert [message["role"] for message in repair["prompt"]].count("user") == 3
     first = repair["completion"][0]["content"]
     assert take_source(first).source == conversations.source(128)
     config = quick_config(tmp_path)
     config.shuffle_dataset, config.max_steps, config.save_strategy = False, 1, "no"
     named = ModelConfig(model_name_or_path=str(scratch_model))
-    trainer = sft.fine_tune(corpus, config, named, submission="code")
+    trainer = sft.fine_tune(corpus, config, named, options=DialogueOptions("code"))
     for row in trainer.train_dataset:
         text = trainer.processing_class.decode(row["input_ids"])
         taught = trainer.processing_class.decode([label for label in row["labels"] if label != -100])
         assert "<tool" not in text and "passed" in text and "passed" not in taught and "broken" not in taught
         assert take_source(taught.split("<|im_end|>")[0]).source in map(conversations.source, (32, 64, 128))
+
+
+@pytest.mark.parametrize("submission", ["tool", "code"])
+def test_variables_of_the_chat_template_are_in_what_is_taught(submission, corpus, scratch_model, tmp_path):
+    """And in the lengths that decide what is left out."""
+    shutil.copytree(scratch_model, tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(scratch_model)
+    mode = "{% if mode is defined %}{{ mode.name * mode.times }}{% endif %}"
+    tokenizer.chat_template = mode + training_template(tokenizer)
+    tokenizer.save_pretrained(tmp_path / "model")
+    options = DialogueOptions(submission, {"mode": {"name": "brief ", "times": 3}})
+    config = quick_config(tmp_path / "run")
+    config.max_steps, config.save_strategy = 1, "no"
+    config.max_length = longest = max(lengths(corpus, tokenizer, options))
+    assert longest > max(lengths(corpus, tokenizer, DialogueOptions(submission)))
+    trainer = sft.fine_tune(corpus, config, ModelConfig(model_name_or_path=str(tmp_path / "model")), options=options)
+    texts = [trainer.processing_class.decode(row["input_ids"]) for row in trainer.train_dataset]
+    assert len(texts) == len(corpus) and all(text.startswith("brief brief brief <|im_start|>") for text in texts)
+    assert max(len(row["input_ids"]) for row in trainer.train_dataset) == longest
+
+
+def lengths(corpus, tokenizer, options) -> list[int]:
+    uses_tools = options.submission == "tool"
+    return [
+        len(
+            tokenizer(
+                render(
+                    tokenizer,
+                    messages if uses_tools else as_code(messages),
+                    with_tools=uses_tools,
+                    options=options.template,
+                )
+            )["input_ids"]
+        )
+        for messages in corpus["messages"]
+    ]

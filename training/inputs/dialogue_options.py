@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.inputs.chat import Submission, TemplateOptions, template_options
+
+TEMPLATE_HELP = 'Variables of the chat template as JSON, such as {"enable_thinking": false}.'
 
 MIN_FEEDBACK_TOKENS = 32
 """Fewer hold no verdict."""
@@ -38,6 +41,30 @@ class DialogueOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+WITH_TOOLS = DialogueOptions()
+"""The default."""
+
+
+@dataclass(kw_only=True)
+class ConversationArguments:
+    """Arguments of the recipes that learn from whole conversations."""
+
+    submission: Submission = field(
+        default="tool",
+        metadata={"help": "Form of submissions that is taught: calls of the tool `submit`, or fenced blocks of code."},
+    )
+    chat_template_kwargs: dict[str, Any] | str | None = field(default=None, metadata={"help": TEMPLATE_HELP})
+
+    @property
+    def conversation_options(self) -> DialogueOptions:
+        """The options of the conversations.
+
+        Raises:
+            ConfigError: An argument is of no use.
+        """
+        return DialogueOptions(self.submission, template_options(self.chat_template_kwargs))
 
 
 @dataclass(kw_only=True)
