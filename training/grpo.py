@@ -40,6 +40,7 @@ from pkb_gym.training.learner.best_window import BestWindow
 from pkb_gym.training.learner.exact_resumption import ROLLOUT_FILES
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.sharded_generation import refuse_sharded_generation
+from pkb_gym.training.learner.token_rows import refuse_losses_by_sequence
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.learner.turn_credit import (
@@ -202,9 +203,7 @@ def check(args: GrpoArguments, config: GRPOConfig) -> None:
         ConfigError: see there.
     """
     if args.dialogue_options(config.chat_template_kwargs).trim_reasoning:
-        raise ConfigError(
-            "trim_reasoning is for evaluate_policy: the loss is over all tokens of a rollout, in sequence"
-        )
+        refuse_losses_by_sequence(config)
     if args.max_submissions is not None and args.max_submissions < 1:
         raise ConfigError(f"max_submissions must be at least 1, got {args.max_submissions}")
     if config.max_tool_calling_iterations is not None:

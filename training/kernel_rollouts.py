@@ -13,6 +13,7 @@ from typing import Any
 
 from trl import GRPOTrainer
 
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards.presets import find_reward
@@ -22,6 +23,7 @@ from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.dialogue_options import DialogueOptions
 from pkb_gym.training.inputs.rows import Row
 from pkb_gym.training.learner.policy_backend import PolicyBackend
+from pkb_gym.training.learner.token_rows import rollout_fields
 from pkb_gym.training.learner.training_player import TrainingPlayer
 from pkb_gym.training.learner.trl_names import check_methods
 from pkb_gym.training.processes.host_group import HostGroup
@@ -42,7 +44,7 @@ class KernelRollouts:
         base: Settings of evaluations that rows leave open.
 
     Raises:
-        ConfigError: TRL has changed what this class uses (see `trl_names`).
+        ConfigError: TRL has changed what this class uses (see `trl_names`), or reasoning shall be trimmed.
 
     Attributes:
         episodes: Episodes of the latest batch of this process.
@@ -58,6 +60,8 @@ class KernelRollouts:
         base: EvalConfig | None = None,
     ) -> None:
         check_methods()
+        if dialogue is not None and dialogue.trim_reasoning:
+            raise ConfigError("trim_reasoning needs KernelGRPOTrainer: GRPOTrainer takes one sequence for a rollout")
         self._rows = {_key(row["prompt"]): row for row in rows}
         self._host = HostGroup()
         self._schedule = EvaluationSchedule(evaluator, self._host)
@@ -86,11 +90,9 @@ class KernelRollouts:
         played = [player.begin(self._rows[_key(prompt)]) for prompt in prompts]
         player.play_on(played, seed=0)
         self.episodes = [one.episode for one in played]
+        rows = [row for one in played for row in one.rollout.rows]  # one each
         return {
-            "prompt_ids": [one.rollout.prompt_ids for one in played],
-            "completion_ids": [one.rollout.completion_ids for one in played],
-            "logprobs": [one.rollout.logprobs for one in played] if own.use_vllm else None,
-            "env_mask": [one.rollout.assistant_mask for one in played],
+            **rollout_fields(rows, with_logprobs=own.use_vllm),
             "episode_value": [episode.episode_value for episode in self.episodes],
         }
 

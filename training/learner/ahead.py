@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.training.learner.token_rows import BatchRow
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.rollout.episodes import RolloutEpisode
 from pkb_gym.training.rollout.player import LateAnswer
@@ -34,6 +35,7 @@ class GeneratedBatch:
     Attributes:
         tensors: Inputs of the loss, without advantages until the batch is judged.
         episodes: Episodes of the rollouts, in order.
+        rows: Rows of the tensors.
         answers: Pending answers by row, awaited before the batch is judged.
         step: Number of optimizer steps before the generation.
         is_judged: Whether `tensors` has the advantages.
@@ -42,6 +44,7 @@ class GeneratedBatch:
 
     tensors: Tensors
     episodes: Sequence[RolloutEpisode]
+    rows: Sequence[BatchRow]
     step: int
     answers: Mapping[int, LateAnswer] = field(default_factory=dict)
     is_judged: bool = False

@@ -22,6 +22,7 @@ from pkb_gym.training.learner.finite_gradients import FiniteGradients
 from pkb_gym.training.learner.policy_backend import PolicyBackend
 from pkb_gym.training.learner.sequence_options import refuse_sequence_options
 from pkb_gym.training.learner.step_logging import StepLogging
+from pkb_gym.training.learner.token_rows import BatchRow, batch_rows, refuse_losses_by_sequence, rollout_fields
 from pkb_gym.training.learner.trainer_settings import TrainerSettings
 from pkb_gym.training.learner.training_player import TrainingPlayer
 from pkb_gym.training.learner.trl_names import check_attributes, check_methods
@@ -65,6 +66,7 @@ class RolloutGRPOTrainer(GRPOTrainer):
     # Attributes that TRL and transformers leave untyped, or type more loosely than it is here.
     args: GRPOConfig
     model: Any
+    processing_class: Any
     num_generations: int
     num_generations_eval: int
     max_completion_length: int
@@ -76,14 +78,16 @@ class RolloutGRPOTrainer(GRPOTrainer):
         dialogue = Dialogue(copy.copy(kwargs["processing_class"]), settings.dialogue)
         settings = replace(settings, rollouts=replace(settings.rollouts, shorten=dialogue.shortened))
         self._settings = settings
-        self._prompt_rows: Sequence[Row] = ()
         self._episodes: list[RolloutEpisode] = []
+        self._rows: list[BatchRow] = []
         self.clock = PhaseClock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
         if isinstance(args := kwargs.get("args"), GRPOConfig):  # before the model is loaded
             refuse_sequence_options(args, settings.rollouts.max_turns)
+            if self._trims:
+                refuse_losses_by_sequence(args)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")  # so we are
-            super().__init__(reward_funcs=[self.kernel], rollout_func=self._play, **kwargs)
+            super().__init__(reward_funcs=[self.kernel], rollout_func=self._rollout, **kwargs)
         check_attributes(self)
         if settings.offload == "all" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ConfigError(
@@ -125,12 +129,16 @@ class RolloutGRPOTrainer(GRPOTrainer):
     # ---- rollouts ---------------------------------------------------------------------------------------------------
 
     def kernel(self, completions: Sequence[object], **_: object) -> list[float | None]:
-        """The reward function: the value of each episode, which is None where it was not judged."""
-        return [episode.episode_value for episode, _ in zip(self._episodes, completions, strict=True)]
+        """The reward function: the value of each row's episode, which is None where it was not judged."""
+        return [self._episodes[row.rollout].episode_value for row, _ in zip(self._rows, completions, strict=True)]
 
-    def _play(self, _prompts: object, _trainer: object) -> dict[str, Any]:
-        """TRL's `rollout_func`: rollouts on the rows of a batch, in tokens."""
-        played = [self._player.begin(row) for row in self._prompt_rows]
+    def _play_batch(self, inputs: list[Row]) -> list[Row]:
+        """Plays rollouts on rows of the prompts.
+
+        Returns:
+            A row of the prompts for each row of tokens.
+        """
+        played = [self._player.begin(row) for row in inputs]
         self._episodes = [one.episode for one in played]
         counts = self._player.counts
         before = (counts.calls, counts.failures)
@@ -138,12 +146,20 @@ class RolloutGRPOTrainer(GRPOTrainer):
         if self._settings.dialogue.submission == "tool":
             self._report_calls(counts.calls - before[0], counts.failures - before[1], len(played))
         rollouts = [one.rollout for one in played]
-        return {
-            "prompt_ids": [rollout.prompt_ids for rollout in rollouts],
-            "completion_ids": [rollout.completion_ids for rollout in rollouts],
-            "logprobs": [rollout.logprobs for rollout in rollouts] if self.use_vllm else None,
-            "env_mask": [rollout.assistant_mask for rollout in rollouts],
-        }
+        count = 1
+        if self._trims:
+            with self.clock.phase("ranks"):
+                count = max(self._settings.host.gather(max(len(rollout.rows) for rollout in rollouts)))
+        self._rows = batch_rows(rollouts, count, self.processing_class.pad_token_id)
+        return inputs * count
+
+    def _rollout(self, _prompts: object, _trainer: object) -> dict[str, Any]:
+        """TRL's `rollout_func`: the rows of the batch that was played."""
+        return rollout_fields([row.tokens for row in self._rows], with_logprobs=self.use_vllm)
+
+    @property
+    def _trims(self) -> bool:
+        return self._settings.dialogue.trim_reasoning
 
     def _report_calls(self, calls: int, failures: int, rollouts: int) -> None:
         """The metrics that TRL has of tools."""

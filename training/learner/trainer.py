@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -67,6 +68,11 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         return self._settings.generate_ahead and bool(self.model.training)
 
     @property
+    def _enters_reward_metrics(self) -> bool:
+        """Whether TRL's metrics of rewards are of no use: they come too early, or count rows for episodes."""
+        return self._generates_ahead or self._trims
+
+    @property
     def _is_last_generation(self) -> bool:
         """Whether the optimizer steps until the next generation are the last ones."""
         micro_steps = (self.args.steps_per_generation or 1) * self.num_iterations
@@ -75,14 +81,13 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
 
     def _generated(self, inputs: list[dict[str, Any]]) -> GeneratedBatch:
         """Rollouts whose last submissions may still be evaluated."""
-        self._prompt_rows = inputs
         self._late_answers = {}
-        output: Tensors = super()._generate_and_score_completions(inputs)
-        if self._generates_ahead:
+        output: Tensors = super()._generate_and_score_completions(self._play_batch(inputs))
+        if self._enters_reward_metrics:
             self._forget_reward_metrics()
-            if "old_per_token_logps" not in output:
-                output["old_per_token_logps"] = self._log_probabilities(output)
-        return GeneratedBatch(output, self._episodes, self.state.global_step, self._late_answers)
+        if self._generates_ahead and "old_per_token_logps" not in output:
+            output["old_per_token_logps"] = self._log_probabilities(output)
+        return GeneratedBatch(output, self._episodes, self._rows, self.state.global_step, self._late_answers)
 
     def _judged(self, batch: GeneratedBatch) -> Tensors:
         """Inputs of the loss, when all evaluations have ended; reported once, however often they are used."""
@@ -94,29 +99,31 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
             batch.is_judged = True
         if self._generates_ahead:
             self._add("train", "updates_since_generation", float(self.state.global_step - batch.step))
+        if self._enters_reward_metrics:
             self._add_reward_metrics(batch.values)
         return dict(batch.tensors)
 
     def _credit(self, batch: GeneratedBatch) -> None:
         """Enters the advantages of turns, leaves out what nothing is learnt from, and reports the batch."""
-        mode = "train" if self.model.training else "eval"
         mine = [EpisodeRecord.of(episode, self.state.global_step) for episode in batch.episodes]
         with self.clock.phase("ranks"):
             of_ranks = self._settings.host.gather(mine)
         records = [record for rank in of_ranks for record in rank]
-        groups = self._group_advantages(records, mode)
+        groups = self._group_advantages(records)
         advantages = [turns for group in groups for turns in group]
         begin = sum(len(rank) for rank in of_ranks[: self._settings.host.rank])
         own, output = slice(begin, begin + len(mine)), batch.tensors
         assistant_mask = output["completion_mask"] * output.get("tool_mask", 1)
-        output["advantages"] = token_advantages(advantages[own], assistant_mask)
+        of_rows = [row.advantages(advantages[own]) for row in batch.rows]
+        output["advantages"] = token_advantages(of_rows, assistant_mask)
         if self._settings.drop_uniform_groups:
-            kept = [not is_uniform(group) for group in groups for _ in group]
-            self._add(mode, "groups_dropped", float(sum(map(is_uniform, groups))))
-            output["tool_mask"] = assistant_mask * torch.tensor(kept[own], device=assistant_mask.device).unsqueeze(1)
+            of_episodes = [not is_uniform(group) for group in groups for _ in group][own]
+            kept = [of_episodes[row.rollout] for row in batch.rows]
+            self._add(self._mode, "groups_dropped", float(sum(map(is_uniform, groups))))
+            output["tool_mask"] = assistant_mask * torch.tensor(kept, device=assistant_mask.device).unsqueeze(1)
             output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
         batch.values = [record.episode_value for record in records]
-        self._report(records, advantages, mode)
+        self._report(of_ranks, advantages, len(batch.rows) // max(1, len(batch.episodes)))
 
     def _log_probabilities(self, output: Tensors) -> torch.Tensor:
         """(B, T) of the policy as it is."""
@@ -130,21 +137,29 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         return found
 
     def _forget_reward_metrics(self) -> None:
-        """Takes out what TRL has entered for rewards that are not known yet."""
+        """Takes out what TRL has entered for rewards, of which it knows too little yet, or takes rows for episodes."""
         of_functions = [f"rewards/{name}/{figure}" for name in self.reward_func_names for figure in ("mean", "std")]
         for name in ("reward", "reward_std", "frac_reward_zero_std", *of_functions):
-            entered = self._metrics["train"][name]
+            entered = self._metrics[self._mode][name]
             entered.pop()
             if not entered:
-                del self._metrics["train"][name]
+                del self._metrics[self._mode][name]
 
     def _add_reward_metrics(self, values: Sequence[float | None]) -> None:
-        figures = reward_figures(values, self.num_generations)
+        figures = reward_figures(values, self._group_size)
         for name, value in figures.items():
-            self._add("train", name, value)
+            self._add(self._mode, name, value)
         for function in self.reward_func_names if figures else ():
-            self._add("train", f"rewards/{function}/mean", figures["reward"])
-            self._add("train", f"rewards/{function}/std", figures["reward_std"])
+            self._add(self._mode, f"rewards/{function}/mean", figures["reward"])
+            self._add(self._mode, f"rewards/{function}/std", figures["reward_std"])
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    @property
+    def _group_size(self) -> int:
+        return self.num_generations if self.model.training else self.num_generations_eval
 
     def judge_ahead(self) -> None:
         """Waits for a batch that was generated and is not learnt from, and logs it; for the end of a run."""
@@ -168,21 +183,26 @@ class KernelGRPOTrainer(RolloutGRPOTrainer):
         weights = AutoModelForCausalLM.from_pretrained(reference, dtype=next(self.ref_model.parameters()).dtype)
         self.accelerator.unwrap_model(self.ref_model).load_state_dict(weights.state_dict())
 
-    def _group_advantages(self, records: Sequence[EpisodeRecord], mode: str) -> list[list[list[float]]]:
+    def _group_advantages(self, records: Sequence[EpisodeRecord]) -> list[list[list[float]]]:
         """The advantages of the turns of each episode, for each group."""
-        size = self.num_generations if mode == "train" else self.num_generations_eval
+        size = self._group_size
         groups = [records[begin : begin + size] for begin in range(0, len(records), size)]
         of_group = self._settings.credit.of_group
         return [of_group([one.values for one in group], [one.submitted for one in group]) for group in groups]
 
-    def _report(self, records: Sequence[EpisodeRecord], advantages: Sequence[Sequence[float]], mode: str) -> None:
+    def _report(
+        self, of_ranks: Sequence[Sequence[EpisodeRecord]], advantages: Sequence[Sequence[float]], rows_each: int
+    ) -> None:
+        records = [record for rank in of_ranks for record in rank]
         for name, value in episode_metrics(records).items():
-            self._metrics[mode][name].append(value)
+            self._add(self._mode, name, value)
+        means = iter([sum(turns) / len(turns) for turns in advantages])
+        of_rows = [mean for rank in of_ranks for mean in list(islice(means, len(rank))) * rows_each]
         logged = self._logs["advantages"]  # TRL's own are not what is learnt from
-        for _ in range(min(len(records), len(logged))):
+        for _ in range(min(len(of_rows), len(logged))):
             logged.pop()
-        logged.extend(sum(turns) / len(turns) for turns in advantages)
-        if mode == "train":
+        logged.extend(of_rows)
+        if self.model.training:
             self._settings.log.add_episodes(records)
 
     def _answer_last(self, answering: Mapping[int, LateAnswer]) -> None:

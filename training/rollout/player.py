@@ -19,7 +19,7 @@ from pkb_gym.training.rollout.dialogue import Dialogue
 from pkb_gym.training.rollout.episodes import PolicyReply, RolloutEpisode
 from pkb_gym.training.rollout.rollouts import Rollouts
 from pkb_gym.training.rollout.sampling import ReplySampler, Tokens
-from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, ToolBox, side_by_side
+from pkb_gym.training.rollout.tool_rounds import CallCounts, Rollout, TokenRow, ToolBox, side_by_side
 
 Reply: TypeAlias = tuple[list[int], list[float] | None]
 """Token ids of a message, and their log-probabilities where the sampler returns them."""
@@ -48,7 +48,7 @@ class EpisodeLimits:
 
     def room(self, rollout: Rollout) -> int:
         """The number of tokens that may follow."""
-        return self.room_after(rollout, [], rollout.trimmed_ids)
+        return min(self.max_completion_length - rollout.length, self.context - len(rollout.context_ids))
 
     def room_after(self, rollout: Rollout, answer: Sequence[int], trimmed: Sequence[int] | None) -> int:
         """The number of tokens that may follow an answer.
@@ -58,9 +58,8 @@ class EpisodeLimits:
             answer: Tokens of the answer.
             trimmed: Tokens that the policy reads next; None where it reads all of them.
         """
-        completion = len(rollout.completion_ids) + len(answer)
-        context = len(rollout.prompt_ids) + completion if trimmed is None else len(trimmed)
-        return min(self.max_completion_length - completion, self.context - context)
+        context = len(rollout.context_ids) + len(answer) if trimmed is None else len(trimmed)
+        return min(self.max_completion_length - rollout.length - len(answer), self.context - context)
 
 
 @dataclass
@@ -131,10 +130,10 @@ class Player:
     def begin(self, row: Row) -> Played:
         """An episode on a row of the prompts; raises as `play` does."""
         episode = self._rollouts.begin(row)
-        rollout = Rollout(self._dialogue.prompt_ids(row["prompt"]), [], [], [], [])
+        rollout = Rollout([TokenRow(self._dialogue.prompt_ids(row["prompt"]))])
         if self._limits.room(rollout) < 1:
             raise ConfigError(
-                f"{row['problem']}: a prompt of {len(rollout.prompt_ids)} tokens leaves no room for a reply: the "
+                f"{row['problem']}: a prompt of {len(rollout.context_ids)} tokens leaves no room for a reply: the "
                 f"policy takes {self._limits.context}; export prompts of style `brief`, or take another model"
             )
         return Played(row["prompt"], episode, rollout)
@@ -188,8 +187,7 @@ class Player:
         trimmed = self._dialogue.trimmed_ids(one.prompt, [*rollout.messages, *answers])
         if self._limits.room_after(rollout, ids, trimmed) < 1:
             return False
-        rollout.append_tool_messages(answers, ids)
-        rollout.trimmed_ids = trimmed
+        rollout.append_tool_messages(answers, ids, trimmed)
         return True
 
     def _tool_box(self, one: Played) -> ToolBox:

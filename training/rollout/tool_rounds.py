@@ -28,25 +28,51 @@ Done = TypeVar("Done")
 
 
 @dataclass
-class Rollout:
-    """One conversation as it grows.
+class TokenRow:
+    """One sequence that the policy read and continued, which is one row of what it learns from.
 
     Attributes:
-        prompt_ids: Tokens of the prompt.
-        completion_ids: Tokens after the prompt, the policy's and the environment's.
+        prompt_ids: Tokens that the policy read before its first message in the row.
+        completion_ids: Tokens after them, the policy's and the environment's.
         assistant_mask: Mask of the completion: 1 for tokens of the policy, else 0.
-        messages: Messages after the prompt.
         logprobs: Log probabilities of `completion_ids` as they were sampled: 0 for the environment's, NaN where the
             sampler returns none.
-        trimmed_ids: Tokens that the policy reads next in place of all tokens so far; None where it reads all of them.
+        message_count: Number of messages of the policy in the completion.
     """
 
     prompt_ids: list[int]
-    completion_ids: list[int]
-    assistant_mask: list[int]
-    messages: list[Message]
-    logprobs: list[float]
-    trimmed_ids: list[int] | None = None
+    completion_ids: list[int] = field(default_factory=list)
+    assistant_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    message_count: int = 0
+
+    def append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
+        """Appends tokens of one author."""
+        self.completion_ids = [*self.completion_ids, *ids]
+        self.assistant_mask += [mask] * len(ids)
+        self.logprobs += logprobs
+
+
+@dataclass
+class Rollout:
+    """One conversation as it grows.
+
+    Where earlier reasoning is left out of what the policy reads, each of its messages was sampled in another context,
+    and the conversation has a row for each such context:
+
+        all is read:  [prompt] reasoning 0, call 0 | answer 0 | reasoning 1, call 1
+        trimmed:      [prompt] reasoning 0, call 0
+                      [prompt, call 0, answer 0] reasoning 1, call 1
+
+    Attributes:
+        rows: Rows in order; one unless something was trimmed.
+        messages: Messages after the prompt.
+        length: Number of tokens after the prompt, trimmed ones included.
+    """
+
+    rows: list[TokenRow]
+    messages: list[Message] = field(default_factory=list)
+    length: int = 0
 
     @property
     def tool_calls(self) -> list[ToolCall]:
@@ -56,22 +82,31 @@ class Rollout:
     @property
     def context_ids(self) -> list[int]:
         """The tokens that the policy reads next."""
-        return self.prompt_ids + self.completion_ids if self.trimmed_ids is None else self.trimmed_ids
+        return self.rows[-1].prompt_ids + self.rows[-1].completion_ids
 
-    def append_tool_messages(self, answers: Sequence[Message], ids: Sequence[int]) -> None:
-        """Appends what the environment answers."""
+    def append_tool_messages(
+        self, answers: Sequence[Message], ids: Sequence[int], trimmed: Sequence[int] | None = None
+    ) -> None:
+        """Appends what the environment answers.
+
+        Args:
+            answers: Messages of role "tool".
+            ids: Tokens of the messages.
+            trimmed: Tokens that the policy reads next; None for all tokens so far.
+        """
         self.messages += answers
-        self._append(ids, mask=0, logprobs=[0.0] * len(ids))
+        self.length += len(ids)
+        if trimmed is None or list(trimmed) == [*self.context_ids, *ids]:
+            self.rows[-1].append(ids, mask=0, logprobs=[0.0] * len(ids))
+        else:
+            self.rows.append(TokenRow(list(trimmed)))
 
     def append_assistant_message(self, message: Message, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
         """Appends what the policy writes."""
         self.messages.append(message)
-        self._append(ids, mask=1, logprobs=[math.nan] * len(ids) if logprobs is None else logprobs)
-
-    def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
-        self.completion_ids = [*self.completion_ids, *ids]
-        self.assistant_mask += [mask] * len(ids)
-        self.logprobs += logprobs
+        self.length += len(ids)
+        self.rows[-1].append(ids, mask=1, logprobs=[math.nan] * len(ids) if logprobs is None else logprobs)
+        self.rows[-1].message_count += 1
 
 
 @dataclass
