@@ -17,8 +17,10 @@ from tests.training.scripted import row
 
 PAGE = (DOCS / "training.md").read_text(encoding="utf-8")
 ROWS = re.findall(
-    r"^\| ([\d.]+) \| (\S+) \| `(.*?)` \| `(.*?)` \| (\d) \| (\d+) \| (\d+) \| (\d+), ([\d.]+) \|$", PAGE, re.M
+    r"^\| ([\d.]+) \| (\S+) \| `(.*?)` \| `(.*?)` \| (\d) \| (\d+) \| (\d+) \| (\d+), ([\d.]+) \| (\d+) \|$", PAGE, re.M
 )
+A_MINUTE = 69
+"""Evaluations of a node in a minute: the middle of what two H200 judged, as the page says."""
 PROMPT_CHARS = 9000
 """Length of the prompts for which the page gives figures."""
 
@@ -44,7 +46,7 @@ def test_there_is_a_row_for_each_size_and_number_of_gpus():
 def test_the_command_of_a_row_fits(cells, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("pkb_gym.training.rehearsal.services.PATIENCE_S", 0.1)
-    size, count, accelerate, options, ranks, learning, generation, evaluations, tokens = cells
+    size, count, accelerate, options, ranks, learning, generation, evaluations, tokens, minutes = cells
     prompt = [{"role": "user", "content": "x" * PROMPT_CHARS}]
     rows = [row(seed=n, device="cuda", language="cuda", world_size=int(ranks), prompt=prompt) for n in range(32)]
     DatasetDict({"train": Dataset.from_list(rows)}).save_to_disk(tmp_path / "prompts")
@@ -56,3 +58,5 @@ def test_the_command_of_a_row_fits(cells, tmp_path, monkeypatch):
     assert f"{float(learning):.0f}" == f"{float(texts['memory, learning'].split()[0]):.0f}"
     assert f"{float(generation):.0f}" == f"{float(texts['memory, generation'].split()[0]):.0f}"
     assert f"at most {evaluations} evaluations and {tokens} million tokens" in texts["batch"]
+    nodes = 2 if count == "2x8" and "--evaluation_url" not in options else 1
+    assert int(minutes) == round(int(evaluations) / A_MINUTE / nodes)
