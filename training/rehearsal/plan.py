@@ -204,8 +204,10 @@ def _learning(launch: Launch, given: argparse.Namespace, weight_bytes: int) -> L
     # Adam's two moments are of the weights' dtype; sharded weights are kept in float32 under mixed precision.
     per_parameter = 16 if weight_bytes == 4 or (is_sharded and launch.mixed_precision) else 8
     max_length = None if launch.recipe == "grpo" else given.max_length
+    # With trimmed reasoning a rollout has up to a sequence for each turn.
+    sequences = given.max_turns if launch.recipe == "grpo" and given.trim_reasoning and not given.single_turn else 1
     return Learning(
-        micro_batch=int(given.per_device_train_batch_size),
+        micro_batch=int(given.per_device_train_batch_size) * int(sequences),
         max_length=max_length,
         checkpoints_gradients=bool(given.gradient_checkpointing),
         bytes_per_parameter=per_parameter,

@@ -86,6 +86,8 @@ def test_memory_is_added_up_for_learning_and_for_generation(prompts):
     ((level, text),) = findings("8x80", command)["memory, learning"]
     # 16 bytes of 14.768 billion parameters over 4 GPUs; 8 bytes of 8192 tokens of 151936.
     assert level == "error" and "states 59.1 GB" in text and "logits 10.0 GB" in text
+    ((_, trimmed),) = findings("8x80", f"{command} --trim_reasoning")["memory, learning"]
+    assert "logits 39.8 GB" in trimmed, "a sequence for each of four turns"
     ((level, text),) = findings("8x141", command)["memory, learning"]
     assert level == "ok" and text.startswith("8") and "of 141.0 GB a GPU" in text
     ((level, text),) = findings("8x80", command)["memory, generation"]
