@@ -77,6 +77,15 @@ def test_two_ranks_learn_as_one(corpus, tmp_path):
     assert ahead[0]["tokens"] == ahead[1]["tokens"] == tokens
     assert ahead[0]["unused"] == ahead[1]["unused"] == 0, "two batches for three steps"
 
+    # With a sequence for each context, ranks have equally many, and rewards count each rollout once.
+    trimmed = [rank["trimmed"] for rank in reports]
+    assert [rank["sequences"] for rank in trimmed] == [6, 6]
+    assert trimmed[0]["weights"] == trimmed[1]["weights"]
+    assert trimmed[0]["reward"] == trimmed[1]["reward"] == pytest.approx(best)
+    assert trimmed[0]["tokens"] == trimmed[1]["tokens"] == trimmed[0]["own"] + trimmed[1]["own"]
+    for rank, of_rank in zip(trimmed, reports, strict=True):
+        assert rank["advantages"] == sorted({one for turns in of_rank["advantages"] for one in turns} - {0.0})
+
     # Ranks that hold a part of the weights each learn what ranks with all of them do, and save the whole.
     for rank in reports:
         assert set(rank["sharded"]["own_parts"]) == {"DTensor"}

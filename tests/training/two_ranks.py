@@ -143,6 +143,24 @@ def learn_ahead(policy: Path, output: Path, rank: int) -> dict[str, object]:
     }
 
 
+def learn_trimmed(policy: Path, output: Path, rank: int) -> dict[str, object]:
+    """One step whose contexts lack earlier reasoning, so that a rollout of three turns has three sequences."""
+    script = Script(rank, batches=1)
+    GRPOTrainer._generate_single_turn = script_generation(lambda before: script(before).replace("\n\n", "\nWhy?\n", 1))
+    settings = config(output, num_generations=4, use_cpu=True)
+    options = {"max_turns": 3, "trim_reasoning": True}
+    trainer = run(policy, FakeEvaluator(), settings, [row()], trainer_class=Watched, **options)
+    (batch,) = trainer.batches
+    return {
+        "weights": sum(float(parameter.double().sum()) for parameter in trainer.model.parameters()),
+        "reward": trainer.state.log_history[0]["reward"],
+        "sequences": len(batch["completion_ids"]),
+        "tokens": int(batch["num_items_in_batch"]),
+        "own": int((batch["completion_mask"] * batch["tool_mask"]).sum()),
+        "advantages": sorted({round(value, 6) for value in batch["advantages"].flatten().tolist()} - {0.0}),
+    }
+
+
 def main(policy: Path, output: Path) -> None:
     rank = PartialState(cpu=True).process_index
     evaluator = Gated()
@@ -161,6 +179,7 @@ def main(policy: Path, output: Path) -> None:
         "lengths": batch["completion_mask"].sum(dim=1).tolist(),
         "together": generations(policy, output / "together", rank),
         "ahead": learn_ahead(policy, output / "ahead", rank),
+        "trimmed": learn_trimmed(policy, output / "trimmed", rank),
     }
     share_out_weights()
     sharded = learn(policy, output / "sharded", rank, Gated())
