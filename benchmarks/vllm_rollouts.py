@@ -130,8 +130,10 @@ def measure(args: argparse.Namespace, way: str) -> dict[str, Any]:
             found["server_ready_s"] = round(time.monotonic() - began, 1)
             with running(recipe(args, way, folder / "out"), folder / "train.log") as trainer:
                 found["status"] = trainer.wait(max(0.0, end - time.monotonic()))
-    except (RuntimeError, subprocess.TimeoutExpired) as error:
-        found["failure"] = str(error)[-500:]
+    except subprocess.TimeoutExpired:
+        found["failure"] = f"stopped at its limit of {args.limit_s:g} s"
+    except RuntimeError as error:
+        found["failure"] = str(error)
     return found | figures(args, folder / "out") | {"wall_s": round(time.monotonic() - began, 1)}
 
 

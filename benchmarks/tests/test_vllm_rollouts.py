@@ -75,7 +75,7 @@ def test_a_way_past_its_limit_keeps_the_figures_of_its_steps(
     monkeypatch.setattr(vllm_rollouts, "recipe", train)
     args.limit_s = 0.0
     found = measure(args, "transformers")
-    assert "timed out" in found["failure"] and found["steps"] == 2
+    assert found["failure"] == "stopped at its limit of 0 s" and found["steps"] == 2
 
 
 def test_processes_end_with_their_block(tmp_path: Path) -> None:
