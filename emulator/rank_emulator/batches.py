@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
-import resource
-import signal
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Generic, TypeVar
 
+from .children import run_each
 from .errors import EmulatorError
 from .findings import Finding
 from .interface import Outcome
@@ -20,9 +15,6 @@ from .schedules import Schedule
 from .world import Shape, World
 
 T = TypeVar("T")
-
-_WORLDS = 64
-"""Worlds of one process, which keeps the libraries that it has loaded."""
 
 
 @dataclass(frozen=True)
@@ -108,63 +100,23 @@ def batch(
     """
     named = [Entry(entry) if isinstance(entry, str) else entry for entry in entries]
     runs = [(entry, schedule) for entry in named for schedule in (entry.schedules or schedules)]
-    context = multiprocessing.get_context("fork")
-    done = 0
-    while done < len(runs):
-        receiver, sender = context.Pipe(duplex=False)
-        part = runs[done : done + _WORLDS]
-        child = context.Process(target=_run_all, args=(sender, make_world, program, part, inspect), daemon=True)
-        child.start()
-        sender.close()
-        try:
-            for run in part:
-                result: Result[T] = _receive(receiver, child, run, timeout_s)
-                done += 1
-                yield result
-                if result.outcome != Outcome.OK:
-                    break
-        finally:
-            child.kill()
-            child.join()
-            receiver.close()
 
+    def run(job: _Run) -> Result[T]:
+        entry, schedule = job
+        with make_world(schedule) as world:
+            return _run_one(world, program, entry, schedule, inspect)
 
-def _receive(receiver: Connection, child: BaseProcess, run: _Run, timeout_s: float) -> Result[T]:
-    """The result of a run, also where its process is silent or dead."""
-    entry, schedule = run
-    if not receiver.poll(timeout_s):
-        return Result(entry.name, schedule, Outcome.STOPPED, f"the run has not ended within {timeout_s:g} s")
-    try:
-        received: Result[T] | str = receiver.recv()
-    except EOFError:
-        child.join()
-        code = child.exitcode or 0
-        ended = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-        return Result(entry.name, schedule, Outcome.CRASHED, f"the process of all ranks has ended {ended}")
-    if isinstance(received, str):
-        raise EmulatorError(f"{entry.name}: {received}")
-    return received
+    def lost(job: _Run, outcome: Outcome, message: str) -> Result[T]:
+        return Result(job[0].name, job[1], outcome, message)
 
-
-def _run_all(
-    sender: Connection,
-    make_world: Callable[[Schedule], World],
-    program: bytes | str,
-    runs: Sequence[_Run],
-    inspect: Callable[[World], T] | None,
-) -> None:
-    """Sends a result for each run, until one is not right, or the traceback of a function of the caller."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for entry, schedule in runs:
-        try:
-            with make_world(schedule) as world:
-                result = _run_one(world, program, entry, schedule, inspect)
-        except Exception:  # noqa: BLE001  # raised again in the caller's process
-            sender.send(traceback.format_exc())
-            return
-        sender.send(result)
-        if result.outcome != Outcome.OK:
-            return
+    yield from run_each(
+        runs,
+        run,
+        name=lambda job: job[0].name,
+        is_fine=lambda result: result.outcome == Outcome.OK,
+        lost=lost,
+        timeout_s=timeout_s,
+    )
 
 
 def _run_one(

@@ -21,6 +21,8 @@ class Access:
         thread: Linear index of the thread in the block; None for operations of a stream.
         file: Source file; None where it is unknown.
         line: Line of `file`, from 1; None where it is unknown.
+        outer_file: Source file of the outermost function that the code was inlined into; None where it was not.
+        outer_line: Line of `outer_file`, from 1; None where there is none.
     """
 
     operation: str
@@ -31,6 +33,8 @@ class Access:
     thread: int | None
     file: str | None
     line: int | None
+    outer_file: str | None = None
+    outer_line: int | None = None
 
     @classmethod
     def parse(cls, parsed: Mapping[str, Any] | None) -> Self | None:

@@ -359,6 +359,43 @@ class World:
         """Waits until the default stream is empty; False where the run has ended before."""
         return bool(self._library.pkb_emu_synchronize(self._world) == 0)
 
+    # ---- programs, on a rank's thread -------------------------------------------------------------------------------
+
+    def call_main(self, function: int, count: int, arguments: int) -> int:
+        """Calls a program's `main` as the process of the rank that calls it: `exit` ends it, and RANK tells its number.
+
+        Args:
+            function: Address of the function.
+            count: Number of arguments, at least 1.
+            arguments: Address of an array of their texts, ended by a null pointer.
+
+        Returns:
+            The status of the process.
+        """
+        return int(self._library.pkb_emu_main(function, count, arguments))
+
+    def call_process(self, function: int, argument: int) -> int:
+        """Calls `int f(void*)` as the process of the rank that calls it; as `call_main`."""
+        return int(self._library.pkb_emu_process(function, argument))
+
+    def exchange(self, name: str) -> bool:
+        """A barrier of all ranks' hosts; False where the run has ended before.
+
+        Args:
+            name: Name of the barrier, for messages about ranks that wait there.
+        """
+        return bool(self._library.pkb_emu_exchange(name.encode(), None, None, 0) == 0)
+
+    def last_cuda_error(self) -> str | None:
+        """Name and text of the last error of the rank that calls, which is cleared; None where there is none."""
+        error = int(self._library.CUDAGetLastError())
+        if not error:
+            return None
+        name, text = (
+            function(error) for function in (self._library.CUDAGetErrorName, self._library.CUDAGetErrorString)
+        )
+        return f"{_text(name)} ({_text(text)})"
+
     def _error(self) -> str:
         return _text(self._library.pkb_emu_error(self._world))
 

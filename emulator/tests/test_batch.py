@@ -151,7 +151,7 @@ def test_a_process_has_a_bounded_number_of_worlds(
     make_world: Callable[[Schedule], World], library: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Libraries stay loaded until it ends."""
-    monkeypatch.setattr("rank_emulator.batches._WORLDS", 2)
+    monkeypatch.setattr("rank_emulator.children._MAX_JOBS", 2)
     results = list(batch(make_world, library, ["counts"] * 5, inspect=lambda world: os.getpid()))
     processes = [result.inspected for result in results]
     assert [processes.count(process) for process in dict.fromkeys(processes)] == [2, 2, 1]

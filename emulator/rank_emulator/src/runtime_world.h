@@ -22,6 +22,7 @@ namespace pkb::emulator {
 
 class World;
 struct RankState;
+struct SharedState;
 
 // A kernel in a stream, from its launch on.
 struct KernelLaunch : Launch {
@@ -177,6 +178,7 @@ class World {
   std::map<std::string, int> kernel_registers;
   uint64_t launches = 0;
   std::set<uint64_t> managed;             // regions of managed memory
+  std::shared_ptr<SharedState> shared;    // beside memory; null: nothing yet
   std::set<std::string> lacking;          // functions of the driver that host code has asked for in vain
 
   // Runs all bodies to their end; the fault that ended the run, if any.

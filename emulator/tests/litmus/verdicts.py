@@ -62,7 +62,7 @@ def _at(execution: Synchronisation, pair: tuple[int, int]) -> Pair:
 
 
 def class_of(execution: Synchronisation, a: int, b: int) -> RaceClass:
-    """The class of a race, as the emulator's README defines it.
+    """The class of a race, as docs/how-it-works.md defines it.
 
     It is a weak order where a flag leads from one access to the other: a strong read of a write, or the same through
     atomics, whatever their order and scope; where both are strong, and a scope is too small; and where a strong load

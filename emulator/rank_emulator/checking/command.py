@@ -1,0 +1,197 @@
+"""The command `check-ranks`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from rank_emulator.cuda_sources import CompileError
+from rank_emulator.errors import EmulatorError
+from rank_emulator.schedules import POLICIES, Schedule
+
+from .buffers import Buffer, UsageError, declare, distinct, parse_buffers
+from .checks import KINDS, check, default_cache
+from .programs import Program, default_call
+from .reference import Tolerance, load_reference
+from .reports import as_json, as_sarif, as_text
+from .runs import Options
+
+DESCRIPTION = """\
+Run a CUDA program of several ranks without a GPU, under many orders of execution, and print the races, deadlocks, bad
+accesses and wrong outputs with their source lines. Options with a single dash, such as -DNAME, -Iinclude and
+-std=c++20, go to nvcc; what follows -- goes to main. Lines of the first source that begin with "// check-ranks:" hold
+further options.
+
+  check-ranks test.cu                                             every rank runs main, with RANK and WORLD_SIZE set
+  check-ranks k.cu --args "x:f32[64],out:f32[64]" --call "f(x_ranks, out, rank, world_size, stream)"
+
+exit status: 0 no problem, 1 problems found, 2 wrong usage or the program does not compile
+"""
+BUFFERS_HELP = """\
+symmetric buffers, name:type[shape] with commas between them, where an extent may be world_size; "=none" behind one
+makes it an output (the default where the name begins with "out"), "=0" or another number makes it state that survives
+calls, such as flags; the others are inputs with new random values for each call. Or a .toml file with a table
+[buffers.NAME] of each: type, shape, fill
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    words, arguments = _split(words)
+    try:
+        options, flags = _parse(words)
+        return _check(options, flags, arguments)
+    except CompileError as error:
+        _tell(f"nvcc refuses the program:\n{error}")
+    except UsageError as error:
+        _tell(f"{error}\n`check-ranks --help` shows the options")
+    except EmulatorError as error:
+        _tell(str(error))
+    return 2
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"check-ranks: {text}\n")
+
+
+def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    if "--" not in words:
+        return words, ()
+    at = words.index("--")
+    return words[:at], tuple(words[at + 1 :])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="check-ranks",
+        usage="check-ranks [options] PROGRAM.cu ... [-- ARGUMENTS]",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("sources", nargs="+", type=Path, metavar="PROGRAM.cu", help="sources and objects of the program")
+    add("--ranks", default="4", help="number of ranks, 1 to 16, or several with commas; each is compiled (default: 4)")
+    add("--schedules", type=int, default=20, metavar="N", help="orders of execution for each number (default: 20)")
+    add("--schedule", action="append", metavar="POLICY:SEED", help="one order instead, as a finding names it")
+    add("--args", default="", metavar="BUFFERS", help=BUFFERS_HELP)
+    add("--call", metavar="EXPRESSION", help="what each rank calls; see the README for the names that it may use")
+    add("--entry", metavar="NAME", help="short for a --call of NAME(x_ranks, out_ranks, ..., rank, world_size, stream)")
+    add("--setup", metavar="EXPRESSION", help="what each rank calls once before its calls")
+    add("--calls", type=int, default=2, metavar="N", help="calls of each rank, one after the other (default: 2)")
+    add("--keep-inputs", action="store_true", help="write inputs once, not anew for each call")
+    add("--include", action="append", default=[], metavar="FILE", help="header that declares what the call uses")
+    add("--reference", type=Path, metavar="FILE.py", help="file with a function `reference` that gives the outputs")
+    add("--rtol", type=float, help="relative tolerance of outputs (default: by the type)")
+    add("--atol", type=float, default=0.0, help="absolute tolerance of outputs (default: 0)")
+    add("--allow", action="append", default=[], metavar="KIND", choices=list(KINDS), help="leave out a kind of problem")
+    add("--strict", action="store_true", help="hold kernels to the letter of PTX's memory model")
+    add("--seed", type=int, default=0, help="seed of inputs and schedules (default: 0)")
+    add("--timeout", type=int, default=120, metavar="S", help="seconds of a run (default: 120)")
+    add("--heap-mib", type=int, default=64, metavar="MIB", help="symmetric heap of NVSHMEM and NCCL (default: 64)")
+    add("--emulator", type=Path, metavar="FILE", help="compiled emulator (default: made once, in the user's cache)")
+    add("--json", metavar="FILE", help="write the report as JSON; - for standard output, in place of text")
+    add("--sarif", metavar="FILE", help="write the report as SARIF 2.1.0, for annotations in CI")
+    add("--output", action="store_true", help="print what the first run prints, too")
+    return parser
+
+
+def _parse(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """The options, those of the first source included, and those of nvcc."""
+    parser = _parser()
+    options, unknown = parser.parse_known_args(words)
+    written = _options_of(options.sources[0])
+    if written:
+        options, unknown = parser.parse_known_args([*written, *words])
+    for word in unknown:
+        if not re.match(r"-[A-Za-z]", word):
+            raise UsageError(f"unknown option {word}")
+    return options, tuple(unknown)
+
+
+def _options_of(source: Path) -> list[str]:
+    """The words of a source's lines that begin with "// check-ranks:"; {folder} in them is its folder."""
+    if not source.is_file() or source.suffix in (".o", ".a"):
+        return []
+    lines = re.findall(r"^// check-ranks:(.*)$", source.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return [word.replace("{folder}", str(source.parent)) for line in lines for word in shlex.split(line)]
+
+
+def _check(options: argparse.Namespace, flags: tuple[str, ...], arguments: tuple[str, ...]) -> int:
+    buffers = _buffers(options.args)
+    if options.entry and options.call:
+        raise UsageError("--entry is short for a --call; give one of them")
+    call = default_call(options.entry, buffers) if options.entry else options.call
+    sources, includes = tuple(options.sources), tuple(options.include)
+    program = Program(sources, call, options.setup, buffers, includes, flags, arguments)
+    if options.emulator is None and not any(default_cache().glob("rank-emulator-*.so")):
+        _tell(f"compiling the emulator into {default_cache()}, once for this machine; it takes about a minute")
+    report = check(
+        program,
+        _ranks(options.ranks),
+        schedules=[_schedule(text) for text in options.schedule] if options.schedule else options.schedules,
+        reference=load_reference(options.reference) if options.reference else None,
+        tolerance=Tolerance(options.rtol, options.atol),
+        allow=options.allow,
+        options=Options(
+            calls=options.calls,
+            keep_inputs=options.keep_inputs,
+            seed=options.seed,
+            strict=options.strict,
+            timeout_s=options.timeout,
+            heap_bytes=options.heap_mib << 20,
+        ),
+        emulator=options.emulator,
+    )
+    if options.output:
+        sys.stderr.write(report.printed)
+    sys.stdout.write((as_json(report) if options.json == "-" else as_text(report)) + "\n")
+    if options.json and options.json != "-":
+        Path(options.json).write_text(as_json(report) + "\n", encoding="utf-8")
+    if options.sarif:
+        Path(options.sarif).write_text(as_sarif(report, str(sources[0])) + "\n", encoding="utf-8")
+    return 0 if report.passed else 1
+
+
+def _ranks(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--ranks: expected a number, or several with commas, got {text!r}") from None
+
+
+def _schedule(text: str) -> Schedule:
+    for policy in POLICIES:
+        found = re.fullmatch(rf"{policy}(?::(\d+))?", text)
+        if found:
+            return Schedule(policy, int(found[1] or 0))
+    raise UsageError(f"--schedule: expected POLICY:SEED with a policy of {', '.join(POLICIES)}, got {text!r}")
+
+
+def _buffers(text: str) -> tuple[Buffer, ...]:
+    if not text.endswith(".toml"):
+        return parse_buffers(text)
+    try:
+        content = tomllib.loads(Path(text).read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"--args: {text}: {error}") from None
+    tables = content.get("buffers")
+    if not isinstance(tables, dict):
+        raise UsageError(f'--args: {text} has no table such as [buffers.x] with type = "bf16" and shape = [1024]')
+    buffers = []
+    for name, table in tables.items():
+        unknown = set(table) - {"type", "shape", "fill"} if isinstance(table, dict) else {str(table)}
+        if unknown or not {"type", "shape"} <= set(table):
+            raise UsageError(f"--args: {text}: [buffers.{name}] has type and shape, and may have fill")
+        buffers.append(declare(name, table["type"], table["shape"], table.get("fill")))
+    return distinct(buffers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

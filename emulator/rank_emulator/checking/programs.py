@@ -1,0 +1,207 @@
+"""A program of several ranks, and its library for emulated GPUs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+
+from rank_emulator.cuda_sources import FLAGS, LIBRARY_FLAGS, CompileError, find_toolkit
+from rank_emulator.symbol_names import emulated_names
+
+from .buffers import Buffer, UsageError
+
+SHIMS = Path(__file__).resolve().parent.parent / "include"
+"""Folder of the headers nvshmem.h, nccl.h and mpi.h of the emulator."""
+
+SOURCE_SUFFIXES = frozenset({".cu", ".cpp", ".cc", ".cxx", ".c"})
+OBJECT_SUFFIXES = frozenset({".o", ".a"})
+
+_PROCESS = ("exit", "_exit", "getenv")
+"""Functions of the C library that a rank's process has of its own."""
+_ARCHITECTURE_OPTIONS = re.compile(r"-(?:-gpu-architecture|arch|-gpu-code|code|-generate-code|gencode)(=.*)?")
+_RELOCATABLE = re.compile(r"-(?:rdc=true|-relocatable-device-code=true|dc|-device-c)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What each rank runs: its `main`, or a call.
+
+    Attributes:
+        sources: Files of CUDA or C++, and objects.
+        call: Expression of C++ that each rank evaluates for a call; None for `main`. It may use the names of the
+            buffers (pointers to the rank's own), NAME_ranks (host array of the pointers of all ranks), NAME_table (the
+            same array in memory of the GPU), and rank, world_size (a constant expression), stream and call.
+        setup: Expression that each rank evaluates once before its calls; None for nothing.
+        buffers: Symmetric buffers.
+        includes: Headers that declare what the expressions use; where there are none, the first source is compiled
+            together with the expressions.
+        flags: Further options of nvcc.
+        arguments: Arguments of `main`, without the name of the program.
+    """
+
+    sources: tuple[Path, ...]
+    call: str | None = None
+    setup: str | None = None
+    buffers: tuple[Buffer, ...] = ()
+    includes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise UsageError("no source; name the .cu files of the program")
+        for source in self.sources:
+            if not source.is_file():
+                raise UsageError(f"{source}: no such file")
+            if source.suffix not in SOURCE_SUFFIXES | OBJECT_SUFFIXES:
+                known = ", ".join(sorted(SOURCE_SUFFIXES | OBJECT_SUFFIXES))
+                raise UsageError(f"{source}: neither a source nor an object; the suffixes are {known}")
+        if self.call is None and (self.setup or self.buffers or self.includes):
+            raise UsageError("buffers, --setup and --include go with --call; a program with main allocates by itself")
+        if self.call is not None and self.sources[0].suffix in OBJECT_SUFFIXES and not self.includes:
+            raise UsageError(f"{self.sources[0]} is an object: name a header that declares the function by --include")
+
+    def of_ranks(self, world_size: int) -> Program:
+        """The program for a number of ranks, by which the shapes of its buffers are known."""
+        return replace(self, buffers=tuple(buffer.of_ranks(world_size) for buffer in self.buffers))
+
+
+def default_call(entry: str, buffers: Sequence[Buffer]) -> str:
+    """The call of a function by name: all buffers as host arrays of all ranks' pointers, then rank, number, stream."""
+    return f"{entry}({', '.join([*(f'{buffer.name}_ranks' for buffer in buffers), 'rank', 'world_size', 'stream'])})"
+
+
+def compile_program(program: Program, world_size: int) -> bytes:
+    """Compiles and links a program for ranks of emulated GPUs.
+
+    Raises:
+        CompileError: nvcc refuses it.
+        UsageError: It has neither a `main` nor a call, or an option that cannot hold.
+        EmulatorError: There is no CUDA toolkit.
+    """
+    sources = [str(source.resolve()) for source in program.sources]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if program.call is not None:
+            wrapper = folder / "check_ranks_call.cu"
+            included = list(program.includes) or [sources[0]]
+            wrapper.write_text(wrapper_source(program, world_size, included), encoding="utf-8")
+            sources = [str(wrapper), *(sources if program.includes else sources[1:])]
+        nvcc = str(find_toolkit() / "bin" / "nvcc")
+        wraps = [f"-Xlinker=--wrap={function}" for function in _PROCESS]
+        line = [nvcc, *FLAGS, *LIBRARY_FLAGS, *wraps, *usable_flags(program.flags), f"-I{SHIMS}", *sources]
+        line += ["-o", str(folder / "program.so")]
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode != 0:
+            text = (done.stdout + done.stderr).replace(f"{folder}/", "").strip()
+            raise CompileError(text + _shim_hint(text))
+        binary = (folder / "program.so").read_bytes()
+    if program.call is None and "main" not in _defined(binary):
+        raise UsageError(
+            f"{program.sources[0]} has no main; say what each rank calls, for example --args "
+            '"x:f32[1024],out:f32[1024]" --call "all_reduce(x_ranks, out, rank, world_size, stream)"'
+        )
+    return emulated_names(binary)
+
+
+def usable_flags(flags: Sequence[str]) -> list[str]:
+    """The user's options of nvcc without those that choose a GPU, which is always sm_90a.
+
+    Raises:
+        UsageError: An option asks for relocatable device code.
+    """
+    kept: list[str] = []
+    rest = iter(flags)
+    for flag in rest:
+        if _RELOCATABLE.fullmatch(flag):
+            raise UsageError(
+                f"{flag}: relocatable device code is not supported, since nvcc links it as machine code alone; "
+                "include the sources of device functions where they are used"
+            )
+        found = _ARCHITECTURE_OPTIONS.fullmatch(flag)
+        if found is None:
+            kept.append(flag)
+        elif found[1] is None:
+            next(rest, None)
+    return kept
+
+
+def wrapper_source(program: Program, world_size: int, included: Sequence[str]) -> str:
+    """A translation unit that exports the program's call and setup as `check_ranks_call` and `check_ranks_setup`."""
+    headers = sorted({buffer.type.header for buffer in program.buffers if buffer.type.header})
+    names = "".join(
+        _NAMES.format(name=buffer.name, type=buffer.type.c_type, index=index)
+        for index, buffer in enumerate(program.buffers)
+    )
+    exported = "".join(
+        _EXPORTED.format(name=name, world_size=world_size, names=names, expression=expression or "(void)0")
+        for name, expression in (("call", program.call), ("setup", program.setup))
+    )
+    includes = "".join(f'#include "{_quoted(name)}"\n' for name in included)
+    return "".join(f"#include <{header}>\n" for header in headers) + includes + _WRAPPER + exported
+
+
+def _quoted(path: str) -> str:
+    return str(Path(path).resolve()) if Path(path).exists() else path
+
+
+_WRAPPER = """
+#include <type_traits>
+namespace check_ranks {
+struct Arguments {
+  void* const* own;
+  void* const* const* ranks;
+  void* const* tables;
+  int rank, call;
+  cudaStream_t stream;
+};
+template <class F> long status_of(F f) {
+  using Result = decltype(f());
+  if constexpr (std::is_integral_v<Result> || std::is_enum_v<Result>) {
+    return static_cast<long>(f());
+  } else {
+    f();
+    return 0;
+  }
+}
+}  // namespace check_ranks
+"""
+_NAMES = """\
+  [[maybe_unused]] auto* const {name} = static_cast<{type}*>(check_ranks_arguments->own[{index}]);
+  [[maybe_unused]] auto* const {name}_ranks = reinterpret_cast<{type}* const*>(check_ranks_arguments->ranks[{index}]);
+  [[maybe_unused]] auto* const {name}_table = static_cast<{type}**>(check_ranks_arguments->tables[{index}]);
+"""
+_EXPORTED = """
+extern "C" int check_ranks_{name}(void* check_ranks_pointer) {{
+  const auto* const check_ranks_arguments = static_cast<const check_ranks::Arguments*>(check_ranks_pointer);
+{names}  [[maybe_unused]] const int rank = check_ranks_arguments->rank;
+  [[maybe_unused]] constexpr int world_size = {world_size};
+  [[maybe_unused]] const cudaStream_t stream = check_ranks_arguments->stream;
+  [[maybe_unused]] const int call = check_ranks_arguments->call;
+#line 1 "--{name}"
+  return int(check_ranks::status_of([&] {{ return {expression}; }}));
+}}
+"""
+
+
+def _shim_hint(text: str) -> str:
+    lacking = sorted(set(re.findall(r'identifier "((?:nvshmem|nccl|MPI_)\w+)" is undefined', text)))
+    if not lacking:
+        return ""
+    return f"\nnot among the functions that the emulator models (see its README): {', '.join(lacking)}"
+
+
+def _defined(binary: bytes) -> set[str]:
+    """Names of the functions that a library exports."""
+    from elftools.elf.elffile import ELFFile
+    from elftools.elf.sections import SymbolTableSection
+
+    table = ELFFile(BytesIO(binary)).get_section_by_name(".dynsym")
+    if not isinstance(table, SymbolTableSection):
+        return set()
+    return {symbol.name for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"}

@@ -1,0 +1,280 @@
+"""One run of a program: all ranks, under one schedule, in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from rank_emulator.errors import EmulatorError
+from rank_emulator.findings import Finding
+from rank_emulator.interface import Outcome, RegionKind
+from rank_emulator.schedules import Schedule
+from rank_emulator.symbol_names import original_names
+from rank_emulator.world import World
+
+from .buffers import Buffer, Role, random_content, to_bytes
+from .programs import Program
+
+_KINDS = {Role.INPUT: RegionKind.ARGUMENT, Role.OUTPUT: RegionKind.OUTPUT, Role.STATE: RegionKind.SCRATCH}
+_ALIGNMENT = 512
+_HEAP_BYTES = 64 << 20
+"""Size of the symmetric heap for a program's own allocations, beside the declared buffers."""
+_MAX_OUTPUT = 20_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """How programs run.
+
+    Attributes:
+        calls: Number of calls of each rank, at least 1.
+        keep_inputs: Whether inputs hold the same values in all calls, written once.
+        seed: Seed of inputs and schedules.
+        strict: Whether the detector holds programs to the letter of PTX's memory model.
+        timeout_s: Wall-clock time of a run in seconds after which it ends.
+        multiprocessors: Number of multiprocessors of each GPU.
+        heap_bytes: Size of each rank's symmetric heap for allocations of NVSHMEM and NCCL, in bytes.
+    """
+
+    calls: int = 2
+    keep_inputs: bool = False
+    seed: int = 0
+    strict: bool = False
+    timeout_s: int = 120
+    multiprocessors: int = 8
+    heap_bytes: int = _HEAP_BYTES
+
+
+@dataclass(frozen=True)
+class Run:
+    """The end of one run.
+
+    Attributes:
+        world_size: Number of ranks.
+        schedule: Order of execution.
+        outcome: Outcome of the run.
+        message: Description of a failure; empty after `Outcome.OK`.
+        rank: Rank at fault; None where it is no single rank's.
+        findings: Errors that the detector has found.
+        outputs: Bytes of each buffer that is no state after a call: call, rank, name of the buffer -> bytes.
+        printed: Text that host code and kernels have printed, its beginning.
+    """
+
+    world_size: int
+    schedule: Schedule
+    outcome: Outcome
+    message: str = ""
+    rank: int | None = None
+    findings: tuple[Finding, ...] = ()
+    outputs: dict[tuple[int, int, str], bytes] = field(default_factory=dict)
+    printed: str = ""
+
+
+class _Arguments(ctypes.Structure):
+    """check_ranks::Arguments of the compiled call."""
+
+    _fields_ = [
+        ("own", ctypes.POINTER(ctypes.c_void_p)),
+        ("ranks", ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))),
+        ("tables", ctypes.POINTER(ctypes.c_void_p)),
+        ("rank", ctypes.c_int),
+        ("call", ctypes.c_int),
+        ("stream", ctypes.c_void_p),
+    ]
+
+
+def run_program(
+    emulator: Path, program: Program, library: bytes, world_size: int, schedule: Schedule, options: Options
+) -> Run:
+    """Runs a compiled program on all ranks.
+
+    Args:
+        emulator: The compiled emulator.
+        program: Declaration of the program.
+        library: Library that `compile_program` made for this number of ranks.
+        world_size: Number of ranks, 1 to 16.
+        schedule: Order of execution.
+        options: How it runs.
+    """
+    offsets, declared_bytes = _layout(program.buffers, world_size)
+    half = -(-max(declared_bytes, options.heap_bytes) // 4096) * 4096
+    with World(
+        emulator,
+        world_size,
+        segment_bytes=2 * half,
+        schedule=schedule,
+        multiprocessors=options.multiprocessors,
+        max_seconds=options.timeout_s,
+        detect_races=True,
+        strict=options.strict,
+        label_output=True,
+    ) as world:
+        ranks = _Ranks(world, program, library, offsets, options)
+        with _printed() as printed:
+            ended = world.run(ranks.run_main if program.call is None else ranks.run_calls)
+        message, rank = ended.message, ended.rank
+        if re.fullmatch(r"rank \d+ ended with status \d+", message) and ended.errors:
+            # The later errors follow from the end of the run.
+            rank, error = next(iter(ended.errors.items()))
+            message = str(error)
+        found = world.findings().findings
+        text = printed[0] if printed else ""
+        return Run(world_size, schedule, ended.outcome, message, rank, found, ranks.outputs, text)
+
+
+class _Ranks:
+    """The ranks of a run, each with the bodies that its thread may call."""
+
+    def __init__(
+        self, world: World, program: Program, library: bytes, offsets: tuple[int, ...], options: Options
+    ) -> None:
+        self._world, self._program, self._library, self._options = world, program, library, options
+        self._offsets = offsets
+        self.outputs: dict[tuple[int, int, str], bytes] = {}
+        if program.call is not None:
+            self._name_buffers()
+
+    def _address(self, rank: int, index: int) -> int:
+        return self._world.segments[rank] + self._offsets[index]
+
+    def _name_buffers(self) -> None:
+        world, buffers = self._world, self._program.buffers
+        for rank in range(world.world_size):
+            for index, buffer in enumerate(buffers):
+                world.add_region(
+                    rank,
+                    self._kind_of(buffer),
+                    buffer.name,
+                    self._address(rank, index),
+                    buffer.nbytes,
+                    element_bytes=buffer.type.nbytes,
+                    is_initialised=buffer.role is not Role.OUTPUT,
+                )
+                if buffer.role is Role.STATE:
+                    self._fill(rank, index, to_bytes(np.full(buffer.shape, buffer.fill), buffer))
+            for index, buffer in enumerate(buffers, len(buffers)):  # tables of pointers, one for each buffer
+                table = (ctypes.c_uint64 * world.world_size)(
+                    *(self._address(other, index - len(buffers)) for other in range(world.world_size))
+                )
+                nbytes = ctypes.sizeof(table)
+                name = f"{buffer.name}_table"
+                world.add_region(rank, RegionKind.SCRATCH, name, self._address(rank, index), nbytes, element_bytes=8)
+                self._fill(rank, index, bytes(table))
+
+    def _kind_of(self, buffer: Buffer) -> RegionKind:
+        """Arguments and outputs belong to others between calls; inputs that are kept do not."""
+        is_kept = buffer.role is Role.INPUT and self._options.keep_inputs
+        return RegionKind.SCRATCH if is_kept else _KINDS[buffer.role]
+
+    def _fill(self, rank: int, index: int, content: bytes) -> None:
+        offset = self._offsets[index]
+        self._world.memory(rank)[offset : offset + len(content)] = content
+
+    # ---- bodies -----------------------------------------------------------------------------------------------------
+
+    def run_main(self, rank: int) -> None:
+        """Runs `main` as the process of a rank."""
+        words = [self._program.sources[0].stem.encode(), *(word.encode() for word in self._program.arguments)]
+        arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+        main = ctypes.cast(self._load(rank).main, ctypes.c_void_p)
+        status = self._world.call_main(main.value or 0, len(words), ctypes.addressof(arguments))
+        if status:
+            raise EmulatorError(f"main returned {status} on rank {rank}")
+
+    def run_calls(self, rank: int) -> None:
+        """Evaluates the setup, then the calls, in the order of the rank's stream."""
+        world, options, count = self._world, self._options, len(self._program.buffers)
+        library = self._load(rank)
+        pointers = ctypes.c_void_p * max(count, 1)
+        everywhere = [
+            (ctypes.c_void_p * world.world_size)(*(self._address(other, index) for other in range(world.world_size)))
+            for index in range(count)
+        ]
+        own = pointers(*(self._address(rank, index) for index in range(count)))
+        tables = pointers(*(self._address(rank, count + index) for index in range(count)))
+        of_ranks = (ctypes.POINTER(ctypes.c_void_p) * max(count, 1))(
+            *(ctypes.cast(each, ctypes.POINTER(ctypes.c_void_p)) for each in everywhere)
+        )
+        arguments = _Arguments(own, of_ranks, tables, rank, 0, world.stream())
+        if self._program.setup is not None:
+            self._evaluate(library, "setup", arguments)
+            world.synchronize()
+        world.exchange("the setup of all ranks")
+        for call in range(options.calls):
+            world.arrive(call)
+            world.enqueue(partial(self._begin, rank, call), "inputs")
+            arguments.call = call
+            self._evaluate(library, "call", arguments)
+            world.depart(call)
+            world.enqueue(partial(self._end, rank, call), "outputs")
+        world.synchronize()
+
+    def _load(self, rank: int) -> ctypes.CDLL:
+        try:
+            return self._world.load(self._library)
+        except EmulatorError as error:
+            text = original_names(str(error))
+            raise EmulatorError(f"rank {rank}: the program cannot be loaded: {text}") from None
+
+    def _evaluate(self, library: ctypes.CDLL, name: str, arguments: _Arguments) -> None:
+        function = ctypes.cast(library[f"check_ranks_{name}"], ctypes.c_void_p)
+        status = self._world.call_process(function.value or 0, ctypes.addressof(arguments))
+        where = f"of rank {arguments.rank}" if name == "setup" else f"{arguments.call} of rank {arguments.rank}"
+        if status:
+            raise EmulatorError(f"{name} {where} returned {status}")
+        error = self._world.last_cuda_error()
+        if error is not None:
+            raise EmulatorError(f"{name} {where}: {error}")
+
+    # ---- memory between calls, when the rank's stream comes to it ------------------------------------------------
+
+    def _begin(self, rank: int, call: int) -> None:
+        for index, buffer in enumerate(self._program.buffers):
+            if buffer.role is Role.STATE or (buffer.role is Role.INPUT and self._options.keep_inputs and call):
+                continue
+            is_input = buffer.role is Role.INPUT
+            values = random_content(buffer, rank, call, self._options.seed) if is_input else None
+            self._fill(rank, index, b"\xff" * buffer.nbytes if values is None else to_bytes(values, buffer))
+            self._world.set_initialised(self._address(rank, index), buffer.nbytes, is_initialised=is_input)
+
+    def _end(self, rank: int, call: int) -> None:
+        memory = self._world.memory(rank)
+        for offset, buffer in zip(self._offsets, self._program.buffers, strict=False):
+            if buffer.role is not Role.STATE:
+                self.outputs[call, rank, buffer.name] = bytes(memory[offset : offset + buffer.nbytes])
+
+
+def _layout(buffers: tuple[Buffer, ...], world_size: int) -> tuple[tuple[int, ...], int]:
+    """Offsets of the buffers and of their tables, and the size of all in bytes."""
+    offsets, end = [], 0
+    for nbytes in [*(buffer.nbytes for buffer in buffers), *(8 * world_size for _ in buffers)]:
+        offsets.append(end)
+        end = -(-(end + nbytes) // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT  # a gap, so that no buffer meets the next
+    return tuple(offsets), end
+
+
+@contextmanager
+def _printed() -> Iterator[list[str]]:
+    """Collects what this process prints; its beginning is the list's element afterwards."""
+    found: list[str] = []
+    with tempfile.TemporaryFile() as file:
+        before = [os.dup(descriptor) for descriptor in (1, 2)]
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+        try:
+            yield found
+        finally:
+            for descriptor, kept in zip((1, 2), before, strict=True):
+                os.dup2(kept, descriptor)
+                os.close(kept)
+        file.seek(0)
+        found.append(file.read(_MAX_OUTPUT).decode(errors="replace"))

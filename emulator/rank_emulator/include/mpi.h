@@ -1,0 +1,119 @@
+// The part of MPI by which tests of CUDA libraries find their ranks and exchange handles, with the names of the MPI standard.
+// All ranks are on one node and in one communicator; buffers lie in memory of the host.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <vector>
+
+#include "rank_emulator.h"
+
+typedef int MPI_Comm;
+typedef int MPI_Datatype;
+typedef int MPI_Op;
+typedef int MPI_Info;
+struct MPI_Status {
+  int MPI_SOURCE, MPI_TAG, MPI_ERROR;
+};
+enum { MPI_SUCCESS = 0, MPI_ERR_OTHER = 15 };
+enum { MPI_COMM_NULL = 0, MPI_COMM_WORLD = 1, MPI_COMM_TYPE_SHARED = 1, MPI_INFO_NULL = 0 };
+enum { MPI_MAX = 1, MPI_MIN, MPI_SUM, MPI_LAND, MPI_LOR };
+enum { MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE };
+#define MPI_IN_PLACE ((void*)1)
+
+// A datatype is its kind and size: signed, unsigned or floating.
+#define PKB_MPI_TYPE(kind, T) ((kind) << 8 | int(sizeof(T)))
+#define MPI_BYTE PKB_MPI_TYPE(1, char)
+#define MPI_CHAR PKB_MPI_TYPE(0, char)
+#define MPI_SIGNED_CHAR PKB_MPI_TYPE(0, char)
+#define MPI_UNSIGNED_CHAR PKB_MPI_TYPE(1, char)
+#define MPI_SHORT PKB_MPI_TYPE(0, short)
+#define MPI_INT PKB_MPI_TYPE(0, int)
+#define MPI_UNSIGNED PKB_MPI_TYPE(1, int)
+#define MPI_LONG PKB_MPI_TYPE(0, long)
+#define MPI_UNSIGNED_LONG PKB_MPI_TYPE(1, long)
+#define MPI_LONG_LONG PKB_MPI_TYPE(0, long long)
+#define MPI_LONG_LONG_INT MPI_LONG_LONG
+#define MPI_UNSIGNED_LONG_LONG PKB_MPI_TYPE(1, long long)
+#define MPI_INT8_T PKB_MPI_TYPE(0, int8_t)
+#define MPI_INT32_T PKB_MPI_TYPE(0, int32_t)
+#define MPI_INT64_T PKB_MPI_TYPE(0, int64_t)
+#define MPI_UINT8_T PKB_MPI_TYPE(1, uint8_t)
+#define MPI_UINT32_T PKB_MPI_TYPE(1, uint32_t)
+#define MPI_UINT64_T PKB_MPI_TYPE(1, uint64_t)
+#define MPI_FLOAT PKB_MPI_TYPE(2, float)
+#define MPI_DOUBLE PKB_MPI_TYPE(2, double)
+
+namespace pkb_mpi {
+
+inline size_t bytes_of(MPI_Datatype type) { return size_t(type & 0xff); }
+
+inline int gather(const char* name, const void* mine, void* all, size_t bytes) { return pkb_emu_exchange(name, mine, all, bytes) == 0 ? MPI_SUCCESS : MPI_ERR_OTHER; }
+
+template <class T>
+int reduce(const char* name, const void* mine, void* to, int count, MPI_Op operation) {
+  const int ranks = pkb_emu_rank_count();
+  std::vector<T> all(size_t(count) * size_t(ranks));
+  if (gather(name, mine, all.data(), size_t(count) * sizeof(T)) != MPI_SUCCESS) return MPI_ERR_OTHER;
+  for (int i = 0; i < count; ++i) {
+    T result = all[size_t(i)];
+    for (int rank = 1; rank < ranks; ++rank) {
+      const T other = all[size_t(rank) * size_t(count) + size_t(i)];
+      switch (operation) {
+        case MPI_MAX: result = result < other ? other : result; break;
+        case MPI_MIN: result = other < result ? other : result; break;
+        case MPI_LAND: result = T(result && other); break;
+        case MPI_LOR: result = T(result || other); break;
+        default: result = T(result + other);
+      }
+    }
+    static_cast<T*>(to)[i] = result;
+  }
+  return MPI_SUCCESS;
+}
+
+}  // namespace pkb_mpi
+
+static inline int MPI_Init(int*, char***) { return MPI_SUCCESS; }
+static inline int MPI_Init_thread(int*, char***, int wanted, int* provided) { return *provided = wanted, MPI_SUCCESS; }
+static inline int MPI_Initialized(int* flag) { return *flag = 1, MPI_SUCCESS; }
+static inline int MPI_Finalize() { return pkb_mpi::gather("MPI_Finalize", nullptr, nullptr, 0); }
+static inline int MPI_Abort(MPI_Comm, int status) { exit(status ? status : 1); }
+static inline int MPI_Comm_rank(MPI_Comm, int* rank) { return *rank = pkb_emu_my_rank(), MPI_SUCCESS; }
+static inline int MPI_Comm_size(MPI_Comm, int* size) { return *size = pkb_emu_rank_count(), MPI_SUCCESS; }
+static inline int MPI_Comm_split_type(MPI_Comm, int, int, MPI_Info, MPI_Comm* made) { return *made = MPI_COMM_WORLD, MPI_SUCCESS; }
+static inline int MPI_Comm_dup(MPI_Comm, MPI_Comm* made) { return *made = MPI_COMM_WORLD, MPI_SUCCESS; }
+static inline int MPI_Comm_free(MPI_Comm* freed) { return *freed = MPI_COMM_NULL, MPI_SUCCESS; }
+static inline int MPI_Barrier(MPI_Comm) { return pkb_mpi::gather("MPI_Barrier", nullptr, nullptr, 0); }
+static inline double MPI_Wtime() { return double(clock()) / CLOCKS_PER_SEC; }
+
+static inline int MPI_Allgather(const void* mine, int count, MPI_Datatype type, void* all, int, MPI_Datatype, MPI_Comm) {
+  const size_t bytes = size_t(count) * pkb_mpi::bytes_of(type);
+  if (mine == MPI_IN_PLACE) return pkb_emu_refuse("MPI_Allgather in place"), MPI_ERR_OTHER;
+  return pkb_mpi::gather("MPI_Allgather", mine, all, bytes);
+}
+static inline int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm) {
+  const size_t bytes = size_t(count) * pkb_mpi::bytes_of(type);
+  std::vector<char> all(bytes * size_t(pkb_emu_rank_count()));
+  const int status = pkb_mpi::gather("MPI_Bcast", buffer, all.data(), bytes);
+  if (status == MPI_SUCCESS) memcpy(buffer, all.data() + size_t(root) * bytes, bytes);
+  return status;
+}
+static inline int MPI_Allreduce(const void* mine, void* to, int count, MPI_Datatype type, MPI_Op operation, MPI_Comm) {
+  const void* const from = mine == MPI_IN_PLACE ? to : mine;
+  switch (type) {
+    case MPI_CHAR: return pkb_mpi::reduce<signed char>("MPI_Allreduce", from, to, count, operation);
+    case MPI_BYTE: return pkb_mpi::reduce<unsigned char>("MPI_Allreduce", from, to, count, operation);
+    case MPI_INT: return pkb_mpi::reduce<int>("MPI_Allreduce", from, to, count, operation);
+    case MPI_UNSIGNED: return pkb_mpi::reduce<unsigned>("MPI_Allreduce", from, to, count, operation);
+    case MPI_LONG: return pkb_mpi::reduce<long>("MPI_Allreduce", from, to, count, operation);
+    case MPI_UNSIGNED_LONG: return pkb_mpi::reduce<unsigned long>("MPI_Allreduce", from, to, count, operation);
+    case MPI_FLOAT: return pkb_mpi::reduce<float>("MPI_Allreduce", from, to, count, operation);
+    case MPI_DOUBLE: return pkb_mpi::reduce<double>("MPI_Allreduce", from, to, count, operation);
+    default: return pkb_emu_refuse("MPI_Allreduce of this datatype"), MPI_ERR_OTHER;
+  }
+}

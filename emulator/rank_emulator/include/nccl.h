@@ -1,0 +1,122 @@
+// NCCL's device API for load/store accessible peers, and the functions of its host API that lead there, with the names and the
+// semantics of its documentation: "Device API" (host-side setup, LSA, teams, thread groups), "Window Registration",
+// "Communicator Creation and Management". All ranks are in one LSA team. Other collectives end the run with their name.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <map>
+#include <vector>
+
+#include "rank_emulator.h"
+
+#define NCCL_MAJOR 2
+#define NCCL_MINOR 28
+#define NCCL_PATCH 9
+#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
+#define NCCL_UNIQUE_ID_BYTES 128
+#define NCCL_WIN_DEFAULT 0x00
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
+
+typedef enum { ncclSuccess = 0, ncclUnhandledCudaError = 1, ncclSystemError = 2, ncclInternalError = 3, ncclInvalidArgument = 4, ncclInvalidUsage = 5, ncclRemoteError = 6, ncclInProgress = 7 } ncclResult_t;
+typedef enum { ncclInt8 = 0, ncclChar = 0, ncclUint8 = 1, ncclInt32 = 2, ncclInt = 2, ncclUint32 = 3, ncclInt64 = 4, ncclUint64 = 5, ncclFloat16 = 6, ncclHalf = 6, ncclFloat32 = 7, ncclFloat = 7, ncclFloat64 = 8, ncclDouble = 8, ncclBfloat16 = 9 } ncclDataType_t;
+typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 } ncclRedOp_t;
+typedef struct {
+  char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+typedef struct ncclComm {
+  int rank, ranks;
+}* ncclComm_t;
+typedef struct {
+  int blocking, cgaClusterSize, minCTAs, maxCTAs;
+} ncclConfig_t;
+#define NCCL_CONFIG_INITIALIZER {1, 0, 0, 0}
+
+namespace pkb_nccl {
+constexpr int kMaxRanks = 16;
+struct Window {  // in memory of the GPU
+  char* base[kMaxRanks];
+  int rank;
+};
+inline std::map<void*, Window>& windows() {
+  static std::map<void*, Window> all;
+  return all;
+}
+inline ncclResult_t refuse(const char* name) { return pkb_emu_refuse(name), ncclInvalidUsage; }
+inline ncclResult_t result_of(bool is_fine) { return is_fine ? ncclSuccess : ncclInternalError; }
+inline ncclResult_t meet(const char* name) { return result_of(pkb_emu_exchange(name, nullptr, nullptr, 0) == 0); }
+}  // namespace pkb_nccl
+typedef pkb_nccl::Window* ncclWindow_t;
+
+// ---- communicators ----
+static inline ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
+static inline ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return *id = ncclUniqueId{}, ncclSuccess; }
+static inline const char* ncclGetErrorString(ncclResult_t result) { return result == ncclSuccess ? "no error" : "an error of NCCL"; }
+static inline const char* ncclGetLastError(ncclComm_t) { return ""; }
+static inline ncclResult_t ncclCommInitRank(ncclComm_t* made, int ranks, ncclUniqueId, int rank) {
+  if (ranks != pkb_emu_rank_count() || rank != pkb_emu_my_rank()) return pkb_nccl::refuse("ncclCommInitRank of a part of the ranks, or in another order,");
+  *made = new ncclComm{rank, ranks};
+  return pkb_nccl::meet("ncclCommInitRank");
+}
+static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) { return ncclCommInitRank(made, ranks, id, rank); }
+static inline ncclResult_t ncclCommInitAll(ncclComm_t*, int, const int*) { return pkb_nccl::refuse("ncclCommInitAll"); }
+static inline ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t*, ncclConfig_t*) { return pkb_nccl::refuse("ncclCommSplit"); }
+static inline ncclResult_t ncclCommFinalize(ncclComm_t) { return pkb_nccl::meet("ncclCommFinalize"); }
+static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) { return delete comm, ncclSuccess; }
+static inline ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
+static inline ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) { return *error = ncclSuccess, ncclSuccess; }
+static inline ncclResult_t ncclCommCount(ncclComm_t comm, int* count) { return *count = comm->ranks, ncclSuccess; }
+static inline ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) { return *rank = comm->rank, ncclSuccess; }
+static inline ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) { return *device = comm->rank, ncclSuccess; }
+static inline ncclResult_t ncclGroupStart() { return ncclSuccess; }
+static inline ncclResult_t ncclGroupEnd() { return ncclSuccess; }
+
+// ---- memory and windows ----
+static inline ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }
+static inline ncclResult_t ncclMemFree(void* pointer) { return cudaFree(pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }
+static inline ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* made, int flags) {
+  if (!(flags & NCCL_WIN_COLL_SYMMETRIC)) return pkb_nccl::refuse("ncclCommWindowRegister without NCCL_WIN_COLL_SYMMETRIC");
+  struct Part {
+    char* base;
+    size_t bytes;
+  } const mine{static_cast<char*>(buffer), bytes};
+  std::vector<Part> all(size_t(comm->ranks));
+  if (pkb_emu_exchange("ncclCommWindowRegister", &mine, all.data(), sizeof mine) != 0) return ncclInternalError;
+  pkb_nccl::Window content{};
+  content.rank = comm->rank;
+  for (int rank = 0; rank < comm->ranks; ++rank) {
+    if (all[size_t(rank)].bytes != bytes) return ncclInvalidArgument;
+    content.base[rank] = all[size_t(rank)].base;
+  }
+  if (cudaMalloc(reinterpret_cast<void**>(made), sizeof content) != cudaSuccess) return ncclUnhandledCudaError;
+  cudaMemcpy(*made, &content, sizeof content, cudaMemcpyHostToDevice);
+  pkb_nccl::windows()[*made] = content;
+  return pkb_nccl::meet("ncclCommWindowRegister");
+}
+static inline ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
+  pkb_nccl::windows().erase(window);
+  cudaFree(window);
+  return pkb_nccl::meet("ncclCommWindowDeregister");
+}
+static inline ncclResult_t ncclCommRegister(ncclComm_t, void*, size_t, void** handle) { return *handle = nullptr, ncclSuccess; }
+static inline ncclResult_t ncclCommDeregister(ncclComm_t, void*) { return ncclSuccess; }
+// Pointers of peers, for hosts.
+static inline ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int peer, void** pointer) {
+  const auto found = pkb_nccl::windows().find(window);
+  if (found == pkb_nccl::windows().end()) return ncclInvalidArgument;
+  return *pointer = found->second.base[peer] + offset, ncclSuccess;
+}
+static inline ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void** pointer) { return ncclGetLsaDevicePointer(window, offset, peer, pointer); }
+
+// ---- collectives of hosts ----
+static inline ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclAllReduce"); }
+static inline ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclBroadcast"); }
+static inline ncclResult_t ncclReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclReduce"); }
+static inline ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclAllGather"); }
+static inline ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclReduceScatter"); }
+static inline ncclResult_t ncclAlltoAll(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclAlltoAll"); }
+static inline ncclResult_t ncclSend(const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclSend"); }
+static inline ncclResult_t ncclRecv(void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclRecv"); }

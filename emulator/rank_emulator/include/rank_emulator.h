@@ -1,0 +1,32 @@
+// What host code may ask of the emulator that runs it, on a rank's thread. The headers nvshmem.h, nccl.h and mpi.h beside this
+// one are made of it. All functions are collective unless something else is said: every rank calls them in the same order.
+#pragma once
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Of the rank that calls; -1 on a thread of no rank. Not collective.
+int pkb_emu_my_rank(void);
+int pkb_emu_rank_count(void);
+
+// Gathers `bytes` of each rank in `all`, in the order of ranks; with 0 bytes it is a barrier of the hosts. What hosts knew
+// before it, such as the end of a stream that they have waited for, all know afterwards. `name` is what the program called,
+// for messages. 0, or -1: the run has ended.
+int pkb_emu_exchange(const char* name, const void* mine, void* all, size_t bytes);
+
+// Memory at the same offset of each rank's symmetric heap; null: the heap is too small. `alignment` is a power of two.
+void* pkb_emu_symmetric_allocate(const char* name, size_t bytes, size_t alignment);
+int pkb_emu_symmetric_free(const char* name, void* pointer);
+// Where a rank's symmetric heap begins, and its size. Not collective.
+void* pkb_emu_symmetric_base(int rank);
+size_t pkb_emu_symmetric_bytes(void);
+
+// Ends the run: the emulator does not model what the program has asked for. Not collective.
+void pkb_emu_refuse(const char* what);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,69 @@
+// Programs with a `main`: each rank runs it as if it were a process of its own.
+#include <setjmp.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "runtime_cuda.h"
+
+using namespace pkb::emulator;
+
+#define PKB_RANKS extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Process {
+  jmp_buf end;
+  int status = 0;
+  std::string values[2];  // of variables of the environment: rank, number of ranks
+};
+thread_local Process* process = nullptr;
+
+// Variables by which launchers tell a process its rank, and the number of ranks; all ranks are on one node.
+constexpr const char* kRank[] = {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "SLURM_LOCALID"};
+constexpr const char* kSize[] = {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS"};
+
+template <class F>
+int run_process(F f) {
+  Process mine;
+  if (RankState* const rank = calling_rank()) {
+    mine.values[0] = std::to_string(rank->rank);
+    mine.values[1] = std::to_string(rank->world->ranks.size());
+  }
+  process = &mine;
+  const int status = setjmp(mine.end) == 0 ? f() : mine.status;
+  process = nullptr;
+  return status;
+}
+
+}  // namespace
+
+// Calls a program's `main`; its status, or that of `exit`.
+PKB_RANKS int pkb_emu_main(int (*main_function)(int, char**), int count, char** arguments) {
+  return run_process([&] { return main_function(count, arguments); });
+}
+// The same of a function with one argument.
+PKB_RANKS int pkb_emu_process(int (*function)(void*), void* argument) {
+  return run_process([&] { return function(argument); });
+}
+
+// `exit`, `_exit` and `getenv` of programs, which are linked with --wrap.
+PKB_RANKS [[noreturn]] void __wrap_exit(int status) {
+  if (!process) std::exit(status);
+  process->status = status;
+  longjmp(process->end, 1);
+}
+PKB_RANKS [[noreturn]] void __wrap__exit(int status) { __wrap_exit(status); }
+
+PKB_RANKS char* __wrap_getenv(const char* name) {
+  if (process) {
+    for (const char* each : kRank) {
+      if (std::strcmp(each, name) == 0) return process->values[0].data();
+    }
+    for (const char* each : kSize) {
+      if (std::strcmp(each, name) == 0) return process->values[1].data();
+    }
+  }
+  return std::getenv(name);
+}

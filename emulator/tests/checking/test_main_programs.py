@@ -1,0 +1,116 @@
+"""Programs with a `main`: ranks as processes, what they exchange, and how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rank_emulator import Outcome, Schedule
+from rank_emulator.checking import Options, Program, Run, compile_program
+from rank_emulator.checking.runs import run_program
+
+TOGETHER = Schedule()
+SOURCE = r"""
+#include <mpi.h>
+#include <nccl_device.h>
+#include <nvshmem.h>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+int calls = 0;
+__global__ void store(int* to, int value) { *to = value; }
+int main(int argc, char** argv) {
+  const int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE"));
+  const char* mode = argc > 1 ? argv[1] : "";
+  if (++calls != 1 || getenv("NO_SUCH_VARIABLE")) return 90;
+  if (!strcmp(mode, "exit")) exit(rank ? 0 : 7);
+  if (!strcmp(mode, "crash") && rank) abort();
+  if (!strcmp(mode, "nccl")) return ncclAllReduce(0, 0, 0, ncclFloat, ncclSum, 0, 0) != ncclSuccess ? 3 : 0;
+  if (!strcmp(mode, "order")) return rank ? MPI_Barrier(MPI_COMM_WORLD) : (nvshmem_init(), 0);
+  if (!strcmp(mode, "missing")) return rank ? 0 : MPI_Barrier(MPI_COMM_WORLD);
+  if (!strcmp(mode, "sizes")) return nvshmem_malloc(rank ? 64 : 128) ? 0 : 4;
+  if (!strcmp(mode, "host")) {
+    int* own; cudaMalloc(&own, 4); *own = rank;
+  }
+  if (!strcmp(mode, "handles")) {
+    int *own, *opened;
+    cudaMalloc(&own, 8);
+    cudaIpcMemHandle_t mine, all[16];
+    if (cudaIpcGetMemHandle(&mine, own + 1)) return 11;
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
+    if (cudaIpcOpenMemHandle((void**)&opened, all[rank], cudaIpcMemLazyEnablePeerAccess) == cudaSuccess) return 12;
+    if (cudaIpcOpenMemHandle((void**)&opened, all[(rank + 1) % size], cudaIpcMemLazyEnablePeerAccess)) return 13;
+    store<<<1, 1>>>(opened, 100 + rank);  // the beginning of the allocation, wherever the pointer was
+    if (cudaDeviceSynchronize()) return 14;
+    if (argc < 3) MPI_Barrier(MPI_COMM_WORLD);
+    int found = 0;
+    if (cudaMemcpy(&found, own, 4, cudaMemcpyDeviceToHost)) return 15;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (argc < 3 && found != 100 + (rank + size - 1) % size) return 16;
+    int sum = rank, most = rank, root = 10 * rank;
+    MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(&rank, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Bcast(&root, 1, MPI_INT, 1, MPI_COMM_WORLD);
+    if (sum != size * (size - 1) / 2 || most != size - 1 || root != 10) return 17;
+    cudaIpcCloseMemHandle(opened);
+    MPI_Barrier(MPI_COMM_WORLD);
+    cudaFree(own);
+  }
+  printf("%s of %d\n", mode, rank);
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def built(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Program, bytes]:
+    if emulator_path is None:
+        pytest.skip("needs the CUDA toolkit")
+    source = tmp_path_factory.mktemp("main") / "modes.cu"
+    source.write_text(SOURCE)
+    program = Program((source,))
+    return emulator_path, program, compile_program(program, 2)
+
+
+def run(built: tuple[Path, Program, bytes], *arguments: str, schedule: Schedule = TOGETHER) -> Run:
+    emulator, program, library = built
+    of_mode = Program(program.sources, arguments=arguments)
+    return run_program(emulator, of_mode, library, 2, schedule, Options(timeout_s=60))
+
+
+def test_each_rank_is_a_process_of_its_own(built: tuple[Path, Program, bytes]) -> None:
+    ended = run(built, "plain")
+    assert (ended.outcome, ended.message) == (Outcome.OK, "")
+    assert sorted(ended.printed.splitlines()) == ["rank 0: plain of 0", "rank 1: plain of 1"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("exit", "main returned 7 on rank 0"),
+        ("nccl", "rank 0: ncclAllReduce is not modelled by the emulator"),
+        ("order", "all ranks make these calls in the same order"),
+        ("sizes", "nvshmem_malloc of "),
+    ],
+)
+def test_a_program_that_fails_says_where(built: tuple[Path, Program, bytes], mode: str, words: str) -> None:
+    ended = run(built, mode)
+    assert ended.outcome is Outcome.BODY_FAILED and words in ended.message
+
+
+def test_a_rank_that_does_not_come_is_a_deadlock(built: tuple[Path, Program, bytes]) -> None:
+    ended = run(built, "missing")
+    assert ended.outcome is Outcome.DEADLOCK and "rank 0, host: waits for MPI_Barrier" in ended.message
+
+
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule("one_ahead", 1), Schedule("late_stores", 2)])
+def test_memory_is_shared_by_handles_and_hosts_order_it(built: tuple[Path, Program, bytes], schedule: Schedule) -> None:
+    ended = run(built, "handles", schedule=schedule)
+    assert (ended.outcome, ended.message, ended.findings) == (Outcome.OK, "", ())
+
+
+def test_without_the_barrier_of_the_hosts_it_is_a_race(built: tuple[Path, Program, bytes]) -> None:
+    ended = run(built, "handles", "unordered")
+    (race,) = {(each.finding_class, each.first.what, each.second.what) for each in ended.findings}
+    assert race[0] == "unsynchronised" and {"st.global.u32", "cudaMemcpy"} == set(race[1:])
