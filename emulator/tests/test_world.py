@@ -146,10 +146,10 @@ def test_schedules_begin_together_and_repeat() -> None:
     assert {each.policy for each in itertools.islice(schedules(1, 1), 1, 4)} == {"late_stores", "priorities"}
 
 
-def test_the_example_of_the_readme_prints_what_it_says(
+def test_the_example_of_the_page_prints_what_it_says(
     path: Path, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
-    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "how-it-works.md").read_text(encoding="utf-8")
     source = page.split("```python\n")[1].split("```")[0]
     printed = page.split("```text\n")[1].split("```")[0]
     (tmp_path / "example.py").write_text(source)

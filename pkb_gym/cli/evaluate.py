@@ -20,7 +20,7 @@ from .command import EXIT_STATUSES, Session, Status, add_json_option, add_parser
 from .debug_options import add_debug_options, debug_config, open_for_debugging, print_files
 from .evaluator_choice import add_evaluator_options, open_chosen
 from .options import add_evaluation_options, add_reward_option, evaluation_config, parse_key
-from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
+from .problem_options import PROBLEM_HELP, add_problem_option, register_problems, undeclared_text
 from .progress import StageProgress
 from .sources import language_of, read_source, write_file
 from .verdict import print_card
@@ -135,6 +135,8 @@ def _print(args: argparse.Namespace, session: Session, problem: Problem, feedbac
         print(feedback.model_dump_json(indent=2))
     else:
         print_card(stdout(), problem, feedback, args.reward)
+    if feedback.timing is not None and problem.undeclared:
+        stderr().print(undeclared_text(problem), soft_wrap=True)
     if feedback.failure is Failure.COMPILED_ONLY and feedback.config.language == "cuda":
         stderr().print(f"on a model of GPUs, slowly and untimed: {emulated(session.argv)}", soft_wrap=True)
     if key is not None and feedback.failure not in (None, Failure.COMPILED_ONLY):

@@ -26,7 +26,7 @@ from pkb_gym.problems.catalogue import choose_problem
 from .command import Session, Status, add_json_option, add_parser, plain_table, print_table, stdout
 from .listing import ListedProblem
 from .options import add_machine_options, machine_config
-from .problem_options import PROBLEM_HELP, add_problem_option, register_problems
+from .problem_options import PROBLEM_HELP, add_problem_option, register_problems, undeclared_text
 from .shapes import shape_texts
 from .show_expert import print_expert
 
@@ -101,8 +101,10 @@ def run(args: argparse.Namespace, session: Session) -> int:  # noqa: ARG001  # e
     return Status.PASSED
 
 
-def work_of(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec | None) -> Work:
-    """The work of each rank and, where peaks are known, the roofline that follows."""
+def work_of(problem: Problem, config: ResolvedConfig, hardware: HardwareSpec | None) -> Work | None:
+    """The work of each rank and, where peaks are known, the roofline that follows; None where it is not declared."""
+    if problem.undeclared:
+        return None
     ranks = [_axes(problem, config.size_argument, config, rank) for rank in range(config.world_size)]
     return Work(
         tuple(problem.cost(ax) for ax in ranks),
@@ -128,7 +130,7 @@ def _axes(problem: Problem, size: str | Mapping[str, AxisValue], config: Resolve
 
 
 def _record(
-    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], work: Work
+    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], work: Work | None
 ) -> dict[str, object]:
     return {
         **asdict(ListedProblem.of(problem)),
@@ -136,14 +138,14 @@ def _record(
         "task": text,
         "cpp_signature": cpp_signature(problem),
         "shapes": shapes,
-        "cost": [asdict(cost) for cost in work.costs],
-        "least_work": [asdict(cost) for cost in work.least],
-        "roofline": None if work.roofline is None else work.roofline.model_dump(mode="json"),
+        "cost": None if work is None else [asdict(cost) for cost in work.costs],
+        "least_work": None if work is None else [asdict(cost) for cost in work.least],
+        "roofline": None if work is None or work.roofline is None else work.roofline.model_dump(mode="json"),
     }
 
 
 def _print(
-    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], work: Work
+    problem: Problem, config: ResolvedConfig, text: str, shapes: Mapping[str, dict[str, str] | str], work: Work | None
 ) -> None:
 
     console = stdout()
@@ -164,6 +166,9 @@ def _print(
 
     size = config.size if isinstance(config.size, str) else "as asked"
     console.rule(f"Work of a rank, size {size}, {config.dtype}", align="left")
+    if work is None:
+        console.print(undeclared_text(problem), soft_wrap=True)
+        return
     print_table(console, _work_table(work))
     console.print(f"least work: {work.argument}", soft_wrap=True)
     roofline = work.roofline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -48,6 +49,24 @@ def test_its_reference_is_evaluated_by_name(installed: Path, compiled_before: Pa
     ran = pkb(installed, compiled_before, "eval", "ShardedSoftmax", str(reference), *options)
     assert ran.returncode == 0, ran.stderr + ran.stdout
     assert '"problem": "ShardedSoftmax"' in ran.stdout
+
+
+def test_it_is_timed_without_what_the_roofline_needs(installed: Path, compiled_before: Path, tmp_path: Path) -> None:
+    """Neither a published protocol nor costs are needed for what is asked; the output says what is missing."""
+    folder = tmp_path / "bare"
+    shutil.copytree(installed / "my_pkb_problems" / "sharded_softmax", folder)
+    declaration = folder / "problem.py"
+    text = declaration.read_text().replace('"ShardedSoftmax"', '"BareSoftmax"')
+    declaration.write_text(text[: text.index("    published=Trials(")] + ")\n")
+    options = ["--device", "cpu", "--world-size", "2", "--size", "tiny"]
+    ran = pkb(installed, compiled_before, "eval", str(folder), str(folder / "reference.py"), *options, "--json")
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    feedback = json.loads(ran.stdout)
+    assert feedback["timing"] is not None and feedback["roofline"] is None
+    missing = "BareSoftmax declares no `cost` and no `least_work`: there is no roofline, and rewards place times by"
+    assert missing in " ".join(ran.stderr.split())
+    shown = pkb(installed, compiled_before, "show", str(folder), *options)
+    assert shown.returncode == 0 and missing in " ".join(shown.stdout.split()), shown.stderr + shown.stdout
 
 
 def test_the_list_shows_it(installed: Path, compiled_before: Path) -> None:

@@ -237,10 +237,15 @@ class Comparison:
     def earnable(self, index: int) -> Iterator[str]:
         """The names of a call's outputs that a kernel gets right by work together with its peers alone.
 
-        Those of another shape are taken for such. A call in which nothing crosses a link has none.
+        Those of another shape are taken for such. A call in which nothing crosses a link has none;
+        of a problem without a cost any call of several ranks counts.
         """
         first = self._first
-        if not sum(first.problem.cost(ax).link_in_bytes for ax in first.plan.axes):
+        if "cost" in first.problem.undeclared:
+            crosses_links = len(first.plan.axes) > 1
+        else:
+            crosses_links = bool(sum(first.problem.cost(ax).link_in_bytes for ax in first.plan.axes))
+        if not crosses_links:
             return
         yield from (mismatch.output for mismatch in self._misshapen)
         args, expected = _entry((self._arguments, self._expected), index)

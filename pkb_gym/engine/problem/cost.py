@@ -82,6 +82,19 @@ class LeastWork:
         )
 
 
+def undeclared_cost(_: Axes) -> Cost:
+    """The cost of a problem that declares none.
+
+    Raises:
+        DeclarationError: always.
+    """
+    raise DeclarationError("the problem declares no `cost`")
+
+
+UNDECLARED_LEAST_WORK = LeastWork("The problem declares no `least_work`.")
+"""The least work of a problem that declares none."""
+
+
 def with_link(cost: Cost, link_in_bytes: float, link_out_bytes: float) -> Cost:
     """The cost with other traffic on the links."""
     return replace(cost, link_in_bytes=link_in_bytes, link_out_bytes=link_out_bytes)

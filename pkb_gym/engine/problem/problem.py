@@ -28,7 +28,7 @@ from pkb_gym.engine.problem.arguments import (
     TensorList,
 )
 from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, resolve_shape
-from pkb_gym.engine.problem.cost import Cost, LeastWork
+from pkb_gym.engine.problem.cost import UNDECLARED_LEAST_WORK, Cost, LeastWork, undeclared_cost
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -122,8 +122,9 @@ class Problem:
         outputs: Results, returned ones first, in returned order.
         returns: "value" (the single returned output itself), "tuple" (in order) or "dict" (by name).
         derive: Function from one rank's axes, with ``W`` and ``r``, to those that follow from them.
-        robust, published: Settings of the two protocols.
-        cost: Function that gives one rank's work in a good kernel.
+        robust, published: Settings of the two protocols; None where there is no published benchmark.
+        cost: Function that gives one rank's work in a good kernel. The roofline needs it and `least_work`; all else
+            works without.
         least_work: Part of the work that no kernel avoids, with the reason.
         world_sizes: Legal world sizes.
         declared_in: Path of the `problem.py` that declares it; the catalogue fills it in.
@@ -137,9 +138,9 @@ class Problem:
     args: tuple[Argument, ...]
     outputs: tuple[Result, ...]
     robust: Trials
-    published: Trials
-    cost: Callable[[Axes], Cost]
-    least_work: LeastWork
+    published: Trials | None = None
+    cost: Callable[[Axes], Cost] = undeclared_cost
+    least_work: LeastWork = UNDECLARED_LEAST_WORK
     derive: Callable[[Axes], Mapping[str, AxisValue]] = lambda _: {}
     returns: Literal["value", "tuple", "dict"] = "value"
     upstream: str = ""
@@ -211,7 +212,24 @@ class Problem:
         """
         if protocol not in PROTOCOLS:
             raise DeclarationError(f"{self.name}: no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
-        return self.robust if protocol == "robust" else self.published
+        trials = self.robust if protocol == "robust" else self.published
+        if trials is None:
+            raise DeclarationError(f"{self.name}: no protocol 'published': the problem declares no `published`")
+        return trials
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols that it declares."""
+        return PROTOCOLS if self.published is not None else ("robust",)
+
+    @property
+    def undeclared(self) -> tuple[str, ...]:
+        """The fields that it leaves out, of those that the roofline needs: `cost`, `least_work`."""
+        declared = {
+            "cost": self.cost is not undeclared_cost,
+            "least_work": self.least_work is not UNDECLARED_LEAST_WORK,
+        }
+        return tuple(name for name, is_declared in declared.items() if not is_declared)
 
     def base_axes(self, size: str | Mapping[str, AxisValue]) -> dict[str, AxisValue]:
         """The axes of a named size, or of "published" with some replaced.
@@ -388,7 +406,8 @@ class Problem:
                 ax.number(out.capacity)
             else:
                 resolve_shape(out.shape, ax)
-        self.least_cost(ax)
+        if not self.undeclared:
+            self.least_cost(ax)
 
 
 WORDS = ("MoE", "LoRA", "ZeRO", "IoU", "TP", "RMS")

@@ -37,6 +37,8 @@ def place_run(run: CandidateRun) -> None:
     """Adds the roofline of a timed candidate to its feedback."""
     timed = run.feedback.timing
     assert timed is not None
+    if run.workload.problem.undeclared:
+        return
     try:
         hardware = find_hardware(run.config.device)
     except ConfigError:

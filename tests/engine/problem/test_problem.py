@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pkb_gym.engine.errors import SizeError
+from pkb_gym.engine.errors import DeclarationError, SizeError
 from pkb_gym.engine.problem import (
     Axes,
     AxisValue,
@@ -58,6 +58,21 @@ def draw(trial: int = 0) -> Draw:
 def test_world_size_and_rank_are_added():
     assert axes(PROBLEM) == Axes({"M": 8, "W": 4, "r": 1}, "bfloat16")
     assert axes(PROBLEM).problem == "Toy"
+
+
+def test_what_the_roofline_needs_may_be_left_out():
+    bare = Problem(
+        **{
+            name: getattr(PROBLEM, name)
+            for name in ("name", "category", "summary", "dtypes", "sizes", "args", "outputs", "robust")
+        }
+    )
+    assert (bare.undeclared, bare.protocols) == (("cost", "least_work"), ("robust",))
+    assert (PROBLEM.undeclared, PROBLEM.protocols) == ((), ("robust", "published"))
+    with pytest.raises(DeclarationError, match="no protocol 'published': the problem declares no `published`"):
+        bare.trials("published")
+    with pytest.raises(DeclarationError, match="declares no `cost`"):
+        bare.cost(axes(bare))
 
 
 @pytest.mark.parametrize(
