@@ -9,10 +9,12 @@ from .checks import Place, Problem, Report, check, default_cache
 from .programs import Program, compile_program, default_call
 from .reference import Reference, Tolerance, load_reference
 from .reports import as_json, as_sarif, as_text
-from .runs import Options, Run
+from .runs import Built, Options, Run, build_program, run_program
+from .triton_kernels import TritonLaunch, TritonProgram
 
 __all__ = [
     "Buffer",
+    "Built",
     "ElementType",
     "Options",
     "Place",
@@ -23,14 +25,18 @@ __all__ = [
     "Role",
     "Run",
     "Tolerance",
+    "TritonLaunch",
+    "TritonProgram",
     "UsageError",
     "as_json",
     "as_sarif",
     "as_text",
+    "build_program",
     "check",
     "compile_program",
     "default_cache",
     "default_call",
     "load_reference",
     "parse_buffers",
+    "run_program",
 ]

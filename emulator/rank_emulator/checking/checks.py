@@ -16,10 +16,11 @@ from rank_emulator.interface import Outcome
 from rank_emulator.schedules import Schedule
 from rank_emulator.schedules import schedules as varied_schedules
 
-from .buffers import Array, UsageError
-from .programs import Program, compile_program
+from .buffers import Array, Buffer, UsageError
+from .programs import Program
 from .reference import Reference, Tolerance, difference, expected_outputs
-from .runs import Options, Run, run_program
+from .runs import Built, Options, Run, build_program, run_program
+from .triton_kernels import TritonProgram
 
 _MAX_LINES = 10
 """Lines of a failed run's output in its message."""
@@ -126,7 +127,7 @@ def default_cache() -> Path:
 
 
 def check(
-    program: Program,
+    program: Program | TritonProgram,
     ranks: int | Sequence[int] = 4,
     *,
     schedules: int | Sequence[Schedule] = 20,
@@ -162,7 +163,7 @@ def check(
         raise UsageError(f"there is no kind {', '.join(unknown)} to allow; the kinds are {', '.join(KINDS)}")
     if options.calls < 1:
         raise UsageError(f"the number of calls must be at least 1, got {options.calls}")
-    if reference is not None and program.call is None:
+    if reference is not None and program.has_main:
         raise UsageError("a reference needs declared buffers, and a program with main has none")
     if emulator is None:
         emulator = build(default_cache())
@@ -170,22 +171,21 @@ def check(
     printed: str | None = None
     count = 0
     for world_size in world_sizes:
-        of_ranks = program.of_ranks(world_size)
-        library = compile_program(of_ranks, world_size)
+        built = build_program(program, world_size)
         orders = (
             islice(varied_schedules(options.seed, world_size), schedules) if isinstance(schedules, int) else schedules
         )
-        expected = _expected(reference, of_ranks, world_size, options)
-        for run in _runs(emulator, of_ranks, library, world_size, list(orders), options):
+        expected = _expected(reference, built.program, world_size, options)
+        for run in _runs(emulator, built, world_size, list(orders), options):
             count += 1
             printed = run.printed if printed is None else printed
             problems.add(run)
-            problems.compare(run, of_ranks, expected, tolerance)
+            problems.compare(run, built.program.buffers, expected, tolerance)
     return Report(problems.sorted(), count, world_sizes, printed or "")
 
 
 def _expected(
-    reference: Reference | None, program: Program, world_size: int, options: Options
+    reference: Reference | None, program: Program | TritonProgram, world_size: int, options: Options
 ) -> list[dict[str, list[Array]]]:
     if reference is None:
         return []
@@ -193,14 +193,12 @@ def _expected(
     return [expected_outputs(reference, program.buffers, world_size, call, options.seed) for call in calls]
 
 
-def _runs(
-    emulator: Path, program: Program, library: bytes, world_size: int, orders: list[Schedule], options: Options
-) -> Iterator[Run]:
+def _runs(emulator: Path, built: Built, world_size: int, orders: list[Schedule], options: Options) -> Iterator[Run]:
     if not orders:
         raise UsageError("the number of schedules must be at least 1")
     yield from run_each(
         orders,
-        lambda schedule: run_program(emulator, program, library, world_size, schedule, options),
+        lambda schedule: run_program(emulator, built, world_size, schedule, options),
         name=lambda schedule: f"schedule {schedule.policy}:{schedule.seed}",
         is_fine=lambda run: run.outcome is Outcome.OK,
         lost=lambda schedule, outcome, message: Run(world_size, schedule, outcome, message),
@@ -231,10 +229,12 @@ class _Problems:
             problem = Problem(kind, message, None, None, None, run.world_size, run.schedule)
             self._note(problem, (re.sub(r"\d+", "N", run.message.partition("\n")[0]),), seen)
 
-    def compare(self, run: Run, program: Program, expected: list[dict[str, list[Array]]], tolerance: Tolerance) -> None:
+    def compare(
+        self, run: Run, declared: Sequence[Buffer], expected: list[dict[str, list[Array]]], tolerance: Tolerance
+    ) -> None:
         """Adds the outputs of a run that differ from the expected ones of each call."""
         seen: set[tuple[object, ...]] = set()
-        buffers = {buffer.name: buffer for buffer in program.buffers}
+        buffers = {buffer.name: buffer for buffer in declared}
         for call, name in ((call, name) for call, of_call in enumerate(expected) for name in of_call):
             buffer = buffers[name]
             for rank, values in enumerate(expected[call][name]):

@@ -66,6 +66,11 @@ class Program:
         if self.call is not None and self.sources[0].suffix in OBJECT_SUFFIXES and not self.includes:
             raise UsageError(f"{self.sources[0]} is an object: name a header that declares the function by --include")
 
+    @property
+    def has_main(self) -> bool:
+        """Whether each rank runs `main`."""
+        return self.call is None
+
     def of_ranks(self, world_size: int) -> Program:
         """The program for a number of ranks, by which the shapes of its buffers are known."""
         return replace(self, buffers=tuple(buffer.of_ranks(world_size) for buffer in self.buffers))

@@ -18,11 +18,12 @@ from rank_emulator.errors import EmulatorError
 from rank_emulator.findings import Finding
 from rank_emulator.interface import Outcome, RegionKind
 from rank_emulator.schedules import Schedule
-from rank_emulator.symbol_names import original_names
 from rank_emulator.world import World
 
 from .buffers import Buffer, Role, random_content, to_bytes
-from .programs import Program
+from .calls import LibraryCalls, Pointers, TritonCalls, load_library
+from .programs import Program, compile_program
+from .triton_kernels import TritonModule, TritonProgram
 
 _KINDS = {Role.INPUT: RegionKind.ARGUMENT, Role.OUTPUT: RegionKind.OUTPUT, Role.STATE: RegionKind.SCRATCH}
 _ALIGNMENT = 512
@@ -79,33 +80,44 @@ class Run:
     printed: str = ""
 
 
-class _Arguments(ctypes.Structure):
-    """check_ranks::Arguments of the compiled call."""
+@dataclass(frozen=True)
+class Built:
+    """A program and what it was compiled to, for one number of ranks.
 
-    _fields_ = [
-        ("own", ctypes.POINTER(ctypes.c_void_p)),
-        ("ranks", ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))),
-        ("tables", ctypes.POINTER(ctypes.c_void_p)),
-        ("rank", ctypes.c_int),
-        ("call", ctypes.c_int),
-        ("stream", ctypes.c_void_p),
-    ]
+    Attributes:
+        program: Declaration of the program, for this number of ranks.
+        code: Library of a `Program`, or modules of a `TritonProgram`.
+    """
+
+    program: Program | TritonProgram
+    code: bytes | tuple[TritonModule, ...]
 
 
-def run_program(
-    emulator: Path, program: Program, library: bytes, world_size: int, schedule: Schedule, options: Options
-) -> Run:
+def build_program(program: Program | TritonProgram, world_size: int) -> Built:
+    """Compiles a program for a number of ranks.
+
+    Raises:
+        CompileError: nvcc refuses it.
+        UsageError: Its declaration is not as it must be.
+        EmulatorError: A compiler is missing, or Triton refuses a kernel.
+    """
+    of_ranks = program.of_ranks(world_size)
+    if isinstance(of_ranks, TritonProgram):
+        return Built(of_ranks, of_ranks.compile(world_size))
+    return Built(of_ranks, compile_program(of_ranks, world_size))
+
+
+def run_program(emulator: Path, built: Built, world_size: int, schedule: Schedule, options: Options) -> Run:
     """Runs a compiled program on all ranks.
 
     Args:
         emulator: The compiled emulator.
-        program: Declaration of the program.
-        library: Library that `compile_program` made for this number of ranks.
+        built: The program, compiled for this number of ranks.
         world_size: Number of ranks, 1 to 16.
         schedule: Order of execution.
         options: How it runs.
     """
-    offsets, declared_bytes = _layout(program.buffers, world_size)
+    offsets, declared_bytes = _layout(built.program.buffers, world_size)
     half = -(-max(declared_bytes, options.heap_bytes) // 4096) * 4096
     with World(
         emulator,
@@ -118,9 +130,9 @@ def run_program(
         strict=options.strict,
         label_output=True,
     ) as world:
-        ranks = _Ranks(world, program, library, offsets, options)
+        ranks = _Ranks(world, built, offsets, options)
         with _printed() as printed:
-            ended = world.run(ranks.run_main if program.call is None else ranks.run_calls)
+            ended = world.run(ranks.run_main if built.program.has_main else ranks.run_calls)
         message, rank = ended.message, ended.rank
         if re.fullmatch(r"rank \d+ ended with status \d+", message) and ended.errors:
             # The later errors follow from the end of the run.
@@ -134,41 +146,38 @@ def run_program(
 class _Ranks:
     """The ranks of a run, each with the bodies that its thread may call."""
 
-    def __init__(
-        self, world: World, program: Program, library: bytes, offsets: tuple[int, ...], options: Options
-    ) -> None:
-        self._world, self._program, self._library, self._options = world, program, library, options
-        self._offsets = offsets
+    def __init__(self, world: World, built: Built, offsets: tuple[int, ...], options: Options) -> None:
+        self._world, self._built, self._options, self._offsets = world, built, options, offsets
+        self._buffers = built.program.buffers
         self.outputs: dict[tuple[int, int, str], bytes] = {}
-        if program.call is not None:
-            self._name_buffers()
+        for rank in range(world.world_size):
+            self._name_buffers(rank)
 
     def _address(self, rank: int, index: int) -> int:
         return self._world.segments[rank] + self._offsets[index]
 
-    def _name_buffers(self) -> None:
-        world, buffers = self._world, self._program.buffers
-        for rank in range(world.world_size):
-            for index, buffer in enumerate(buffers):
-                world.add_region(
-                    rank,
-                    self._kind_of(buffer),
-                    buffer.name,
-                    self._address(rank, index),
-                    buffer.nbytes,
-                    element_bytes=buffer.type.nbytes,
-                    is_initialised=buffer.role is not Role.OUTPUT,
-                )
-                if buffer.role is Role.STATE:
-                    self._fill(rank, index, to_bytes(np.full(buffer.shape, buffer.fill), buffer))
-            for index, buffer in enumerate(buffers, len(buffers)):  # tables of pointers, one for each buffer
-                table = (ctypes.c_uint64 * world.world_size)(
-                    *(self._address(other, index - len(buffers)) for other in range(world.world_size))
-                )
-                nbytes = ctypes.sizeof(table)
-                name = f"{buffer.name}_table"
-                world.add_region(rank, RegionKind.SCRATCH, name, self._address(rank, index), nbytes, element_bytes=8)
-                self._fill(rank, index, bytes(table))
+    def _name_buffers(self, rank: int) -> None:
+        world, count = self._world, len(self._buffers)
+        for index, buffer in enumerate(self._buffers):
+            is_initialised = buffer.role is not Role.OUTPUT
+            self._name(
+                rank, index, self._kind_of(buffer), buffer.name, buffer.nbytes, buffer.type.nbytes, is_initialised
+            )
+            if buffer.role is Role.STATE:
+                self._fill(rank, index, to_bytes(np.full(buffer.shape, buffer.fill), buffer))
+            table = np.array([self._address(other, index) for other in range(world.world_size)], np.uint64)
+            self._name(
+                rank, count + index, RegionKind.SCRATCH, f"{buffer.name}_table", table.nbytes, table.itemsize, True
+            )
+            self._fill(rank, count + index, table.tobytes())
+
+    def _name(
+        self, rank: int, index: int, kind: RegionKind, name: str, nbytes: int, element_bytes: int, is_initialised: bool
+    ) -> None:
+        address = self._address(rank, index)
+        self._world.add_region(
+            rank, kind, name, address, nbytes, element_bytes=element_bytes, is_initialised=is_initialised
+        )
 
     def _kind_of(self, buffer: Buffer) -> RegionKind:
         """Arguments and outputs belong to others between calls; inputs that are kept do not."""
@@ -183,62 +192,51 @@ class _Ranks:
 
     def run_main(self, rank: int) -> None:
         """Runs `main` as the process of a rank."""
-        words = [self._program.sources[0].stem.encode(), *(word.encode() for word in self._program.arguments)]
+        program, code = self._built.program, self._built.code
+        assert isinstance(program, Program)
+        assert isinstance(code, bytes)
+        words = [program.sources[0].stem.encode(), *(word.encode() for word in program.arguments)]
         arguments = (ctypes.c_char_p * (len(words) + 1))(*words, None)
-        main = ctypes.cast(self._load(rank).main, ctypes.c_void_p)
+        main = ctypes.cast(load_library(self._world, rank, code).main, ctypes.c_void_p)
         status = self._world.call_main(main.value or 0, len(words), ctypes.addressof(arguments))
         if status:
             raise EmulatorError(f"main returned {status} on rank {rank}")
 
     def run_calls(self, rank: int) -> None:
         """Evaluates the setup, then the calls, in the order of the rank's stream."""
-        world, options, count = self._world, self._options, len(self._program.buffers)
-        library = self._load(rank)
-        pointers = ctypes.c_void_p * max(count, 1)
-        everywhere = [
-            (ctypes.c_void_p * world.world_size)(*(self._address(other, index) for other in range(world.world_size)))
-            for index in range(count)
-        ]
-        own = pointers(*(self._address(rank, index) for index in range(count)))
-        tables = pointers(*(self._address(rank, count + index) for index in range(count)))
-        of_ranks = (ctypes.POINTER(ctypes.c_void_p) * max(count, 1))(
-            *(ctypes.cast(each, ctypes.POINTER(ctypes.c_void_p)) for each in everywhere)
-        )
-        arguments = _Arguments(own, of_ranks, tables, rank, 0, world.stream())
-        if self._program.setup is not None:
-            self._evaluate(library, "setup", arguments)
-            world.synchronize()
+        world = self._world
+        calls = self._calls_of(rank)
+        calls.set_up()
         world.exchange("the setup of all ranks")
-        for call in range(options.calls):
+        for call in range(self._options.calls):
             world.arrive(call)
             world.enqueue(partial(self._begin, rank, call), "inputs")
-            arguments.call = call
-            self._evaluate(library, "call", arguments)
+            calls.call(call)
             world.depart(call)
             world.enqueue(partial(self._end, rank, call), "outputs")
         world.synchronize()
 
-    def _load(self, rank: int) -> ctypes.CDLL:
-        try:
-            return self._world.load(self._library)
-        except EmulatorError as error:
-            text = original_names(str(error))
-            raise EmulatorError(f"rank {rank}: the program cannot be loaded: {text}") from None
+    def _calls_of(self, rank: int) -> LibraryCalls | TritonCalls:
+        built, count = self._built, len(self._buffers)
+        pointers = Pointers(
+            rank=rank,
+            world_size=self._world.world_size,
+            names=tuple(buffer.name for buffer in self._buffers),
+            of_ranks=tuple(
+                tuple(self._address(other, index) for other in range(self._world.world_size)) for index in range(count)
+            ),
+            tables=tuple(self._address(rank, count + index) for index in range(count)),
+        )
+        if isinstance(built.program, TritonProgram):
+            assert isinstance(built.code, tuple)
+            return TritonCalls(self._world, built.code, pointers)
+        assert isinstance(built.code, bytes)
+        return LibraryCalls(self._world, built.code, pointers, has_setup=built.program.setup is not None)
 
-    def _evaluate(self, library: ctypes.CDLL, name: str, arguments: _Arguments) -> None:
-        function = ctypes.cast(library[f"check_ranks_{name}"], ctypes.c_void_p)
-        status = self._world.call_process(function.value or 0, ctypes.addressof(arguments))
-        where = f"of rank {arguments.rank}" if name == "setup" else f"{arguments.call} of rank {arguments.rank}"
-        if status:
-            raise EmulatorError(f"{name} {where} returned {status}")
-        error = self._world.last_cuda_error()
-        if error is not None:
-            raise EmulatorError(f"{name} {where}: {error}")
-
-    # ---- memory between calls, when the rank's stream comes to it ------------------------------------------------
+    # ---- memory between calls, when the rank's stream comes to it ---------------------------------------------------
 
     def _begin(self, rank: int, call: int) -> None:
-        for index, buffer in enumerate(self._program.buffers):
+        for index, buffer in enumerate(self._buffers):
             if buffer.role is Role.STATE or (buffer.role is Role.INPUT and self._options.keep_inputs and call):
                 continue
             is_input = buffer.role is Role.INPUT
@@ -248,7 +246,7 @@ class _Ranks:
 
     def _end(self, rank: int, call: int) -> None:
         memory = self._world.memory(rank)
-        for offset, buffer in zip(self._offsets, self._program.buffers, strict=False):
+        for offset, buffer in zip(self._offsets, self._buffers, strict=False):
             if buffer.role is not Role.STATE:
                 self.outputs[call, rank, buffer.name] = bytes(memory[offset : offset + buffer.nbytes])
 

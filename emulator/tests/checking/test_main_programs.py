@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rank_emulator import Outcome, Schedule
-from rank_emulator.checking import Options, Program, Run, compile_program
-from rank_emulator.checking.runs import run_program
+from rank_emulator.checking import Built, Options, Program, Run, build_program, run_program
 
 TOGETHER = Schedule()
 SOURCE = r"""
@@ -64,22 +63,21 @@ int main(int argc, char** argv) {
 
 
 @pytest.fixture(scope="module")
-def built(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Program, bytes]:
+def built(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Built]:
     if emulator_path is None:
         pytest.skip("needs the CUDA toolkit")
     source = tmp_path_factory.mktemp("main") / "modes.cu"
     source.write_text(SOURCE)
-    program = Program((source,))
-    return emulator_path, program, compile_program(program, 2)
+    return emulator_path, build_program(Program((source,)), 2)
 
 
-def run(built: tuple[Path, Program, bytes], *arguments: str, schedule: Schedule = TOGETHER) -> Run:
-    emulator, program, library = built
-    of_mode = Program(program.sources, arguments=arguments)
-    return run_program(emulator, of_mode, library, 2, schedule, Options(timeout_s=60))
+def run(built: tuple[Path, Built], *arguments: str, schedule: Schedule = TOGETHER) -> Run:
+    emulator, of_all = built
+    of_mode = Built(Program(of_all.program.sources, arguments=arguments), of_all.code)
+    return run_program(emulator, of_mode, 2, schedule, Options(timeout_s=60))
 
 
-def test_each_rank_is_a_process_of_its_own(built: tuple[Path, Program, bytes]) -> None:
+def test_each_rank_is_a_process_of_its_own(built: tuple[Path, Built]) -> None:
     ended = run(built, "plain")
     assert (ended.outcome, ended.message) == (Outcome.OK, "")
     assert sorted(ended.printed.splitlines()) == ["rank 0: plain of 0", "rank 1: plain of 1"]
@@ -94,23 +92,23 @@ def test_each_rank_is_a_process_of_its_own(built: tuple[Path, Program, bytes]) -
         ("sizes", "nvshmem_malloc of "),
     ],
 )
-def test_a_program_that_fails_says_where(built: tuple[Path, Program, bytes], mode: str, words: str) -> None:
+def test_a_program_that_fails_says_where(built: tuple[Path, Built], mode: str, words: str) -> None:
     ended = run(built, mode)
     assert ended.outcome is Outcome.BODY_FAILED and words in ended.message
 
 
-def test_a_rank_that_does_not_come_is_a_deadlock(built: tuple[Path, Program, bytes]) -> None:
+def test_a_rank_that_does_not_come_is_a_deadlock(built: tuple[Path, Built]) -> None:
     ended = run(built, "missing")
     assert ended.outcome is Outcome.DEADLOCK and "rank 0, host: waits for MPI_Barrier" in ended.message
 
 
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule("one_ahead", 1), Schedule("late_stores", 2)])
-def test_memory_is_shared_by_handles_and_hosts_order_it(built: tuple[Path, Program, bytes], schedule: Schedule) -> None:
+def test_memory_is_shared_by_handles_and_hosts_order_it(built: tuple[Path, Built], schedule: Schedule) -> None:
     ended = run(built, "handles", schedule=schedule)
     assert (ended.outcome, ended.message, ended.findings) == (Outcome.OK, "", ())
 
 
-def test_without_the_barrier_of_the_hosts_it_is_a_race(built: tuple[Path, Program, bytes]) -> None:
+def test_without_the_barrier_of_the_hosts_it_is_a_race(built: tuple[Path, Built]) -> None:
     ended = run(built, "handles", "unordered")
     (race,) = {(each.finding_class, each.first.what, each.second.what) for each in ended.findings}
     assert race[0] == "unsynchronised" and {"st.global.u32", "cudaMemcpy"} == set(race[1:])
