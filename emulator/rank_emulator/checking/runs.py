@@ -165,6 +165,8 @@ class _Ranks:
             )
             if buffer.role is Role.STATE:
                 self._fill(rank, index, to_bytes(np.full(buffer.shape, buffer.fill), buffer))
+            elif buffer.role is Role.INPUT and self._options.keep_inputs:
+                self._fill(rank, index, to_bytes(random_content(buffer, rank, 0, self._options.seed), buffer))
             table = np.array([self._address(other, index) for other in range(world.world_size)], np.uint64)
             self._name(
                 rank, count + index, RegionKind.SCRATCH, f"{buffer.name}_table", table.nbytes, table.itemsize, True
@@ -237,7 +239,7 @@ class _Ranks:
 
     def _begin(self, rank: int, call: int) -> None:
         for index, buffer in enumerate(self._buffers):
-            if buffer.role is Role.STATE or (buffer.role is Role.INPUT and self._options.keep_inputs and call):
+            if buffer.role is Role.STATE or (buffer.role is Role.INPUT and self._options.keep_inputs):
                 continue
             is_input = buffer.role is Role.INPUT
             values = random_content(buffer, rank, call, self._options.seed) if is_input else None
