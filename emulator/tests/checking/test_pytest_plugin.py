@@ -35,7 +35,7 @@ def test_a_race_fails_the_test_with_the_report(emulator_path: Path | None, tmp_p
         pytest.skip("needs the CUDA toolkit")
     (tmp_path / "shift.cu").write_text(KERNEL)
     (tmp_path / "test_shift.py").write_text(TEST)
-    words = ["-p", "rank_emulator.checking.pytest_plugin", "--ranks-schedules", "2", "-q", "-p", "no:cacheprovider"]
+    words = ["-p", "rank_emulator.pytest_plugin", "--ranks-schedules", "2", "-q", "-p", "no:cacheprovider"]
     command = [sys.executable, "-m", "pytest", *words, "--ranks-emulator", str(emulator_path), "test_shift.py"]
     done = subprocess.run(
         command,

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .buffers import Buffer
-    from .checks import Report
-    from .reference import Reference, Tolerance
-    from .runs import Options
+    from .checking.buffers import Buffer
+    from .checking.checks import Report
+    from .checking.reference import Reference, Tolerance
+    from .checking.runs import Options
 
 
 class Ranks:
@@ -75,12 +75,12 @@ class Ranks:
         Returns:
             The report.
         """
-        from .buffers import parse_buffers
-        from .checks import check
-        from .programs import Program
-        from .reference import Tolerance
-        from .reports import as_text
-        from .runs import Options
+        from .checking.buffers import parse_buffers
+        from .checking.checks import check
+        from .checking.programs import Program
+        from .checking.reference import Tolerance
+        from .checking.reports import as_text
+        from .checking.runs import Options
 
         program = Program(
             tuple(self._folder / source for source in sources),
