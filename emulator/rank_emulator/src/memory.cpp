@@ -55,6 +55,17 @@ uint64_t Memory::add_on_gpu(RegionKind kind, int rank, const std::string& name, 
   return id;
 }
 
+void Memory::add_alias(uint64_t region, int rank, uint64_t address, uint64_t bytes, uint8_t* written) {
+  extents_[address] = Extent{address, address + bytes, Space::kGlobal, rank, region, true, written};
+  last_ = nullptr;
+}
+
+void Memory::remove_alias(uint64_t address) {
+  extents_.erase(address);
+  last_ = nullptr;
+  ++removals_;
+}
+
 void Memory::share_with_host(uint64_t id) {
   Extent& extent = extents_.at(regions_.at(id).address);
   extent.on_gpu = false;

@@ -99,6 +99,9 @@ class Memory {
   // The same for memory of a GPU, at an address in a mapping.
   uint64_t add_on_gpu(RegionKind kind, int rank, const std::string& name, const Mapping& mapping, uint64_t address, uint64_t bytes, Space space,
                       bool initialised = true);
+  // Lets programs reach memory of a GPU at a further address; `region` is the one that it belongs to.
+  void add_alias(uint64_t region, int rank, uint64_t address, uint64_t bytes, uint8_t* written);
+  void remove_alias(uint64_t address);
   // Gives memory of a GPU the one address that host code may touch, too.
   void share_with_host(uint64_t region);
   bool remove(uint64_t region);

@@ -1,4 +1,5 @@
 // libcudart: the device and its attributes, errors.
+#include <cstdio>
 #include <cstring>
 
 #include "runtime_cuda.h"
@@ -85,7 +86,14 @@ PKB_CUDART cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 PKB_CUDART cudaError_t cudaSetDevice(int device) {
-  return with_rank([&](RankState& rank) { return device == rank.rank || device == 0 ? cudaSuccess : cudaErrorInvalidDevice; });
+  return with_rank([&](RankState& rank) {
+    if (device == rank.rank || device == 0) return cudaSuccess;
+    const std::string number = std::to_string(rank.rank);
+    if (rank.world->lacking.insert("cudaSetDevice of rank " + number).second) {
+      std::fprintf(stderr, "rank %s: cudaSetDevice(%d) is refused: an emulated rank is a process with one GPU, number %s\n", number.c_str(), device, number.c_str());
+    }
+    return cudaErrorInvalidDevice;
+  });
 }
 PKB_CUDART cudaError_t cudaGetDeviceCount(int* count) {
   return with_rank([&](RankState& rank) {

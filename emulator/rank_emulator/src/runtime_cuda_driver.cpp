@@ -161,6 +161,18 @@ const EntryPoint kEntryPoints[] = {
     PKB_ENTRY("cuCtxSetCurrent", cuCtxSetCurrent),
     PKB_ENTRY("cuCtxSynchronize", cuCtxSynchronize),
     PKB_ENTRY("cuMemGetAddressRange", cuMemGetAddressRange_v2),
+    PKB_ENTRY("cuMemGetAllocationGranularity", cuMemGetAllocationGranularity),
+    PKB_ENTRY("cuMemCreate", cuMemCreate),
+    PKB_ENTRY("cuMemRelease", cuMemRelease),
+    PKB_ENTRY("cuMemExportToShareableHandle", cuMemExportToShareableHandle),
+    PKB_ENTRY("cuMemImportFromShareableHandle", cuMemImportFromShareableHandle),
+    PKB_ENTRY("cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle),
+    PKB_ENTRY("cuMemRetainAllocationHandle", cuMemRetainAllocationHandle),
+    PKB_ENTRY("cuMemAddressReserve", cuMemAddressReserve),
+    PKB_ENTRY("cuMemAddressFree", cuMemAddressFree),
+    PKB_ENTRY("cuMemMap", cuMemMap),
+    PKB_ENTRY("cuMemUnmap", cuMemUnmap),
+    PKB_ENTRY("cuMemSetAccess", cuMemSetAccess),
     PKB_ENTRY("cuGetErrorString", cuGetErrorString),
     PKB_ENTRY("cuGetErrorName", cuGetErrorName)};
 

@@ -21,8 +21,27 @@ struct SymmetricBlock {
   uint64_t bytes, region;
 };
 
+class Aliases;
+struct PhysicalMemory;
+
+// Physical memory at an address that a rank has reserved.
+struct VirtualMapping {
+  PhysicalMemory* memory;
+  uint64_t bytes, offset;
+  bool is_accessible;
+};
+
 struct SharedState {
+  SharedState() = default;
+  SharedState(const SharedState&) = delete;
+  SharedState& operator=(const SharedState&) = delete;
+  ~SharedState();
+
   Exchange exchange;
+  std::map<PhysicalMemory*, std::shared_ptr<PhysicalMemory>> physical;
+  std::map<uint64_t, uint64_t> reserved;                      // bytes of reserved ranges, by own address
+  std::map<uint64_t, VirtualMapping> mappings;                // by own address
+  std::shared_ptr<Aliases> aliases;                           // null: no memory has several addresses, or nobody observes
   std::vector<std::map<uint64_t, SymmetricBlock>> symmetric;  // allocations of each rank's heap, by offset
 };
 

@@ -14,6 +14,7 @@ SOURCE = r"""
 #include <mpi.h>
 #include <nccl_device.h>
 #include <nvshmem.h>
+#include <cuda.h>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -55,6 +56,44 @@ int main(int argc, char** argv) {
     cudaIpcCloseMemHandle(opened);
     MPI_Barrier(MPI_COMM_WORLD);
     cudaFree(own);
+  }
+  if (!strcmp(mode, "mapped")) {
+    const auto kFabric = CU_MEM_HANDLE_TYPE_FABRIC;
+    const size_t bytes = 2 << 20;
+    CUmemAllocationProp properties = {};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, rank};
+    properties.requestedHandleTypes = kFabric;
+    CUmemGenericAllocationHandle own, peers[16];
+    CUmemFabricHandle mine, all[16];
+    if (cuMemCreate(&own, bytes, &properties, 0)) return 20;
+    if (cuMemExportToShareableHandle(&mine, own, kFabric, 0)) return 21;
+    if (!cuMemExportToShareableHandle(&mine, own, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) return 22;
+    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
+    CUdeviceptr base;
+    if (cuMemAddressReserve(&base, size * bytes, 0, 0, 0)) return 23;
+    for (int peer = 0; peer < size; ++peer) {
+      peers[peer] = own;
+      const auto got = peer == rank ? CUDA_SUCCESS : cuMemImportFromShareableHandle(&peers[peer], &all[peer], kFabric);
+      if (got) return 24;
+      if (cuMemMap(base + peer * bytes, bytes, 0, peers[peer], 0)) return 25;
+    }
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, rank}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (argc < 3 || strcmp(argv[2], "hidden")) {
+      if (cuMemSetAccess(base, size * bytes, &access, 1)) return 26;
+    }
+    const int after = (rank + 1) % size;
+    store<<<1, 1>>>((int*)(base + after * bytes + 64), 200 + rank);
+    if (cudaDeviceSynchronize()) return 27;
+    if (argc < 3) MPI_Barrier(MPI_COMM_WORLD);
+    int found = 0;
+    if (cudaMemcpy(&found, (void*)(base + rank * bytes + 64), 4, cudaMemcpyDeviceToHost)) return 28;
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (argc < 3 && found != 200 + (rank + size - 1) % size) return 29;
+    if (cuMemUnmap(base, size * bytes) || cuMemAddressFree(base, size * bytes)) return 30;
+    for (int peer = 0; peer < size; ++peer) {
+      if (cuMemRelease(peers[peer])) return 31;
+    }
   }
   printf("%s of %d\n", mode, rank);
   return 0;
@@ -102,13 +141,23 @@ def test_a_rank_that_does_not_come_is_a_deadlock(built: tuple[Path, Built]) -> N
     assert ended.outcome is Outcome.DEADLOCK and "rank 0, host: waits for MPI_Barrier" in ended.message
 
 
+@pytest.mark.parametrize("mode", ["handles", "mapped"])
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule("one_ahead", 1), Schedule("late_stores", 2)])
-def test_memory_is_shared_by_handles_and_hosts_order_it(built: tuple[Path, Built], schedule: Schedule) -> None:
-    ended = run(built, "handles", schedule=schedule)
+def test_memory_is_shared_by_handles_and_hosts_order_it(
+    built: tuple[Path, Built], schedule: Schedule, mode: str
+) -> None:
+    ended = run(built, mode, schedule=schedule)
     assert (ended.outcome, ended.message, ended.findings) == (Outcome.OK, "", ())
 
 
-def test_without_the_barrier_of_the_hosts_it_is_a_race(built: tuple[Path, Built]) -> None:
-    ended = run(built, "handles", "unordered")
+@pytest.mark.parametrize("mode", ["handles", "mapped"])
+def test_without_the_barrier_of_the_hosts_it_is_a_race(built: tuple[Path, Built], mode: str) -> None:
+    """Also where both ranks have addresses of their own for the memory."""
+    ended = run(built, mode, "unordered")
     (race,) = {(each.finding_class, each.first.what, each.second.what) for each in ended.findings}
     assert race[0] == "unsynchronised" and {"st.global.u32", "cudaMemcpy"} == set(race[1:])
+
+
+def test_mapped_memory_is_hidden_until_access_is_set(built: tuple[Path, Built]) -> None:
+    ended = run(built, "mapped", "hidden")
+    assert ended.outcome is Outcome.ILLEGAL_ADDRESS and "kernel store" in ended.message

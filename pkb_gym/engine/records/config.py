@@ -248,6 +248,8 @@ def _race_check(
         why = "races are detected in CUDA sources, on device 'emulated' or 'cuda'"
     elif DIALECTS[language] != "native":
         why = f"races are detected in native CUDA sources; this one is {language!r}"
+        if language == "triton":
+            why += ", whose kernels Triton's GSan (python -m triton.tools.gsan) and rank_emulator.checking check"
     else:
         why = no_detector and f"races cannot be detected here: {no_detector}"
     if requested in ("on", "strict") and why:

@@ -120,7 +120,14 @@ def test_races_of_native_sources_on_gpus_are_checked_unless_it_is_asked_not_to(r
     ("device", "language", "no_detector", "message"),
     [
         ("cpu", "cpp", "", "races are detected in CUDA sources, on device 'emulated' or 'cuda'"),
-        ("cuda", "triton", "", "races are detected in native CUDA sources; this one is 'triton'"),
+        ("cuda", "python", "", "races are detected in native CUDA sources; this one is 'python'"),
+        (
+            "cuda",
+            "triton",
+            "",
+            r"races are detected in native CUDA sources; this one is 'triton', whose kernels Triton's GSan "
+            r"\(python -m triton.tools.gsan\) and rank_emulator.checking check",
+        ),
         ("cuda", "cuda", "install nvcc", "races cannot be detected here: install nvcc"),
     ],
 )
