@@ -150,6 +150,7 @@ def test_the_example_of_the_page_prints_what_it_says(
     path: Path, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
 ) -> None:
     page = (Path(__file__).parents[1] / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    page = page[page.index("## As a library") :]
     source = page.split("```python\n")[1].split("```")[0]
     printed = page.split("```text\n")[1].split("```")[0]
     (tmp_path / "example.py").write_text(source)

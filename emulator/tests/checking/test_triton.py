@@ -44,7 +44,7 @@ def path(emulator_path: Path | None) -> Path:
     return emulator_path
 
 
-def found(path: Path, name: str, built: Built) -> set[str]:
+def found(path: Path, name: str, built: Built, *, is_right: bool) -> set[str]:
     """Classes of the races of a few runs; the outputs of right runs are compared."""
     expected = [
         expected_outputs(lambda x: references(name, x), built.program.buffers, WORLD_SIZE, call, 0) for call in range(2)
@@ -54,8 +54,8 @@ def found(path: Path, name: str, built: Built) -> set[str]:
         run = run_program(path, built, WORLD_SIZE, schedule, OPTIONS)
         races = {finding.finding_class or finding.kind for finding in run.findings}
         classes |= races
-        if not races:
-            assert run.message == ""
+        if is_right:
+            assert (races, run.message) == (set(), "")
             for (call, rank, buffer), content in run.outputs.items():
                 if buffer == "out":
                     of_buffer = next(each for each in built.program.buffers if each.name == buffer)
@@ -66,16 +66,18 @@ def found(path: Path, name: str, built: Built) -> set[str]:
 @pytest.mark.parametrize("name", MISTAKES)
 def test_compiled_ptx_runs_and_its_mistake_is_found(name: str, path: Path) -> None:
     program = TritonProgram((), parse_buffers(BUFFERS[name])).of_ranks(WORLD_SIZE)
-    assert found(path, name, Built(program, (stored(name, mistake=False),))) == set()
-    assert MISTAKES[name] in found(path, name, Built(program, (stored(name, mistake=True),)))
+    assert found(path, name, Built(program, (stored(name, mistake=False),)), is_right=True) == set()
+    assert MISTAKES[name] in found(path, name, Built(program, (stored(name, mistake=True),)), is_right=False)
 
 
 @needs_triton
 @pytest.mark.parametrize("name", MISTAKES)
 def test_what_the_installed_triton_compiles_runs_as_well(name: str, path: Path) -> None:
     module = example()
-    assert found(path, name, build_program(module.program(name, mistake=False), WORLD_SIZE)) == set()
-    assert MISTAKES[name] in found(path, name, build_program(module.program(name, mistake=True), WORLD_SIZE))
+    right = build_program(module.program(name, mistake=False), WORLD_SIZE)
+    wrong = build_program(module.program(name, mistake=True), WORLD_SIZE)
+    assert found(path, name, right, is_right=True) == set()
+    assert MISTAKES[name] in found(path, name, wrong, is_right=False)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="Triton is installed")
