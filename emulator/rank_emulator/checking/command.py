@@ -40,6 +40,12 @@ calls, such as flags; the others are inputs with new random values for each call
 """
 
 
+CALL_HELP = """\
+what each rank calls, in C++: NAME is its own pointer to a buffer, NAME_ranks the array of all ranks' pointers on the
+host, NAME_table the same on the GPU; rank, world_size (a constant), stream and call
+"""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -81,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--schedules", type=int, default=20, metavar="N", help="orders of execution for each number (default: 20)")
     add("--schedule", action="append", metavar="POLICY:SEED", help="one order instead, as a finding names it")
     add("--args", default="", metavar="BUFFERS", help=BUFFERS_HELP)
-    add("--call", metavar="EXPRESSION", help="what each rank calls; see the README for the names that it may use")
+    add("--call", metavar="EXPRESSION", help=CALL_HELP)
     add("--entry", metavar="NAME", help="short for a --call of NAME(x_ranks, out_ranks, ..., rank, world_size, stream)")
     add("--setup", metavar="EXPRESSION", help="what each rank calls once before its calls")
     add("--calls", type=int, default=2, metavar="N", help="calls of each rank, one after the other (default: 2)")
