@@ -46,7 +46,8 @@ __device__ __forceinline__ void multiply(const Layer<T>& g, int64_t row, int64_t
   for (int r = 0; r < kRows; ++r) of_row[r] = g.weight + min(row + r, g.rows - 1) * g.depth;
 #pragma unroll
   for (int t = 0; t < kTokens; ++t) of_token[t] = g.x + min(token + t, g.tokens - 1) * g.depth;
-#pragma unroll 4
+  constexpr int kAtOnce = kTokens == 1 ? 4 : 2;  // more would not fit into registers
+#pragma unroll kAtOnce
   for (int64_t i = pkb::lane_id() * kLanes; i < g.depth; i += 32 * kLanes) {
     pkb::Packet<T, kLanes> weights[kRows];
 #pragma unroll

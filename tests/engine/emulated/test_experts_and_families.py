@@ -68,6 +68,12 @@ def _sequence(positions: int, head: int, **others: object) -> str:
     return json.dumps(axes | others)
 
 
+def _stages(stages: int, samples: int, positions: int, width: int, head: int) -> str:
+    """A size of RingAttentionPP, of so many samples and positions on each rank."""
+    axes = {"B": samples, "S": positions, "T": None, "D": width, "D_out": width, "h": 2, "d": head, "stages": stages}
+    return json.dumps(axes | {"pipeline": True, "causal": True, "softmax_scale": None})
+
+
 def _ranges(ranges: int, slots: int, head: int) -> str:
     """A size of CSOAttention, of so many slots of each range on each rank."""
     axes = {"R": ranges, "m": slots, "c": None, "padding": 3, "Hq": 4, "Hk": 2, "D": head, "ranges": None}
@@ -94,6 +100,12 @@ RARE_SIZES = {
     "HyenaConv1d": ('{"B": 1, "H": 3, "l": 8204, "K": 100}', '{"B": 1, "H": 3, "l": 8208, "K": 5}/float16'),
     "KimiDeltaAttention": ('{"B": 1, "L": 11, "H": 3, "K": 40, "D": 20, "P": null}/float16',),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
+    "RingAttentionPP": (
+        _stages(1, 1, 70, 64, 64),
+        _stages(2, 1, 20, 20, 6),
+        _stages(2, 2, 130, 64, 128) + "/float16",
+        "tiny/float32",
+    ),
     "RingAttention": (_sequence(160, 64), _sequence(130, 128) + "/float16"),
     "RingAttentionBackwardDP": (
         _sequence(100, 64, G=1, averaged=True),
