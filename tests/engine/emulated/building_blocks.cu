@@ -2,6 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "pkb/adam_cuda.h"
+#include "pkb/attention_backward_cuda.h"
 #include "pkb/attention_cuda.h"
 #include "pkb/online_softmax_cuda.h"
 #include "pkb/rms_norm_cuda.h"
@@ -124,7 +125,65 @@ void attend_one_head(float* out, int rows, int keys, int split, int diagonal, in
   widen<<<1, 64, 0, stream>>>(results, out, rows * head);
 }
 
+template <class Number, bool kKeysStay>
+struct OneHeadBackward {
+  Number *first, *second;  // gradients of keys and values, or of queries
+  int rows, keys, diagonal, head;
+
+  __device__ pkb::attention::BackwardTile tile(int index) const {
+    const int skipped = index * pkb::attention::kTileRows, own = kKeysStay ? keys : rows;
+    const int see = diagonal == pkb::attention::kNoMask ? diagonal : diagonal + (kKeysStay ? -skipped : skipped);
+    return {skipped, 0,   min(own - skipped, pkb::attention::kTileRows), 0, 0, kKeysStay ? rows : keys,
+            see,     kKeysStay ? 0 : skipped,                            index};
+  }
+  __device__ Number* out_row(const pkb::attention::BackwardTile& tile, int which, int i) const {
+    return (which ? second : first) + (tile.row + i) * head;
+  }
+  __device__ void leave() const {}
+};
+
+// Gradients of queries, keys and values.
+template <class Number>
+void differentiate_one_head(float* out, int rows, int keys, int diagonal, int head, float scale, cudaStream_t stream) {
+  Number* memory;
+  float* stats;
+  PKB_CUDA(cudaMalloc(&memory, (4 * rows + 4 * keys) * head * sizeof(Number)));
+  PKB_CUDA(cudaMalloc(&stats, 2 * rows * sizeof(float)));
+  Number *q = memory, *dout = q + rows * head, *results = dout + rows * head, *dq = results + rows * head;
+  Number *k = dq + rows * head, *v = k + keys * head, *dk = v + keys * head, *dv = dk + keys * head;
+  float *lse = stats, *delta = stats + rows;
+  fill<<<1, 64, 0, stream>>>(q, rows * head, 0);
+  fill<<<1, 64, 0, stream>>>(k, keys * head, 1);
+  fill<<<1, 64, 0, stream>>>(v, keys * head, 2);
+  fill<<<1, 64, 0, stream>>>(dout, rows * head, 3);
+  pkb::attention::Forward<Number> forward{{q, rows, head, head}, {k, keys, head, head}, {v, keys, head, head}};
+  forward.head = head;
+  forward.scale = scale;
+  forward.tiles = (rows + pkb::attention::kTileRows - 1) / pkb::attention::kTileRows;
+  const OneHead<Number, false> all{{}, results, lse, nullptr, nullptr, rows, 0, keys, diagonal, head};
+  pkb::attention::launch(forward, all, 1, stream);
+  pkb::attention::sum_products<<<(rows + 7) / 8, pkb::attention::kSimtThreads, 0, stream>>>(results, dout, delta, rows,
+                                                                                          head, 1, rows);
+  pkb::attention::Backward<Number> work{forward.q, forward.k, forward.v, {dout, rows, head, head}, lse, delta};
+  work.head = head;
+  work.scale = scale;
+  work.tiles = forward.tiles;
+  const OneHeadBackward<Number, false> of_queries{dq, nullptr, rows, keys, diagonal, head};
+  pkb::attention::launch_backward<false>(work, of_queries, 1, stream);
+  work.tiles = (keys + pkb::attention::kTileRows - 1) / pkb::attention::kTileRows;
+  const OneHeadBackward<Number, true> of_keys{dk, dv, rows, keys, diagonal, head};
+  pkb::attention::launch_backward<true>(work, of_keys, 1, stream);
+  widen<<<1, 64, 0, stream>>>(dq, out, rows * head);
+  widen<<<1, 64, 0, stream>>>(dk, out + rows * head, 2 * keys * head);
+}
+
 extern "C" {
+
+void run_attention_backward(const float*, float* out, int rows, int keys, int diagonal, int head, float scale,
+                            int is_half, cudaStream_t stream) {
+  if (is_half) differentiate_one_head<T>(out, rows, keys, diagonal, head, scale, stream);
+  else differentiate_one_head<float>(out, rows, keys, diagonal, head, scale, stream);
+}
 
 void run_attention(const float*, float* out, int rows, int keys, int split, int diagonal, int head, float scale,
                    int is_half, cudaStream_t stream) {

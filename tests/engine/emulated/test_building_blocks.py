@@ -122,6 +122,15 @@ def number_at(matrix: int, i: int) -> float:
 NO_MASK = 1 << 30
 
 
+def rows_of(matrix: int, rows: int, head: int) -> list[list[float]]:
+    """A matrix of `building_blocks.cu`."""
+    return [[number_at(matrix, i * head + e) for e in range(head)] for i in range(rows)]
+
+
+def product(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
 @pytest.mark.parametrize(
     ("rows", "keys", "split", "diagonal", "head", "is_half"),
     [
@@ -138,16 +147,45 @@ def test_attention_is_a_softmax_of_products(
 ) -> None:
     """On tensor cores and CUDA cores, with masks that hide whole rows, and with keys in two parts."""
     scale = 0.7
-    numbers = [[number_at(which, i) for i in range(count * head)] for which, count in enumerate((rows, keys, keys))]
-    q, k, v = ([flat[i : i + head] for i in range(0, len(flat), head)] for flat in numbers)
+    q, k, v = (rows_of(which, count, head) for which, count in enumerate((rows, keys, keys)))
     arguments = (rows, keys, split, diagonal, head, ctypes.c_float(scale), int(is_half))
     got = call("run_attention", [], rows * head + rows, *arguments)
     for i in range(rows):
         seen = min(keys, max(0, diagonal + i + 1))
-        scores = [scale * sum(a * b for a, b in zip(q[i], k[j], strict=True)) for j in range(seen)]
+        scores = [scale * product(q[i], k[j]) for j in range(seen)]
         largest = max(scores, default=0.0)
         weights = [math.exp(score - largest) for score in scores]
         lse = largest + math.log(sum(weights)) if seen else -math.inf
         row = [sum(w * v[j][e] for j, w in enumerate(weights)) / sum(weights) if seen else 0.0 for e in range(head)]
         assert got[rows * head + i] == pytest.approx(lse, abs=2e-3)
         assert got[i * head : (i + 1) * head] == pytest.approx(row, abs=8e-3 if is_half else 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "diagonal", "head", "is_half"),
+    [(70, 40, NO_MASK, 64, True), (20, 130, 60, 64, True), (20, 70, 0, 128, True), (40, 9, 3, 24, False)],
+)
+def test_gradients_of_attention_are_those_of_its_formula(
+    rows: int, keys: int, diagonal: int, head: int, is_half: bool, call: Call
+) -> None:
+    """On tensor cores and CUDA cores, with tiles whose queries see few keys or none of a block."""
+    scale = 0.3
+    q, k, v, dout = (rows_of(which, count, head) for which, count in enumerate((rows, keys, keys, rows)))
+    dq, dk, dv = ([[0.0] * head for _ in range(count)] for count in (rows, keys, keys))
+    for i in range(rows):
+        seen = range(min(keys, max(0, diagonal + i + 1)))
+        weights = [math.exp(scale * product(q[i], k[j])) for j in seen]
+        shares = [weight / sum(weights) for weight in weights]
+        slopes = [product(dout[i], v[j]) for j in seen]
+        mean = sum(share * slope for share, slope in zip(shares, slopes, strict=True))
+        for j, share, slope in zip(seen, shares, slopes, strict=True):
+            for e in range(head):
+                dq[i][e] += scale * share * (slope - mean) * k[j][e]
+                dk[j][e] += scale * share * (slope - mean) * q[i][e]
+                dv[j][e] += share * dout[i][e]
+    expected = [element for matrix in (dq, dk, dv) for row in matrix for element in row]
+    got = call(
+        "run_attention_backward", [], len(expected), rows, keys, diagonal, head, ctypes.c_float(scale), int(is_half)
+    )
+    largest = max(map(abs, expected))
+    assert got == pytest.approx(expected, rel=2e-2 if is_half else 1e-3, abs=(2e-2 if is_half else 1e-4) * largest)
