@@ -10,6 +10,7 @@ from pkb_gym.cli import main
 from pkb_gym.engine.records.attempt_file import read_attempts
 from tests.agents.smollm2 import model_folder, served
 from tests.packages import needs
+from tests.whole_tables import by_make_all
 
 pytestmark = [needs("openai", extra="agents"), needs("transformers", extra="train")]
 
@@ -27,6 +28,7 @@ class Borrowed:
         pass
 
 
+@by_make_all
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_model_plays_a_problem(local_evaluator, tmp_path, monkeypatch, capsys):

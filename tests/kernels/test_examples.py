@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.envs.suite import split_names
 from pkb_gym.kernels import CORPUS_FAMILIES
 from pkb_gym.kernels.examples import Example, Pattern, example_for, examples, pattern_of
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from pkb_gym.problems.splits import near_duplicates
+from tests.engine.compiling import cpp_errors
+from tests.engine.joined_libraries import compile_together
 from tests.token_count import tokens
 from tests.whole_tables import sampled
 
@@ -68,14 +72,24 @@ def test_triton_is_shown_python():
     assert example_for(problem, "triton") == example_for(problem, "python")
 
 
+@pytest.fixture(scope="module")
+def compiled(compiled_before: Path) -> None:
+    """Those in C++, compiled together."""
+    sources = [example.source for example in ALL if example.language == "cpp"]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("example", [each for each in ALL if each.language != "cuda"], ids=_ids)
 def test_an_example_is_right_on_two_ranks(example, local_evaluator):
+    assert example.language != "cpp" or cpp_errors(example.source) == ""
     config = EvalConfig(device="cpu", language=example.language, world_size=2, size="tiny", until="check", trials=2)
     feedback = local_evaluator.evaluate(find_problem(example.problem), example.source, config)
     assert feedback.passed, f"{feedback.message}\n{example.source}"
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("example", sampled((each for each in ALL if each.language == "cuda"), 4), ids=_ids)
 def test_an_example_for_gpus_is_right_and_without_races_on_the_emulator(example, local_evaluator):

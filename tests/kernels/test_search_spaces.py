@@ -23,7 +23,7 @@ from tests.whole_tables import sampled
 SPACES = sorted(key for key in FAMILIES if key[0] in SEARCHED_ONLY)
 LONG_FILTERS = {"B": 1, "num_groups": 4, "group_dim": 1, "l": 48, "Lf": 96, "with_zigzag_splitting": True}
 """On one rank more taps than T + 1 = 49, so that some act on the future, as at `published`."""
-NAMES = sampled(sorted(name for name, language in SPACES if language == "cpp"), 3)
+NAMES = sampled(sorted(name for name, language in SPACES if language == "cpp"), 6)
 
 
 def test_every_problem_with_an_expert_in_cpp_is_searched_and_the_test_part_stays_out_of_the_corpus():

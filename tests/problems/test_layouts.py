@@ -18,7 +18,7 @@ from pkb_gym.problems.catalogue import catalogue, find_problem
 from tests.whole_tables import IS_WHOLE
 
 CHECKED_TRIALS, TIMED_TRIALS = (24, 4) if IS_WHOLE else (4, 2)
-SLOW_TO_DRAW, FEW_TRIALS = ("MoEDispatch", "MoECombine"), 4
+SLOW_TO_DRAW, FEW_TRIALS = ("MoEDispatch", "MoECombine"), 4 if IS_WHOLE else 2
 """Problems that draw the experts of every token to know their sizes; those differ little from trial to trial."""
 
 LARGEST = 3
