@@ -5,7 +5,7 @@
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some, and
 #               BEHIND a process whose end their tests wait for
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
-# make emulated runs all tests of emulated GPUs, of which `make test` has most; needs nvcc (docs/emulator.md)
+# make emulated runs all tests of emulated GPUs, of which `make test` has a sample; needs nvcc (docs/emulator.md)
 # make limits   runs tests of gangs and candidates as on a machine without bubblewrap
 # make site     builds the documentation into site/, without the network
 # make mutants  judges every reference with one mistake, and every expert without each of its synchronisations; takes hours

@@ -1,6 +1,6 @@
 """Every file of tests/candidates/cuda on emulated GPUs: the verdict that GPUs give, or another with its reason.
 
-`make test` takes those that share a source, whose compile serves a hundred, and `make emulated` all.
+`make test` takes a sample of those that can share a source, and `make emulated` all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
 from tests.engine.emulated.compiled_together import compile_of_many
-from tests.engine.emulated.joined import groups, joined_config, joined_source
+from tests.engine.emulated.joined import can_join, groups, joined_config, joined_source, lacking
 from tests.engine.emulated.verdicts import DIFFERENT, WORDS, table
 
 ALL = [
@@ -29,7 +29,6 @@ ALL = [
     for candidate in candidates(f"cuda/{kind}")
     if candidate.path.suffix == ".cu"
 ]
-JOINED = groups(ALL)
 LIMITS = {
     "out_of_memory": (128 << 20, 768 << 20),
     "hostile/reads_what_others_freed.cu": (640 << 20, 4 << 30),
@@ -40,11 +39,22 @@ WHOLE = bool(os.environ.get("PKB_TEST_EMULATED"))
 COSTLY = ("hostile/reads_what_others_freed.cu", "hostile/leaves_host_threads_spinning.cu")
 """Candidates that take seconds of processor time when they run."""
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "emulator.md"
+EVERY = 3
+"""Of those that end soon, `make test` takes one of so many."""
 
 
 def short_name(candidate: Candidate) -> str:
     return candidate.name.removeprefix("cuda/")
+
+
+def is_quick(candidate: Candidate) -> bool:
+    """Whether it is compiled with many others, and ends soon."""
+    return can_join(candidate) and not lacking(candidate.source) and short_name(candidate) not in COSTLY
+
+
+JUDGED = ALL if WHOLE else list(filter(is_quick, ALL))[::EVERY]
+JOINED = groups(JUDGED)
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "emulator.md"
 
 
 def limits_of(candidate: Candidate) -> tuple[int, int] | None:
@@ -86,14 +96,9 @@ def work_of(candidate: Candidate) -> tuple[Problem, str, EvalConfig]:
     return find_problem(candidate.problem), candidate.source, config
 
 
-def is_quick(candidate: Candidate) -> bool:
-    """Whether it is compiled with many others, and ends soon."""
-    return group_of(candidate) == 0 and short_name(candidate) not in COSTLY
-
-
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
 @pytest.mark.timeout(1800)  # the first compiles the emulator
-@pytest.mark.parametrize("candidate", [each for each in ALL if WHOLE or is_quick(each)], ids=short_name)
+@pytest.mark.parametrize("candidate", JUDGED, ids=short_name)
 def test_its_verdict_is_that_of_gpus_or_is_explained(
     local_evaluator: LocalEvaluator, candidate: Candidate, compiled_before: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
