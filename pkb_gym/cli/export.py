@@ -14,6 +14,8 @@ from pkb_gym.envs.text.turn import DEFAULT_STYLE, STYLES
 from .command import EXIT_STATUSES, Session, Status, add_parser, stderr
 from .export_harbor import EXAMPLE as HARBOR_EXAMPLE
 from .export_harbor import add_evaluator_option, register_harbor
+from .export_lessons import EXAMPLE as LESSONS_EXAMPLE
+from .export_lessons import register_lessons
 from .export_results import EXAMPLE as RESULTS_EXAMPLE
 from .export_results import add_to_folder, command_of, register_results
 from .options import positive_float, positive_int
@@ -38,12 +40,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         commands,
         "export",
         run_counts,  # until the kind of data set is known
-        summary="Write data sets: prompts, a corpus of judged conversations, results, and tasks for Harbor.",
-        example=f"{PROMPTS_EXAMPLE}\n{CORPUS_EXAMPLE}\n{RESULTS_EXAMPLE}\n{HARBOR_EXAMPLE}\n{COUNTS_EXAMPLE}",
+        summary="Write data sets: prompts, a corpus of judged conversations, lessons, results, and tasks for Harbor.",
+        example=f"{PROMPTS_EXAMPLE}\n{CORPUS_EXAMPLE}\n{LESSONS_EXAMPLE}\n{RESULTS_EXAMPLE}\n{HARBOR_EXAMPLE}\n{COUNTS_EXAMPLE}",
     )
     kinds = export.add_subparsers(title="what is exported", metavar="KIND", required=True)
     _register_prompts(kinds)
     _register_corpus(kinds)
+    register_lessons(kinds)
     register_results(kinds)
     register_harbor(kinds)
     _register_counts(kinds)

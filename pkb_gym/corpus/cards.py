@@ -39,6 +39,18 @@ COLUMNS: dict[str, dict[str, str]] = {
         "rewards": "of each submission",
         "feedback": "the Feedback record of each submission, as JSON",
     },
+    "lessons": {
+        "id": "of the lesson",
+        **TASK,
+        "kind": "lesson",
+        "source_hash": "of the expert",
+        "reward": "null: nothing was evaluated",
+        "messages": "the conversation, with calls of the tool `submit`; figures stand in the user's messages",
+        "steps": "naive, fused or overlapped, of each submission",
+        "times": "the measurement of each submission, as JSON; null where none is kept",
+        "rewards": "empty",
+        "feedback": "empty",
+    },
     "results": {
         "problem": TASK["problem"],
         "agent": "who wrote it; null where it is not given",
@@ -67,6 +79,7 @@ TAG = "pkb-gym"
 ABOUT = {
     "prompts": "Prompts: the system and user message of a task, without a solution of its problem.",
     "corpus": "Conversations in which kernels are submitted and answered with the feedback of a real evaluation.",
+    "lessons": "Ways from a naive kernel to the known-good one, with what was measured of each step.",
     "results": "Evaluated submissions, one a row.",
 }
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from datasets import Features
 
     from pkb_gym.corpus.conversations import CorpusRow
+    from pkb_gym.corpus.lessons import LessonRow
     from pkb_gym.corpus.prompts import PromptRow
 
 NAMES = ("problem", "language", "device", "size", "dtype", "style")
@@ -59,6 +60,24 @@ def write_corpus(out: Path, rows: Sequence[CorpusRow]) -> None:
     _save(Dataset.from_dict(_columns(rows, features), features), out / "corpus")
     save_parquet(out, "corpus", {"train": rows}, features)
     write_atomically(out / "corpus.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def write_lessons(out: Path, rows: Sequence[LessonRow]) -> None:
+    """Writes `lessons/`, a Dataset, `lessons.jsonl`, and the file of the card.
+
+    Args:
+        out: Folder of both; made where there is none.
+        rows: Rows in order.
+
+    Raises:
+        ConfigError: the package `datasets` is missing.
+    """
+    features = _lesson_features()
+    from datasets import Dataset
+
+    _save(Dataset.from_dict(_columns(rows, features), features), out / "lessons")
+    save_parquet(out, "lessons", {"train": rows}, features)
+    write_atomically(out / "lessons.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def read_corpus(out: Path) -> list[CorpusRow]:
@@ -122,14 +141,29 @@ def _prompt_features() -> Features:
 def _corpus_features() -> Features:
     ds = datasets_module()
     text, whole, number = ds.Value("string"), ds.Value("int64"), ds.Value("float64")
-    call = {"type": text, "function": {"name": text, "arguments": {"source": text}}}
-    message = {"role": text, "content": text, "name": text, "tool_calls": ds.List(call)}
     texts = ("id", *NAMES, "kind", "variant", "breakage", "stage", "failure", "source_hash")
     columns = dict.fromkeys(texts, text)
     columns |= dict.fromkeys(("world_size", "seed", "prompt_chars", "source_chars"), whole)
     columns |= dict.fromkeys(("reward", "speedup"), number)
-    lists = {"messages": ds.List(message), "rewards": ds.List(number), "feedback": ds.List(text)}
+    lists = {"messages": _messages(), "rewards": ds.List(number), "feedback": ds.List(text)}
     return ds.Features(columns | lists)
+
+
+def _lesson_features() -> Features:
+    ds = datasets_module()
+    text, whole, number = ds.Value("string"), ds.Value("int64"), ds.Value("float64")
+    columns = dict.fromkeys(("id", *NAMES, "kind", "source_hash"), text)
+    columns |= {"world_size": whole, "seed": whole, "reward": number}
+    lists = dict.fromkeys(("steps", "times", "feedback"), ds.List(text))
+    return ds.Features(columns | lists | {"messages": _messages(), "rewards": ds.List(number)})
+
+
+def _messages() -> object:
+    """The type of conversations."""
+    ds = datasets_module()
+    text = ds.Value("string")
+    call = {"type": text, "function": {"name": text, "arguments": {"source": text}}}
+    return ds.List({"role": text, "content": text, "name": text, "tool_calls": ds.List(call)})
 
 
 def datasets_module() -> Any:  # noqa: ANN401  # the module, which has no types

@@ -8,7 +8,9 @@ import pytest
 from datasets import load_from_disk
 
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.envs.suite import split_names
 from pkb_gym.envs.text.brief import brief_feedback
+from pkb_gym.problems.catalogue import expert_source, find_problem
 from pkb_gym.rewards import find_reward
 from tests.corpus.conftest import TextEvaluator
 
@@ -210,3 +212,24 @@ def test_end_to_end_with_real_evaluations(out, local_evaluator, monkeypatch, cap
     for row in rows:
         assert row["stage"] == "time" and row["speedup"] > 0 and row["reward"] > 0.7
         assert "Turn 1" in row["messages"][3]["content"] and "## Machine" in row["messages"][1]["content"]
+
+
+# ---- lessons --------------------------------------------------------------------------------------------------------
+
+
+def test_lessons_are_exported_beside_a_corpus(export, out):
+    ran = export("lessons", "--out", out, "--problems", "AllReduce", "ZeRO1", "--style", "brief")
+    assert ran.status == 0 and "lessons of 2 problems" in ran.err
+    rows = load_from_disk(str(out / "lessons"))
+    assert set(rows["problem"]) == {"AllReduce", "ZeRO1"} and set(rows["kind"]) == {"lesson"}
+    assert len(rows) == len(_lines(out / "lessons.jsonl")) == _manifest(out)["lessons"]["rows"]
+    assert "lessons" in (out / "README.md").read_text()
+
+
+def test_lessons_need_an_expert_of_the_training_part(export, out):
+    without = next(name for name in split_names("train") if expert_source(find_problem(name), "cu") is None)
+    ran = export("lessons", "--out", out, "--problems", without)
+    assert ran.status == 2 and f"none of {without} has a CUDA expert" in ran.err
+    ran = export("lessons", "--out", out, "--problems", "ClipGradNorm")
+    assert ran.status == 2 and "belongs to the test part" in ran.err
+    assert not out.exists()
