@@ -55,11 +55,23 @@ POWERS_OF_ALL = (
     "dense gradients are summed over all ranks, so that none can be two calls ahead, and no rank asks who has begun"
 )
 
+OWN_GROUP = (
+    "a rank sends words to the members of one group, the same in each call, and needs words of all of them in every "
+    "call, so that none can be two calls ahead, and nobody has to ask who has begun"
+)
+
+GRADIENTS_ARE_READ = (
+    "outputs are a rank's own, and its gradients, which peers read, are written again behind the fetch of the next "
+    "call, which waits until all ranks have begun that call and so have ended this one"
+)
+
 EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("gemm_peers.h", "wait_begun(block)", PRODUCTS_OF_ALL, SUMS_OF_ALL, "cu", nth=1),
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
     Equivalent("expert", "comm_.wait_all_begun(", ("HyenaCP",), ROWS_ARE_PUSHED, "cu", nth=1),
     Equivalent("filtered_log_prob_cuda.h", "comm.epoch % 2", FILTERED_LOG_PROBS, RESULTS_OF_ALL, "cu"),
+    Equivalent("mlp_step_cuda.h", "comm.barrier()", ("FSDPStep",), GRADIENTS_ARE_READ, "cu", nth=1),
+    Equivalent("clip_norm_cuda.h", "comm.wait_all_begun(1)", ("ClipGradNorm",), OWN_GROUP, "cu"),
     Equivalent("clip_norm_cuda.h", "comm.signal_begun()", ("ClipGradNormEP",), POWERS_OF_ALL, "cu"),
 )
 
@@ -95,12 +107,78 @@ NOBODY_LOADS_IT = "no thread of this kernel loads the count of tiles that is sto
 
 FENCE_BEHIND_FLAG = "gemm_gather.h:84: fence_async_global()"
 FENCE_BEFORE_FLAG = "gemm_gather.h:123: fence_async_global()"
+BETWEEN_KERNELS = (
+    "it is the signal of a barrier in a kernel of its own: what it announces was written by kernels that have ended, "
+    "and the stream orders kernels"
+)
+
+ELECTED_ALONE = (
+    "one elected lane loads; the election for the next product has all lanes meet again, and nothing but the loads "
+    "follows it"
+)
+
+THREAD_0_WROTE = "what the last block reads was written by thread 0 of each block, which counts the block as well"
+
+USED_ONCE = "this kernel uses the shared memory once between two other barriers of the block"
+
+ONE_TRANSPOSED = "a block transposes one tile, and ends"
+
+KERNEL_ENDS = "the kernel ends behind it, which it does with the last of its threads"
+
+BARRIER_BEHIND = "another barrier of the block follows before peers' memory is read"
+
+ONE_ROW = "at size tiny a block has one row: no row before it is still to be answered"
+
+ONE_TOKEN = "at these sizes a warp joins the summaries of one token: nothing is laid out over them"
+
+ONE_WARP = "at size tiny a block is a warp, of which each lane reads the vector that it has stored itself"
+
+LANES_HAVE_READ = (
+    "the votes and shuffles in between take values that the lanes have read: none gets past them, to write, before all "
+    "have read"
+)
+
+MLP_STEPS = ("FSDPStep", "ZeRO1", "ZeRO2")
+FP8_EXCHANGES = ("FP8AllGatherParams", "FP8ReduceScatterGrads")
+
 READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'
 AWAIT_SUMS = 'gemm_sm90_ptx.h:129: "wgmma.wait_group.sync.aligned %0;" -> ""'
+
+LAST_READ = "teams_cuda.h:29: __syncthreads() -> ((void)0)"
+BEFORE_COUNTING = "teams_cuda.h:101: __syncthreads() -> ((void)0)"
+BEGUN_OF_ALL = "symm_cuda.h:140: __syncthreads() -> ((void)0)"
+BACKWARD = "VocabParallelLogProbChunkedBackward"
+SUMMARIES = (*FILTERED_LOG_PROBS, BACKWARD)
+
+OF_PRODUCTS: Mapping[str, str] = {
+    "symm_cuda.h:39: st.release -> st.relaxed": BETWEEN_KERNELS,
+    "gemm_sm90_ptx.h:47: st.release -> st.relaxed": NOBODY_LOADS_IT,
+    "gemm_sm90.h:220: __syncwarp() -> ((void)0)": ELECTED_ALONE,
+    AWAIT_SUMS: WAIT_IS_INJECTED,
+    READ_BEFORE_STAGING: ONE_TILE,
+}
+"""Of kernels whose products stand between others, with barriers of all ranks in kernels of their own."""
 
 AT_TINY: Mapping[tuple[str, str], str] = {
     ("AllGatherGemm", FENCE_BEFORE_FLAG): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemm", FENCE_BEHIND_FLAG): FENCES_ON_BOTH_SIDES,
+    **{(name, mutant): why for name in (*MLP_STEPS, "FSDPTensorParallel") for mutant, why in OF_PRODUCTS.items()},
+    **{(name, "transpose_cuda.h:76: __syncthreads() -> ((void)0)"): ONE_TRANSPOSED for name in MLP_STEPS},
+    **{(name, LAST_READ): USED_ONCE for name in ("ClipGradNorm", *FP8_EXCHANGES)},
+    **{(name, BEFORE_COUNTING): THREAD_0_WROTE for name in ("ClipGradNorm", "ClipGradNormEP", *FP8_EXCHANGES)},
+    ("ClipGradNorm", BEGUN_OF_ALL): OWN_GROUP,
+    ("ClipGradNorm", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): OWN_GROUP,
+    ("ClipGradNorm", "clip_norm_cuda.h:74: __syncthreads() -> ((void)0)"): USED_ONCE,
+    ("ClipGradNormEP", "symm_cuda.h:43: sys -> gpu"): POWERS_OF_ALL,
+    **{(name, "symm_cuda.h:172: __syncthreads() -> ((void)0)"): KERNEL_ENDS for name in FILTERED_LOG_PROBS},
+    **{(name, "filtered_log_prob_cuda.h:34: __syncthreads() -> ((void)0)"): ONE_ROW for name in FILTERED_LOG_PROBS},
+    **{(name, "filtered_log_prob_cuda.h:36: __syncthreads() -> ((void)0)"): ONE_WARP for name in FILTERED_LOG_PROBS},
+    **{(name, "filtered_log_prob_cuda.h:59: __syncwarp() -> ((void)0)"): ONE_TOKEN for name in FILTERED_LOG_PROBS},
+    (BACKWARD, BEGUN_OF_ALL): BARRIER_BEHIND,
+    (BACKWARD, "expert:137: __syncthreads() -> ((void)0)"): ONE_ROW,
+    **{(name, "select_cuda.h:260: __syncwarp() -> ((void)0)"): LANES_HAVE_READ for name in SUMMARIES},
+    **{(name, "select_cuda.h:272: __syncwarp() -> ((void)0)"): LANES_HAVE_READ for name in SUMMARIES},
+    (BACKWARD, "expert:179: __syncwarp() -> ((void)0)"): LANES_HAVE_READ,
     ("AllGatherGemm", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
     ("AllGatherGemm", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("AllGatherGemm", READ_BEFORE_STAGING): ONE_TILE,
@@ -122,7 +200,17 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("VocabParallelLogProb", "symm_cuda.h:162: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
     ("VocabParallelLogProbChunked", "symm_cuda.h:162: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
 }
-"""(Problem, name of a mutant) -> why it is right at size tiny, where it is judged on emulated GPUs."""
+"""(Problem, name of a mutant) -> why it is right at the sizes at which it is judged on emulated GPUs."""
+
+LOWEST_LANE = (
+    "an mbarrier is used before all lanes know that it is initialised; the detector takes a warp's wait for that of "
+    "its lowest lane, which has initialised it"
+)
+
+UNSEEN: Mapping[tuple[str, str], str] = {
+    (name, "bulk_copy_cuda.h:101: __syncwarp() -> ((void)0)"): LOWEST_LANE for name in SUMMARIES
+}
+"""(Problem, name of a mutant) -> why the emulator does not show that it is wrong."""
 
 
 def reason_why(problem: str, suffix: str, file: str, code: str, nth: int) -> str | None:

@@ -1,8 +1,8 @@
 """Experts without one of their synchronisations, or with a weak one, are refused; the unchanged experts are not.
 
-Each mutant of every expert takes an hour, and GPUs where there are some: `make mutants`. A small kernel stands for them
-otherwise. A mutant that passes at a size has to be equivalent, or the kernel must not reach the operation there, which
-one that traps at the operation shows.
+Each mutant of every expert takes hours, and GPUs where there are some: `make mutants`. A small kernel and a sample
+stand for them otherwise. A mutant that passes at a size has to be equivalent, or the kernel must not reach the
+operation there, which one that traps at the operation shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
 from tests.engine.joined_libraries import compile_together
 from tests.engine.mutants import further_sizes as sizes
 from tests.engine.mutants.cpp_operations import Kind
-from tests.engine.mutants.equivalent_mutants import AT_TINY, EQUIVALENTS, reason_why
+from tests.engine.mutants.emulated_judge import NO_VERDICT, EmulatedJudge
+from tests.engine.mutants.equivalent_mutants import AT_TINY, EQUIVALENTS, UNSEEN, reason_why
 from tests.engine.mutants.further_sizes import FURTHER_SIZES, config_of
 from tests.engine.mutants.synchronisation import InlinedSource, Mutant
 from tests.engine.mutants.trapping import with_trap
@@ -37,8 +38,6 @@ SEEDS = 20
 """Evaluations of a mutant; on emulated GPUs one refusal among them is enough."""
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem, "cu")]
-
-NO_VERDICT = (Failure.INFRASTRUCTURE, Failure.COMPILE_ERROR, Failure.LOAD_ERROR, Failure.REJECTED)
 
 BY_MAKE_MUTANTS = pytest.mark.skipif(
     not os.environ.get("PKB_TEST_MUTANTS"), reason="takes an hour: run it by `make mutants`"
@@ -108,7 +107,8 @@ def all_mutants(problem: Problem, text: str) -> Iterator[Judged]:
         reason = reason_why(problem.name, "cu", *place_of(source, mutant)) or AT_TINY.get((problem.name, mutant.name))
         yield Judged(mutant.name, mutant.source, with_trap(source.text, first.start, first.end), reason)
     for weak in weakened(text):
-        yield Judged(weak.name, weak.source, weak.trapping, AT_TINY.get((problem.name, weak.name)))
+        key = (problem.name, weak.name)
+        yield Judged(weak.name, weak.source, weak.trapping, AT_TINY.get(key) or UNSEEN.get(key))
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,6 @@ class Judge:
             if any(refused) or self.reaches(judged, size):
                 return all(refused)
         return None
-
-    def is_found(self, judged: Judged, size: str, seeds: int) -> bool | None:
-        """Whether one of the evaluations refuses it; None if the kernel does not reach the operation."""
-        if any(not self.evaluate(judged.source, size, seed).passed for seed in range(seeds)):
-            return True
-        return False if self.reaches(judged, size) else None
 
 
 def config(device: Device, world_size: int) -> EvalConfig:
@@ -199,19 +193,53 @@ def test_every_wrong_mutant_of_an_expert_is_refused(problem: Problem, device: De
     assert not {name: outcome for name, (each, outcome) in found.items() if outcome not in expected(each)}
 
 
+EMULATED_SIZES = {
+    # Their further sizes take minutes.
+    **dict.fromkeys(("AllGatherGemm", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP"), ()),
+    # A block takes a row, not a warp: the operations among ranks are the same.
+    "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 20000}',),
+}
+"""Sizes beside tiny on emulated GPUs, where they are others than `FURTHER_SIZES`."""
+
+
 @pytest.mark.usefixtures("emulator_is_built")
 @BY_MAKE_MUTANTS
 @NEEDS_NVCC
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("problem", EXPERTS, ids=lambda problem: problem.name)
-def test_every_reached_mutant_is_found_on_emulated_gpus(problem: Problem, local_evaluator: LocalEvaluator):
+def test_every_reached_mutant_is_found_on_emulated_gpus(
+    problem: Problem, local_evaluator: LocalEvaluator, compiled_before: Path
+):
     text = expert_source(problem, "cu")
     if text is None:
         pytest.skip("it has no expert")
-    judge = Judge(local_evaluator, problem, config("emulated", 2))
-    assert all(judge.evaluate(text, "tiny", seed).passed for seed in range(SEEDS))
-    wrong = (each for each in all_mutants(problem, text) if each.reason is None)
-    assert not [each.name for each in wrong if judge.is_found(each, "tiny", SEEDS) is False]
+    judge = EmulatedJudge.of(local_evaluator, problem, text, CompileCache.in_folder(compiled_before))
+    assert all(judge.is_clean(0, seed=seed) for seed in range(SEEDS))
+    at = ("tiny", *EMULATED_SIZES.get(problem.name, FURTHER_SIZES.get(problem.name, ())))
+    wrong = [each.name for each in all_mutants(problem, text) if each.reason is None]
+    assert not [name for name in wrong if judge.is_found(name, at, SEEDS) is False]
+
+
+SAMPLE = {
+    "exchange_cuda.h:78: comm.epoch % 2": True,
+    "gather_made_cuda.h:60: wait_tagged(box + (unit * Make::kMade + i) * kPairs + half, tag)": True,
+    "tagged_cuda.h:45: sys -> gpu": True,
+    "gather_made_cuda.h:76: comm.signal_begun()": None,
+    "tagged_cuda.h:26: sys -> gpu": None,
+}
+"""Mutants of FusedAdamAllGather: removed and weakened, in code and in instructions, found and not reached."""
+
+
+@pytest.mark.usefixtures("emulator_is_built")
+@NEEDS_NVCC
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_sample_of_mutants_is_found_on_emulated_gpus(local_evaluator: LocalEvaluator, compiled_before: Path):
+    problem = find_problem("FusedAdamAllGather")
+    cache, text = CompileCache.in_folder(compiled_before), expert_source(problem, "cu") or ""
+    judge = EmulatedJudge.of(local_evaluator, problem, text, cache)
+    assert judge.is_clean(0)
+    assert {name: judge.is_found(name, ["tiny"], 1) for name in SAMPLE} == SAMPLE
 
 
 def test_equivalent_mutants_exist():
@@ -224,11 +252,12 @@ def test_equivalent_mutants_exist():
     assert reason_why("AllGather", "cu", "expert", "comm.epoch % 2", 0) is None
 
 
-def test_mutants_that_are_equivalent_at_tiny_exist():
-    for name in {name for name, _ in AT_TINY}:
+def test_mutants_that_pass_on_emulated_gpus_exist():
+    judged = {**AT_TINY, **UNSEEN}
+    for name in {name for name, _ in judged}:
         problem = find_problem(name)
         there = {each.name for each in all_mutants(problem, expert_source(problem, "cu") or "")}
-        assert {mutant for of, mutant in AT_TINY if of == name} <= there
+        assert {mutant for of, mutant in judged if of == name} <= there
 
 
 @pytest.mark.parametrize("each", UNREACHED, ids=lambda each: f"{each.file} {each.code}")

@@ -28,7 +28,7 @@ def number_of(schemata: Schemata, name: str) -> int:
     return 1 + schemata.names.index(name)
 
 
-@pytest.mark.parametrize("name", list(EXPERTS)[::4])
+@pytest.mark.parametrize("name", list(EXPERTS)[::12])
 def test_it_has_the_mutants_of_a_kernel_each_once(name: str) -> None:
     schemata = Schemata.of(EXPERTS[name])
     removed = [mutant.name for mutant in InlinedSource.of(EXPERTS[name]).mutants()]
