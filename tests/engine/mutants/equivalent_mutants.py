@@ -127,7 +127,7 @@ KERNEL_ENDS = "the kernel ends behind it, which it does with the last of its thr
 
 BARRIER_BEHIND = "another barrier of the block follows before peers' memory is read"
 
-ONE_ROW = "at size tiny a block has one row: no row before it is still to be answered"
+ONE_ROW = "at these sizes a block has one row: no row before it is still to be read or answered"
 
 ONE_TOKEN = "at these sizes a warp joins the summaries of one token: nothing is laid out over them"
 
@@ -148,12 +148,13 @@ LAST_READ = "teams_cuda.h:29: __syncthreads() -> ((void)0)"
 BEFORE_COUNTING = "teams_cuda.h:101: __syncthreads() -> ((void)0)"
 BEGUN_OF_ALL = "symm_cuda.h:140: __syncthreads() -> ((void)0)"
 BACKWARD = "VocabParallelLogProbChunkedBackward"
+CROSS_ENTROPY = "VocabParallelCrossEntropy"
 SUMMARIES = (*FILTERED_LOG_PROBS, BACKWARD)
 
 OF_PRODUCTS: Mapping[str, str] = {
     "symm_cuda.h:39: st.release -> st.relaxed": BETWEEN_KERNELS,
     "gemm_sm90_ptx.h:47: st.release -> st.relaxed": NOBODY_LOADS_IT,
-    "gemm_sm90.h:220: __syncwarp() -> ((void)0)": ELECTED_ALONE,
+    "gemm_sm90.h:248: __syncwarp() -> ((void)0)": ELECTED_ALONE,
     AWAIT_SUMS: WAIT_IS_INJECTED,
     READ_BEFORE_STAGING: ONE_TILE,
 }
@@ -174,6 +175,8 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     **{(name, "filtered_log_prob_cuda.h:34: __syncthreads() -> ((void)0)"): ONE_ROW for name in FILTERED_LOG_PROBS},
     **{(name, "filtered_log_prob_cuda.h:36: __syncthreads() -> ((void)0)"): ONE_WARP for name in FILTERED_LOG_PROBS},
     **{(name, "filtered_log_prob_cuda.h:59: __syncwarp() -> ((void)0)"): ONE_TOKEN for name in FILTERED_LOG_PROBS},
+    (CROSS_ENTROPY, "online_softmax_cuda.h:63: __syncthreads() -> ((void)0)"): ONE_ROW,
+    (CROSS_ENTROPY, "expert:143: __syncthreads() -> ((void)0)"): ONE_ROW,
     (BACKWARD, BEGUN_OF_ALL): BARRIER_BEHIND,
     (BACKWARD, "expert:137: __syncthreads() -> ((void)0)"): ONE_ROW,
     **{(name, "select_cuda.h:260: __syncwarp() -> ((void)0)"): LANES_HAVE_READ for name in SUMMARIES},
