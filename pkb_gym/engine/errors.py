@@ -11,6 +11,7 @@ ours.
     │   └── SizeError
     │       └── AxisNotFound
     └── InfrastructureError
+        ├── ReferenceOutOfMemory
         ├── StoreError
         ├── ServiceBusy
         └── EvaluationNotFound
@@ -55,6 +56,10 @@ class AxisNotFound(SizeError, KeyError):
 
 class InfrastructureError(PkbError, RuntimeError):
     """Raised when this machine or this code failed, not the candidate."""
+
+
+class ReferenceOutOfMemory(InfrastructureError):
+    """Raised when a reference gang found no memory on its device."""
 
 
 class StoreError(InfrastructureError):

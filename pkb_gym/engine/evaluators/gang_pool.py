@@ -277,6 +277,12 @@ class GangPool:
                 ending.start()
                 self._ending = ending
 
+    def wait_for_endings(self) -> None:
+        """Waits until the gangs that are being ended in the background have let go of their devices."""
+        with self._begins_ending:
+            if self._ending is not None:
+                self._ending.join()
+
     def _standby_for(self, kind: GangKind) -> Standby:
         with self._lock:
             self._check_open()

@@ -24,6 +24,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import build_emulator, is_built
 from pkb_gym.engine.debugging.debugger import DebugFolders, Debugger
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.evaluators import second_judging
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
 from pkb_gym.engine.evaluators.lanes import MAX_GPU_LANES, Lanes, Need
@@ -116,12 +117,15 @@ class LocalEvaluator:
         more; if that happens again, it is the candidate's own failure. So is a killed rank at once where the machine
         has no such record, since a second judging is a second chance. Each attempt has timed inputs of its own, as a
         candidate can leave those of the one before, and their results, where the next finds them. What failed beside
-        another candidate on the same GPUs, for lack of memory or time, is judged once more, alone.
+        another candidate on the same GPUs, for lack of memory or time, is judged once more, alone. So is a candidate
+        beside which the reference gang had no memory: if it has none again, though there was enough before, the
+        failure is the candidate's.
         """
         stopwatch, report = Stopwatch(), progress or _ignore_progress
         key, nonce = (self.key, new_nonce()) if replay_key is None else split(replay_key)
         feedback, again = self._judge_once(problem, source, config, (key, nonce), report, stopwatch)
         if again:
+            self._pool.wait_for_endings()  # what is being ended holds memory
             feedback, _ = self._judge_once(problem, source, config, (key, new_nonce()), report, stopwatch, alone=True)
         return feedback
 
@@ -146,20 +150,22 @@ class LocalEvaluator:
             feedback = FeedbackBuilder(problem, parsed, resolved, environment, stopwatch, nonce)
         except OSError as error:
             raise InfrastructureError(f"this machine could not judge it: {error}") from error
-        killed = False
+        killed = took_the_memory = False
+        was_free = alone and second_judging.memory_is_free(feedback)
         try:
             self._run_stages(feedback, key, report, alone=alone)
         except Stopped as stopped:
             killed = stopped.killed
         except (InfrastructureError, OSError) as error:  # OSError: descriptors, processes or disk are used up
-            feedback.fail(Failure.INFRASTRUCTURE, f"this machine could not judge it: {error}")
+            second_judging.blame(feedback, error, was_free=was_free)
+            took_the_memory = second_judging.took_the_memory(feedback, error)
             self._pool.discard_broken()
         if feedback.failed and not self._pool.is_sound:
             # Ranks that fell silent because their zygote did are no failure of the candidate.
             feedback.fail(Failure.INFRASTRUCTURE, "this evaluator was closed, or lost its processes, meanwhile")
             self._pool.discard_broken()
-            killed = False
-        return feedback.build(), killed or _may_be_a_neighbours(feedback)
+            killed = took_the_memory = False
+        return feedback.build(), killed or took_the_memory or second_judging.may_be_a_neighbours(feedback)
 
     def resolve(self, problem: Problem, source: str, config: EvalConfig) -> ResolvedConfig:
         """The configuration that `evaluate` would run under.
@@ -357,14 +363,6 @@ def _room_of(feedback: FeedbackBuilder) -> tuple[Need, int, int | None]:
         return Need(config.world_size, nbytes), host.memory_total_bytes(), None
     processors = execution_environment.PROCESSORS_PER_GPU * config.world_size // config.ranks_per_gpu
     return Need(processors, nbytes), gpus.memory_bytes() or 0, MAX_GPU_LANES
-
-
-NEIGHBOURLY = (Failure.OUT_OF_MEMORY, Failure.DEADLOCK, Failure.TIMEOUT, Failure.INFRASTRUCTURE)
-"""Failures that another candidate on the same GPUs can bring about: nothing limits its memory and time there."""
-
-
-def _may_be_a_neighbours(feedback: FeedbackBuilder) -> bool:
-    return feedback.config.device == "cuda" and feedback.had_neighbours and feedback.failure in NEIGHBOURLY
 
 
 def _has_races_judged(config: ResolvedConfig) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pkb_gym.engine.compare.check import RankCheck
 from pkb_gym.engine.compare.layout import BlockPlan, Workload, align
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.errors import InfrastructureError, ReferenceOutOfMemory
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.handover_ends import HandoverLibraries
@@ -19,6 +19,7 @@ from pkb_gym.engine.gangs.rank_processes import Processors
 from pkb_gym.engine.gangs.staging_traffic import StagingTraffic
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.records.config import Device
+from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.dumped_tensor import Dumped
 from pkb_gym.engine.reference.orders import (
     AllocateHeaps,
@@ -133,7 +134,7 @@ class ReferenceGang:
         try:
             fds = self._gang.exchange_for_fds(AllocateHeaps(segment_bytes), Ready, timeout_s=TIMEOUT_S)
         except GangFailed as failed:
-            raise self._fault(str(failed)) from None
+            raise self._fault(failed) from None
         mine, theirs = (DeviceHeap(segment_bytes, [pair[which] for pair in fds]) for which in (0, 1))
         self._device_heaps = mine, theirs
         self._map(mine, theirs)
@@ -340,13 +341,15 @@ class ReferenceGang:
         try:
             yield
         except GangFailed as failed:
-            raise self._fault(str(failed)) from None
+            raise self._fault(failed) from None
         except BaseException:
             self._failed = True
             self.close()
             raise
 
-    def _fault(self, text: str) -> InfrastructureError:
+    def _fault(self, failed: GangFailed) -> InfrastructureError:
         self._failed = True
         self.close()
-        return InfrastructureError(f"the reference gang failed: {text}\n{self._gang.output}".strip())
+        is_short = failed.failure is Failure.OUT_OF_MEMORY and not failed.killed
+        kind = ReferenceOutOfMemory if is_short else InfrastructureError
+        return kind(f"the reference gang failed: {failed}\n{self._gang.output}".strip())

@@ -125,6 +125,20 @@ def memory_bytes() -> int | None:
         pynvml.nvmlShutdown()
 
 
+def free_bytes() -> int | None:
+    """The least memory of the GPUs of `names` that no process holds; None where the driver does not report it."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return min((int(pynvml.nvmlDeviceGetMemoryInfo(handle).free) for handle in _handles()), default=None)
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def utilisations() -> tuple[float, ...]:
     """Share of the last moments (up to a second) in which each GPU of `names` ran a kernel, in [0, 1]."""
     pynvml.nvmlInit()

@@ -30,6 +30,9 @@ MAX_FRAMES = 6
 MAX_NAMES = 5000
 MAX_NAME_CHARS = 100
 
+OUT_OF_MEMORY = "out_of_memory"
+"""Value of `Failure` for an error by which memory was short."""
+
 OUT_OF_MEMORY_TEXTS = (
     "bad_alloc",
     "can't allocate memory",
@@ -57,7 +60,7 @@ def kind_of(error: BaseException) -> str:
         return error.kind
     text = text_of(error)
     out = isinstance(error, MemoryError) or any(words in text for words in OUT_OF_MEMORY_TEXTS)
-    return "out_of_memory" if out else "runtime_error"
+    return OUT_OF_MEMORY if out else "runtime_error"
 
 
 def text_of(error: BaseException) -> str:

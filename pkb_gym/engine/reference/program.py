@@ -24,6 +24,7 @@ from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.problem.values import tensors_made_on
 from pkb_gym.engine.rankside.devices import Device, make_device
+from pkb_gym.engine.rankside.failures import OUT_OF_MEMORY, kind_of
 from pkb_gym.engine.rankside.process_groups import ProcessGroups
 from pkb_gym.engine.rankside.python import execute, make_argument
 from pkb_gym.engine.reference.baseline_blocks import BaselineBlocks, OwnHandovers
@@ -94,8 +95,9 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
         order, _, fds = wire.receive_with_fds(*reference.orders)
         try:
             reply, reply_fds = reference.carry_out(order, fds)
-        except Exception:  # noqa: BLE001  # the evaluator reports it as infrastructure, never as the candidate's failure
-            reply, reply_fds = Failed("infrastructure", traceback.format_exc()), ()
+        except Exception as error:  # noqa: BLE001  # the evaluator reports it as infrastructure, not as the candidate's
+            kind = kind_of(error)
+            reply, reply_fds = Failed(kind if kind == OUT_OF_MEMORY else "infrastructure", traceback.format_exc()), ()
         wire.send(reply, fds=reply_fds)
 
 

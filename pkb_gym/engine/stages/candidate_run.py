@@ -252,6 +252,7 @@ class CandidateRun:
             self.config.memory_bytes,
             self._stack_trace,
         )
+        self.feedback.has_loaded = True
         with self._failures():
             self._gang.load(job, self.artifact, self.feedback.source.text)
 

@@ -60,6 +60,7 @@ class FeedbackBuilder:
         compile, sanitizers, race, emulation, race_check, check, timing, profile, roofline, output,
             calls_torch_distributed: Fields of the same names in `Feedback`.
         had_neighbours: Whether other candidates ran on the same devices meanwhile.
+        has_loaded: Whether the candidate has begun to be loaded.
 
     Raises:
         OSError: the problem's files cannot be read.
@@ -87,9 +88,9 @@ class FeedbackBuilder:
         self.roofline: Roofline | None = None
         self.output = ""
         self.calls_torch_distributed: bool | None = None
-        self.had_neighbours = False
+        self.had_neighbours = self.has_loaded = False
         self._environment = environment
-        self.problem_sha256 = problem_sha256(problem)
+        self.problem_sha256, self.problem_text_sha256 = problem_sha256(problem), problem_text_sha256(problem)
         self._stage: Stage | None = None
         self._failure: Failure | None = None
         self._message = ""

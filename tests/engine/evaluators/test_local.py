@@ -14,14 +14,14 @@ from typing import Self
 
 import pytest
 
-from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.engine.errors import ConfigError, InfrastructureError, ReferenceOutOfMemory
 from pkb_gym.engine.evaluators import gang_pool as gang_pool_module
 from pkb_gym.engine.evaluators import local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.lanes import Need
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.rank_threads import wait_until_stopped
-from pkb_gym.engine.hardware import host
+from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.artifact import Artifact
@@ -426,6 +426,76 @@ def test_what_a_neighbour_may_have_brought_about_on_gpus_is_judged_again_alone(
         found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
     assert found.failure is failure
     assert shared == [int(neighbours), 0][:judged]
+
+
+@pytest.mark.usefixtures("locks_apart")
+@pytest.mark.parametrize(
+    ("free_gib", "loads", "fails", "failure"),
+    [
+        ((140, 140), True, 2, Failure.OUT_OF_MEMORY),
+        ((0, 140), True, 2, Failure.OUT_OF_MEMORY),
+        ((140, 0), True, 2, Failure.INFRASTRUCTURE),
+        ((140, 140), False, 1, Failure.INFRASTRUCTURE),
+        ((140, 140), True, 1, None),
+    ],
+    ids=["greedy", "only the second judging counts", "others hold the memory", "before it was loaded", "by chance"],
+)
+def test_a_candidate_that_leaves_the_baseline_no_memory_fails_by_itself(
+    compiled_before: Path,
+    judge: Judge,
+    monkeypatch: pytest.MonkeyPatch,
+    free_gib: tuple[int, int],
+    loads: bool,
+    fails: int,
+    failure: Failure | None,
+) -> None:
+    """One that took all memory of the GPUs was an infrastructure failure, which has no reward."""
+    free = list(free_gib)
+    judged: list[FeedbackBuilder] = []
+    monkeypatch.setattr(gpus, "free_bytes", lambda: free[len(judged)] << 30)
+    monkeypatch.setattr(gang_pool_module, "CandidateRun", lambda builder, *_: contextlib.nullcontext(builder))
+    monkeypatch.setattr(GangPool, "is_sound", property(lambda self: True))
+
+    def judge_greedy(feedback: FeedbackBuilder, *_: object) -> None:
+        judged.append(feedback)
+        feedback.has_loaded = loads
+        if len(judged) <= fails:
+            raise ReferenceOutOfMemory("the reference gang failed: CUDA out of memory")
+        raise feedback.stop(Failure.OUTPUT_MISMATCH, "judged to its end")
+
+    monkeypatch.setattr(local, "judge", judge_greedy)
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+        config = EvalConfig(device="cuda", world_size=2, size="tiny", until="time")
+        found = evaluator.evaluate(PROBLEM, reference_source(PROBLEM), config)
+    assert len(judged) == (2 if loads else 1)
+    assert found.failure is (failure or Failure.OUTPUT_MISMATCH), found.message
+    if failure is Failure.OUT_OF_MEMORY:
+        assert "took the memory of the GPUs" in found.message
+
+
+@pytest.mark.usefixtures("locks_apart")
+def test_a_candidate_that_hangs_costs_the_one_beside_it_nothing(
+    compiled_before: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a lane, with ranks and a reference gang of its own."""
+    monkeypatch.setattr(host, "processors", lambda: 4)
+    hanging = read(FOLDER / "broken" / "endless_loop.cpp")
+    in_check = threading.Event()
+    found: list[Feedback] = []
+    with LocalEvaluator(cache_dir=compiled_before) as evaluator:
+
+        def hang() -> None:
+            config = hanging.config.model_copy(update={"timeout_s": 2 * PATIENCE_S, "until": "check"})
+            report = lambda stage: stage == Stage.CHECK.value and in_check.set()  # noqa: E731
+            found.append(evaluator.evaluate(PROBLEM, hanging.source, config, progress=report))
+
+        thread = in_thread(hang)
+        assert in_check.wait(PATIENCE_S)
+        good = evaluate(evaluator, GOOD, "check")
+        assert good.passed, good.message
+        assert not found, "it still hangs"
+    joined(thread)
+    assert found[0].failure is Failure.INFRASTRUCTURE, "cut short by the end of the evaluator"
 
 
 @pytest.mark.usefixtures("locks_apart")

@@ -146,10 +146,10 @@ def test_the_driver_is_asked_once(library: Library, monkeypatch: pytest.MonkeyPa
 
 def test_memory_is_that_of_the_smallest_visible_gpu(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert gpus.memory_bytes() == 81 << 30
+    assert gpus.memory_bytes() == 81 << 30 and gpus.free_bytes() == 1 << 30
     gpus.memory_bytes.cache_clear()
     library.has_driver = False
-    assert gpus.memory_bytes() is None
+    assert gpus.memory_bytes() is None and gpus.free_bytes() is None
 
 
 def test_utilisations_are_those_of_the_visible_gpus(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
