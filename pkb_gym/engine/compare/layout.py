@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pkb_gym.engine.problem import (
@@ -37,6 +38,9 @@ RED_ZONE_BYTES = 256
 PAGE_BYTES = 4096
 MAX_GAP_PAGES = 4
 """Maximum size of all gaps between the sets of a block together, for each set."""
+
+FIRST_TRIALS = 4
+"""Trials that show whether the axes of timed ones vary."""
 
 EVERY_TRIAL = "every trial"
 """Key of axes that do not vary."""
@@ -171,9 +175,13 @@ class Workload:
 
     def trial_key(self, trial: int, timed: bool, recurrence: Recurrence = NEW) -> TrialKey:
         """Names one trial."""
-        attempt = self.source_sha256 + self.nonce if timed else ""
-        key = hmac.digest(self.key, attempt.encode(), "sha256") if attempt else self.key
+        key = self._attempt_key if timed else self.key
         return TrialKey(key, self.seed, self.problem.name, self.turn, trial, timed, recurrence)
+
+    @cached_property
+    def _attempt_key(self) -> bytes:
+        attempt = self.source_sha256 + self.nonce
+        return hmac.digest(self.key, attempt.encode(), "sha256") if attempt else self.key
 
     def axes(self, trial: int, timed: bool) -> tuple[Axes, ...]:
         """Every rank's axes of one trial; trials whose axes are equal share one object.
@@ -192,6 +200,11 @@ class Workload:
                 ranks = range(self.world_size)
                 self._axes[key] = tuple(self.problem.derived_axes(varied, rank) for rank in ranks)
         return self._axes[key]
+
+    @cached_property
+    def timed_axes_vary(self) -> bool:
+        """Whether timed trials have axes of their own each, as the first ones show."""
+        return len({id(self.axes(trial, True)) for trial in range(FIRST_TRIALS)}) > 1
 
     def plan(
         self,

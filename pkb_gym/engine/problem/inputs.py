@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeAlias
 from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem.arguments import Linear, Sparse, Tensor, TensorList
 from pkb_gym.engine.problem.axes import Axes, resolve_dtype, resolve_shape
+from pkb_gym.engine.problem.drawn_together import DrawnTogether, Fill
 from pkb_gym.engine.problem.recurrence import NEW, Recurrence
 from pkb_gym.engine.problem.values import torch_dtype
 
@@ -144,25 +145,39 @@ class Stream:
     """
 
     def __init__(self, maker: InputMaker, *stream: str | int) -> None:
-        import torch
-
         self._maker = maker
-        key, self._part_key = maker.trial_key.stream_keys(stream, maker.rank)
+        self._key, self._part_key = maker.trial_key.stream_keys(stream, maker.rank)
         self._stream = stream
         self._draws = 0
-        self.generator: torch.Generator = torch.Generator(device=maker.device)
-        self.generator.manual_seed(key.derive_seed(*stream))
+        self._together = maker.together if self._key.timed else None
+
+    @cached_property
+    def generator(self) -> torch.Generator:
+        """The generator of the stream's numbers, but for those that several timed calls draw together."""
+        import torch
+
+        generator = torch.Generator(device=self._maker.device)
+        return generator.manual_seed(self._key.derive_seed(*self._stream))
 
     def normal(self, name: str, std: float = 1.0, mean: float = 0.0) -> torch.Tensor:
         """Normal values, drawn in float32 (float64 for float64) and rounded to the argument's dtype."""
-        return self._rounded(name, lambda wide, generator: wide.normal_(mean, std, generator=generator))
+        return self._rounded(
+            name, ("normal", std, mean), lambda wide, generator: wide.normal_(mean, std, generator=generator)
+        )
 
     def uniform(self, name: str, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
         """Uniform values in [low, high)."""
-        return self._rounded(name, lambda wide, generator: wide.uniform_(low, high, generator=generator))
+        return self._rounded(
+            name, ("uniform", low, high), lambda wide, generator: wide.uniform_(low, high, generator=generator)
+        )
 
     @_names_its_device
-    def _rounded(self, name: str, fill: Callable[[torch.Tensor, torch.Generator], torch.Tensor]) -> torch.Tensor:
+    def _rounded(
+        self,
+        name: str,
+        distribution: tuple[object, ...],
+        fill: Callable[[torch.Tensor, torch.Generator], torch.Tensor],
+    ) -> torch.Tensor:
         """The values that `fill` writes at 32 or 64 bits a number, rounded to the argument's dtype, in its shape."""
         import torch
 
@@ -179,10 +194,10 @@ class Stream:
                 part.copy_(fill(torch.empty(part.shape, dtype=wide, device=self._maker.device), generator))
             return values
 
-        return self._drawn(shape, draw)
+        return self._drawn(shape, dtype, distribution, draw)
 
     def _drawn(
-        self, shape: tuple[int, ...], draw: Callable[[tuple[int, ...], torch.Generator], torch.Tensor]
+        self, shape: tuple[int, ...], dtype: torch.dtype, distribution: tuple[object, ...], draw: Fill
     ) -> torch.Tensor:
         """Independent numbers of equal distribution, some in a row of which are drawn anew where the stream returns.
 
@@ -190,8 +205,12 @@ class Stream:
         """
         import torch
 
-        values = draw(shape, self.generator)
         self._draws += 1
+        if self._together is not None:
+            identity = (*self._stream, self._draws, *distribution, dtype)
+            key, device = self._key, self._maker.device
+            return self._together.of_trial(key.trial, self._seed_of, device, identity, shape, dtype, draw)
+        values = draw(shape, self.generator)
         if self._part_key is not None and values.numel() > 2:
             seed = self._part_key.derive_seed(*self._stream, "part", self._draws)
             generator = torch.Generator(device=self._maker.device)
@@ -200,6 +219,9 @@ class Stream:
             begin = random.Random(seed).randint(1, values.numel() - 1 - count)
             values.view(-1)[begin : begin + count] = draw((count,), generator)
         return values
+
+    def _seed_of(self, trial: int, stream: tuple[str, ...]) -> int:
+        return replace(self._key, trial=trial).derive_seed(*stream)
 
     @_names_its_device
     def integers(self, name: str, low: int, high: int) -> torch.Tensor:
@@ -221,12 +243,26 @@ class Stream:
         return self._randint(info.min, info.max, shape, width).view(dtype)
 
     @_names_its_device
+    def powers_of_two(self, low: int, high: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """2 to the power of whole numbers in [low, high), of a free shape and dtype."""
+        import torch
+
+        def draw(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+            exponents = torch.randint(low, high, shape, generator=generator, device=self._maker.device)
+            return torch.exp2(exponents.to(dtype))
+
+        return self._drawn(shape, dtype, ("powers of two", low, high), draw)
+
+    @_names_its_device
     def randn(self, *shape: int) -> torch.Tensor:
         """float32 standard normal values of a free shape, for inputs that are computed."""
         import torch
 
         return self._drawn(
-            shape, lambda shape, generator: torch.randn(shape, generator=generator, device=self._maker.device)
+            shape,
+            torch.float32,
+            ("randn",),
+            lambda shape, generator: torch.randn(shape, generator=generator, device=self._maker.device),
         )
 
     @_names_its_device
@@ -235,7 +271,10 @@ class Stream:
         import torch
 
         return self._drawn(
-            shape, lambda shape, generator: torch.rand(shape, generator=generator, device=self._maker.device)
+            shape,
+            torch.float32,
+            ("rand",),
+            lambda shape, generator: torch.rand(shape, generator=generator, device=self._maker.device),
         )
 
     @_names_its_device
@@ -246,12 +285,12 @@ class Stream:
     def _randint(self, low: int, high: int, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
         import torch
 
-        device = self._maker.device
+        device, dtype = self._maker.device, dtype or torch.int64
         return self._drawn(
             shape,
-            lambda shape, generator: torch.randint(
-                low, high, shape, dtype=dtype or torch.int64, generator=generator, device=device
-            ),
+            dtype,
+            ("randint", low, high),
+            lambda shape, generator: torch.randint(low, high, shape, dtype=dtype, generator=generator, device=device),
         )
 
     @_names_its_device
@@ -283,9 +322,17 @@ class InputMaker(Stream):
         rank, world_size: Rank and world size, as in torch.distributed.
         trial: Index of the trial.
         device: Device on which tensors are made.
+        together: Numbers that several timed calls of a block draw together; None where each draws its own.
     """
 
-    def __init__(self, problem: Declared, ax: Axes, trial_key: TrialKey, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        problem: Declared,
+        ax: Axes,
+        trial_key: TrialKey,
+        device: str = "cpu",
+        together: DrawnTogether | None = None,
+    ) -> None:
         self.problem = problem
         self.ax = ax
         self.rank = ax.number("r")
@@ -293,6 +340,7 @@ class InputMaker(Stream):
         self.trial_key = trial_key
         self.trial = trial_key.trial
         self.device = device
+        self.together = together
         self._args: dict[str, Tensor | TensorList | Linear | Sparse] = {arg.name: arg for arg in problem.data_args}
         super().__init__(self, *own_stream(self.rank))
 
@@ -314,7 +362,7 @@ class InputMaker(Stream):
         """A stream with a fixed seed, as the published benchmark has them; only for protocol "published"."""
         stream = Stream(self, "published")
         stream.generator.manual_seed(seed)
-        stream._part_key = None
+        stream._part_key = stream._together = None
         return stream
 
     def spec(self, name: str) -> tuple[tuple[int, ...], torch.dtype]:

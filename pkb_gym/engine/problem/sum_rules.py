@@ -114,5 +114,4 @@ def of_many_sizes(make: InputMaker, name: str) -> torch.Tensor:
 
     with torch._C.DisableTorchFunction():  # as in `Stream`, whose tensors these are
         values = make.normal(name)
-        exponents = make.shared.randint(-MAX_EXPONENT, MAX_EXPONENT + 1, *values.shape)
-        return values * torch.exp2(exponents.to(values.dtype))
+        return values * make.shared.powers_of_two(-MAX_EXPONENT, MAX_EXPONENT + 1, tuple(values.shape), values.dtype)

@@ -20,6 +20,7 @@ from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.check import compare_all
 from pkb_gym.engine.compare.layout import Workload, delivered_leaves
 from pkb_gym.engine.problem import Tensor, TensorList
+from pkb_gym.engine.problem.drawn_together import DrawnTogether
 from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.engine.problem.values import tensors_made_on
@@ -74,6 +75,7 @@ from pkb_gym.engine.reference.orders import (
     WarmUp,
 )
 from pkb_gym.engine.reference.rank_heaps import RankHeaps
+from pkb_gym.engine.reference.tensor_copies import TensorCopies
 from pkb_gym.engine.wire.arguments import unroll
 from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.engine.wire.messages import WireMessage
@@ -220,13 +222,16 @@ class ReferenceRank:
             order.trials, order.timed, self._scratch_bytes, self._segment_bytes, order.offsets, order.recurrences
         )
         self._bound, self._expected = None, []
+        together = DrawnTogether() if order.timed and not self._workload.timed_axes_vary else None
+        copies = TensorCopies()
         for planned in plan.sets:
             ax = planned.axes[self._rank]
             key = self._workload.trial_key(planned.trial, order.timed, planned.recurrence)
-            drawn = make_inputs(problem, ax, key, self._workload.protocol, self._device.torch_device)
+            drawn = make_inputs(problem, ax, key, self._workload.protocol, self._device.torch_device, together)
             for arg, value in zip(problem.data_args, drawn, strict=True):
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
-                    self._heaps.own.tensor(planned.leaves[self._rank][leaf.name].slot).copy_(tensor)
+                    copies.add(self._heaps.own.tensor(planned.leaves[self._rank][leaf.name].slot), tensor)
+        copies.make()
         groups = [self._groups.of(partition) for partition in plan.partitions]
         calls = unroll(call_runs(problem, plan, self._rank, "python"))
         arguments = []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self, cast
 
 from pkb_gym.engine.compare.check import merge
-from pkb_gym.engine.compare.layout import BlockPlan, Workload
+from pkb_gym.engine.compare.layout import BlockPlan, Workload, align
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.candidate_gang import CandidateGang, Job
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
@@ -22,6 +22,7 @@ from pkb_gym.engine.gangs.crash_trace import without_traces
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.handover_ends import HandoverEnds, HandoverLibraries
 from pkb_gym.engine.gangs.reference_gang import ReferenceGang
+from pkb_gym.engine.problem.drawn_together import CALLS_DRAWN_TOGETHER
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.check_report import CheckReport
 from pkb_gym.engine.records.config import ResolvedConfig
@@ -179,6 +180,13 @@ class CandidateRun:
         Raises:
             InfrastructureError: `MAX_SKIPPED` trials in a row do not fit, or the reference gang failed.
         """
+        plan = self._next_plan(calls, timed=timed, earlier=earlier)
+        self.reference.make(plan, timed=timed)
+        return plan
+
+    def _next_plan(self, calls: int, *, timed: bool, earlier: BlockPlan | None = None) -> BlockPlan:
+        if timed:
+            self._next_trial = align(self._next_trial, CALLS_DRAWN_TOGETHER)
         for _ in range(MAX_SKIPPED):
             plan = self._plan_as_many(calls, timed, earlier)
             if plan is not None:

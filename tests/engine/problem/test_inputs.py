@@ -78,7 +78,7 @@ def test_values_are_drawn_wide_and_rounded_once(axes: Axes, monkeypatch: pytest.
         filled.append(part.numel())
         return part.fill_(len(filled))
 
-    values = maker._rounded(NAME, fill)
+    values = maker._rounded(NAME, ("filled",), fill)
     assert max(filled) <= wide.numel() // 3 and sum(filled) == wide.numel()
     assert values.dtype == dtype and values.flatten()[[0, -1]].tolist() == [1, len(filled)]
 
