@@ -192,8 +192,7 @@ class BaselineBlocks:
             block: The work.
             arm: Function called just before the rank reports that it is ready.
         """
-        gc.collect()
-        gc.disable()
+        gc.disable()  # what is garbage by now is collected after the block
         dist.barrier()
         idle_us = self._conditioner.answer_us()
         self._conditioner.flush_cache()

@@ -100,6 +100,20 @@ def test_a_rank_settles_on_the_fastest_of_its_own_processors(
     assert moved == [ranks] and conditioner.server_processor == server
 
 
+def test_a_rank_stays_where_it_is_while_its_processors_are_among_the_fastest(
+    moved: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To move every thread takes longer than to try the processors."""
+    fastest: list[list[int]] = [[4, 5, 6], [6, 5, 4], [5, 6, 7], [7, 6, 5]]
+    monkeypatch.setattr(module, "find_fastest", lambda _: fastest.pop(0))
+    settled: list[tuple[int, set[int]]] = []
+    monkeypatch.setattr(module.os, "sched_setaffinity", lambda pid, own: settled.append((pid, set(own))))
+    conditioner = CudaConditioner([4, 5, 6, 7])
+    assert [conditioner.choose_processors() for _ in range(4)] == [(4, 5), (4, 5), (5, 6), (5, 6)]
+    assert moved == [[4, 5], [5, 6]], "the thread that has tried them all comes back by itself"
+    assert settled == [(0, {4, 5}), (0, {5, 6})] and conditioner.server_processor == 7
+
+
 def test_a_baseline_finds_its_arguments_in_the_caches_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate's arguments have just been copied into its heap, too; GPUs flush theirs for both sides."""
     read: list[int] = []
