@@ -24,14 +24,16 @@ from pkb_gym.engine.gangs.candidate_gang import CandidateGang
 from pkb_gym.engine.gangs.reference_gang import ReferenceGang
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.stages.baseline_cache import MEASUREMENTS
+from pkb_gym.engine.stages.candidate_run import CandidateRun
 from pkb_gym.engine.stages.time import time_blocks
 from pkb_gym.problems.catalogue import expert_source, find_problem
 
 PARTS: dict[str, tuple[type, str]] = {
-    "making inputs": (ReferenceGang, "make"),
-    "baseline": (ReferenceGang, "run"),
+    "making inputs, and bringing the candidate to its gate meanwhile": (CandidateRun, "prepare_armed"),
     "binding arguments": (CandidateGang, "bind"),
-    "candidate, with its staging": (CandidateGang, "run"),
+    "coming to the gate": (CandidateGang, "arm"),
+    "baseline": (ReferenceGang, "run"),
+    "candidate, with its staging": (CandidateGang, "run_armed"),
     "staging": (ReferenceGang, "stage"),
     "ending the block": (ReferenceGang, "end_block"),
     "comparing": (ReferenceGang, "compare"),

@@ -307,19 +307,34 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell, the deadline passed, or its claims do not fit the calls.
         """
+        self.arm(sets, setting)
+        return self.run_armed(sets, stage, setting)
+
+    def arm(self, sets: Sequence[int], setting: BlockSetting) -> None:
+        """Has the ranks come to the gate of a block, and freezes them; `run_armed` must follow.
+
+        Args:
+            sets: Indices into the bound block.
+            setting: Sequence of the block's calls.
+
+        Raises:
+            GangFailed: a rank fell, or the deadline passed.
+        """
         none = ((),) * self._gang.world_size
-        orders = [
-            RunBlock(
-                tuple(sets),
-                self._epoch,
-                setting.handovers,
-                setting.pad_ns,
-                holds_ns,
-                congestions_ns,
-            )
-            for holds_ns, congestions_ns in zip(setting.holds_ns or none, setting.congestions_ns or none, strict=True)
-        ]
-        nanoseconds, done = self._run(orders, BlockDone, stage, setting.stopped_rank)
+        self._arm(
+            [
+                RunBlock(tuple(sets), self._epoch, setting.handovers, setting.pad_ns, holds_ns, congestions_ns)
+                for holds_ns, congestions_ns in zip(
+                    setting.holds_ns or none, setting.congestions_ns or none, strict=True
+                )
+            ]
+        )
+
+    def run_armed(
+        self, sets: Sequence[int], stage: Callable[[], Processors | None], setting: BlockSetting
+    ) -> tuple[int, list[Sequence[Claims]]]:
+        """Runs the block that the ranks have been armed for; arguments, result and errors as `run`."""
+        nanoseconds, done = self._run_armed(BlockDone, stage, setting.stopped_rank)
         return nanoseconds, [_claims_of(rank, report, len(sets)) for rank, report in enumerate(done)]
 
     def profile(
@@ -338,31 +353,20 @@ class CandidateGang:
         Raises:
             GangFailed: a rank fell, or the deadline passed.
         """
-        order = ProfileBlock(tuple(sets), self._epoch, link_bytes_per_s)
-        return self._run([order] * self._gang.world_size, ProfileDone, stage)[1]
+        self._arm([ProfileBlock(tuple(sets), self._epoch, link_bytes_per_s)] * self._gang.world_size)
+        return self._run_armed(ProfileDone, stage)[1]
 
-    def _run(
-        self,
-        orders: Sequence[RunBlock] | Sequence[ProfileBlock],
-        expect: type[Reply],
-        stage: Callable[[], Processors | None],
-        stopped_rank: int | None = None,
-    ) -> tuple[int, list[Reply]]:
+    def _arm(self, orders: Sequence[RunBlock] | Sequence[ProfileBlock]) -> None:
         self._epoch += len(orders[0].sets)
-        began = time.monotonic()
+        with self._between_blocks():
+            self._gang.arm(orders, timeout_s=self._left_between_s, heap=self._heap)
+        self._segments_when_frozen = self._gang.processes.segments_sent()
 
-        def stage_armed() -> Processors | None:
-            self._between_s += time.monotonic() - began
-            return stage()
-
-        nanoseconds, replies = self._gang.run_block(
-            orders,
-            expect,
-            timeout_s=self.timeout_s,
-            arm_timeout_s=self._left_between_s,
-            stage=stage_armed,
-            heap=self._heap,
-            stopped_rank=stopped_rank,
+    def _run_armed(
+        self, expect: type[Reply], stage: Callable[[], Processors | None], stopped_rank: int | None = None
+    ) -> tuple[int, list[Reply]]:
+        nanoseconds, replies = self._gang.run_armed(
+            expect, timeout_s=self.timeout_s, stage=stage, heap=self._heap, stopped_rank=stopped_rank
         )
         with self._between_blocks():
             stopping_ns = self._gang.processes.freeze()

@@ -300,8 +300,24 @@ class Gang:
         Returns:
             Nanoseconds from opening the gate to the last completion, and the replies.
         """
-        self.exchange(orders, Armed, timeout_s=timeout_s if arm_timeout_s is None else arm_timeout_s, heap=heap)
+        self.arm(orders, timeout_s=timeout_s if arm_timeout_s is None else arm_timeout_s, heap=heap)
+        return self.run_armed(expect, timeout_s=timeout_s, stage=stage, heap=heap, stopped_rank=stopped_rank)
+
+    def arm(self, orders: Sequence[WireMessage], *, timeout_s: float, heap: SymmetricHeap | None = None) -> None:
+        """Has every rank come to the gate of a block, and freezes the gang; see `run_block`."""
+        self.exchange(orders, Armed, timeout_s=timeout_s, heap=heap)
         self.processes.freeze()
+
+    def run_armed(
+        self,
+        expect: type[Reply],
+        *,
+        timeout_s: float,
+        stage: Callable[[], Processors | None] | None = None,
+        heap: SymmetricHeap | None = None,
+        stopped_rank: int | None = None,
+    ) -> tuple[int, list[Reply]]:
+        """Runs the block that the ranks have been armed for; see `run_block`."""
         if stage is not None and (processors := stage()) is not None:
             self.processes.move(processors)
         began_ns = time.perf_counter_ns()

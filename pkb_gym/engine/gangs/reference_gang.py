@@ -164,10 +164,22 @@ class ReferenceGang:
 
     def make(self, plan: BlockPlan, *, timed: bool) -> None:
         """Draws the inputs of a block."""
+        with self.making(plan, timed=timed):
+            pass
+
+    @contextlib.contextmanager
+    def making(self, plan: BlockPlan, *, timed: bool) -> Iterator[None]:
+        """Draws the inputs of a block meanwhile; they are there at the end, whatever happens inside."""
         trials = tuple(planned.trial for planned in plan.sets)
         given = plan.sets if plan.is_placed else ()
         offsets, recurrences = tuple(one.offset for one in given), tuple(one.recurrence for one in given)
-        self._exchange(MakeInputs(trials, timed, offsets, recurrences), Ready)
+        with self._one_exchange():
+            self._gang.send([MakeInputs(trials, timed, offsets, recurrences)] * self.world_size)
+        try:
+            yield
+        finally:
+            with self._one_exchange():
+                self._gang.collect(Ready, timeout_s=TIMEOUT_S)
 
     def stage(self, orders: Sequence[StageOrder]) -> Processors | None:
         """Puts the inputs into the candidate's heap and poisons its outputs; `end_block` must follow.

@@ -128,6 +128,7 @@ class CandidateRun:
         self.layout = lay_out(self.workload.problem, config)
         self.right_trials: Sequence[int] = ()
         self._next_trial = self._checked_end = 0
+        self._armed: BlockPlan | None = None
         with contextlib.ExitStack() as stack:
             _, self._heap = stack.enter_context(reference.heaps(self.layout.segment_bytes))
             self._gang = stack.enter_context(new_gang())
@@ -167,6 +168,31 @@ class CandidateRun:
         """The candidate's gang, for what is measured on it alone; emulated ranks are not measured."""
         return cast("CandidateGang", self._gang)
 
+    def prepare_armed(self, calls: int, staging: BlockStaging) -> BlockPlan:
+        """Draws fresh inputs for a timed block, as `prepare`, and meanwhile has the candidate come to its gate.
+
+        The candidate stands frozen there until `run` is called with that block and that staging. It has seen where its
+        arguments will lie, and nothing of what they will hold.
+
+        Raises:
+            InfrastructureError: as in `prepare`.
+            Stopped: a rank fell.
+        """
+        self._begin_batch()  # whose numbers no other block of the candidate has
+        plan = self._next_plan(calls, timed=True)
+        self._begin_batch()
+        with self.reference.making(plan, timed=True), self._failures():
+            try:
+                self._watch_frozen()
+                self._gang.thaw()
+                self._gang.bind(plan)
+                self.gang.arm(range(len(plan.sets)), staging.setting)
+            except GangFailed:
+                self._gang.kill()
+                raise
+        self._armed = plan
+        return plan
+
     def prepare(self, calls: int, *, timed: bool, earlier: BlockPlan | None = None) -> BlockPlan:
         """Draws fresh inputs for a block; fewer calls than asked for if these do not fit into the heap together.
 
@@ -185,18 +211,19 @@ class CandidateRun:
         return plan
 
     def _next_plan(self, calls: int, *, timed: bool, earlier: BlockPlan | None = None) -> BlockPlan:
-        if timed:
-            self._next_trial = align(self._next_trial, CALLS_DRAWN_TOGETHER)
         for _ in range(MAX_SKIPPED):
             plan = self._plan_as_many(calls, timed, earlier)
             if plan is not None:
                 self._next_trial += len(plan.sets)
                 self._checked_end = max(self._checked_end, 0 if timed else plan.end)
-                self.reference.make(plan, timed=timed)
                 return plan
             self._next_trial += 1
         needed, room = self._plan(range(self._next_trial, self._next_trial + 1), timed).end, self.layout.segment_bytes
         raise InfrastructureError(f"one call needs {needed} bytes a rank, the heap has {room}")
+
+    def _begin_batch(self) -> None:
+        """Passes over the trials whose inputs are drawn together with those of earlier ones, see `DrawnTogether`."""
+        self._next_trial = align(self._next_trial, CALLS_DRAWN_TOGETHER)
 
     def _plan_as_many(self, calls: int, timed: bool, earlier: BlockPlan | None) -> BlockPlan | None:
         """A block of the next trials, at most so many; None if not even the first fits."""
@@ -271,12 +298,15 @@ class CandidateRun:
             Stopped: a rank fell, the deadline passed, calls went on without their handovers or asked for them before
                 their outputs were there, or a rank wrote outside of tensors and scratch.
         """
-        self.feedback.suspect(integrity.frozen_traffic(self._gang.frozen_segments(), self.config.world_size))
+        is_armed, self._armed = self._armed is plan, None
+        self._watch_frozen()
         with self._failures():
-            self._gang.thaw()
-            self._gang.bind(plan)
+            if not is_armed:
+                self._gang.thaw()
+                self._gang.bind(plan)
+            run = self.gang.run_armed if is_armed else self._gang.run
             with self._ended_block() as ended, self._watched_network():
-                nanoseconds, done = self._gang.run(sets, lambda: self.reference.stage(staging.orders), staging.setting)
+                nanoseconds, done = run(sets, lambda: self.reference.stage(staging.orders), staging.setting)
             for rank, of_rank in enumerate(ended):
                 if not of_rank.complete:
                     raise GangFailed(Failure.INTEGRITY, rank, f"rank {rank} went on without waiting for its arguments")
@@ -284,6 +314,10 @@ class CandidateRun:
         finished = FinishedBlock(plan, nanoseconds, done, ended)
         self._check_requests(finished)
         return finished
+
+    def _watch_frozen(self) -> None:
+        """Looks for traffic of the ranks since they were frozen."""
+        self.feedback.suspect(integrity.frozen_traffic(self._gang.frozen_segments(), self.config.world_size))
 
     def _check_requests(self, finished: FinishedBlock) -> None:
         """Looks for outputs that were written between the request of the next handover and that handover.

@@ -219,7 +219,7 @@ class _Pairs:
 
     def _run_pair(self, calls: int, staging: BlockStaging, *, baseline_first: bool) -> Block:
         run = self._run
-        plan = run.prepare(calls, timed=True)
+        plan = run.prepare_armed(calls, staging)
         calls = len(plan.sets)
         baseline_ns = self._time_baseline(plan) if baseline_first else 0
         delays_ns = run.run_delays_ns()

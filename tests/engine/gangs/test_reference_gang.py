@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from pkb_gym.engine.compare.check import RankCheck
-from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.compare.layout import Workload
+from pkb_gym.engine.errors import InfrastructureError, ReferenceOutOfMemory
 from pkb_gym.engine.gangs import reference_gang
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.gang import Replies
@@ -39,6 +40,7 @@ from pkb_gym.engine.reference.orders import (
 )
 from pkb_gym.engine.wire.messages import WireMessage
 from pkb_gym.engine.wire.orders import Claim, RunNullBlock
+from pkb_gym.problems.catalogue import find_problem
 
 
 class FakeGang:
@@ -197,6 +199,36 @@ def test_a_fallen_gang_is_a_fault_of_this_machine(fake: FakeGang, gang: Referenc
     fake.orders.clear()
     gang.release()
     assert fake.orders == [], "it holds nothing any more"
+
+
+@pytest.mark.parametrize(("killed", "kind"), [(False, ReferenceOutOfMemory), (True, InfrastructureError)])
+def test_a_gang_without_memory_says_so(
+    fake: FakeGang, gang: ReferenceGang, monkeypatch: pytest.MonkeyPatch, killed: bool, kind: type[InfrastructureError]
+) -> None:
+    """A candidate may have taken it; what the kernel ended for main memory may be anybody's doing."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise GangFailed(Failure.OUT_OF_MEMORY, 1, "rank 1: CUDA out of memory", killed=killed)
+
+    monkeypatch.setattr(fake, "exchange", fail)
+    with pytest.raises(InfrastructureError) as caught:
+        gang.stage([StageInputs()] * 2)
+    assert type(caught.value) is kind and not gang.is_sound
+
+
+def test_inputs_are_made_while_something_else_happens(
+    fake: FakeGang, gang: ReferenceGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replies are taken in whatever happens: an order without them would leave the gang of no further use."""
+    log: list[str] = []
+    monkeypatch.setattr(fake, "send", lambda orders: log.append(f"send {len(orders)}"), raising=False)
+    monkeypatch.setattr(fake, "collect", lambda expect, *, timeout_s: log.append(f"collect {expect.__name__}"))
+    plan = Workload(find_problem("AllReduce"), "tiny", 2, "bfloat16", "robust", b"key", 0, 0).plan([0, 1], True, 0)
+    with gang.making(plan, timed=True):
+        log.append("meanwhile")
+    with pytest.raises(GangFailed), gang.making(plan, timed=True):
+        raise GangFailed(Failure.RUNTIME_ERROR, 0, "a candidate's")
+    assert log == ["send 2", "meanwhile", "collect Ready", "send 2", "collect Ready"] and gang.is_sound
 
 
 def test_a_block_that_fails_is_a_fault_of_this_machine(fake: FakeGang, gang: ReferenceGang) -> None:

@@ -131,6 +131,14 @@ class FakeReferenceGang:
         self.plans.append(plan)
         self._note("make", f"{len(plan.sets)} {'timed' if timed else 'checked'}")
 
+    @contextlib.contextmanager
+    def making(self, plan: BlockPlan, *, timed: bool) -> Iterator[None]:
+        self.make(plan, timed=timed)
+        try:
+            yield
+        finally:
+            self.log.append("made")
+
     @property
     def trials(self) -> list[tuple[int, ...]]:
         """Trials of the blocks that inputs were made for."""
@@ -267,7 +275,15 @@ class FakeCandidateGang:
     def bind(self, plan: BlockPlan) -> None:
         self._note("bind", len(plan.sets))
 
+    def arm(self, sets: Sequence[int], setting: BlockSetting) -> None:
+        self._note("arm", len(sets))
+
     def run(
+        self, sets: Sequence[int], stage: Callable[[], object], setting: BlockSetting
+    ) -> tuple[int, list[Sequence[Claims]]]:
+        return self.run_armed(sets, stage, setting)
+
+    def run_armed(
         self, sets: Sequence[int], stage: Callable[[], object], setting: BlockSetting
     ) -> tuple[int, list[Sequence[Claims]]]:
         stage()

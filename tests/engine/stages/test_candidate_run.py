@@ -10,6 +10,7 @@ from pkb_gym.engine.compare.layout import Workload
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.problem import Axes, AxisValue, Draw
+from pkb_gym.engine.problem.drawn_together import CALLS_DRAWN_TOGETHER
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.orders import BlockEnded, LateOutput
 from pkb_gym.engine.stages.block_staging import plain
@@ -57,6 +58,47 @@ def test_no_input_is_used_twice() -> None:
     assert bench.reference.trials == [(0, 1, 2, 3), (4, 5, 6), (7, 8)]
     assert [planned.trial for plan in plans for planned in plan.sets] == list(range(9))
     assert bench.logged("make") == ["make 4 checked", "make 3 timed", "make 2 timed"]
+
+
+def test_a_candidate_comes_to_its_gate_while_the_inputs_are_made() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        plan = run.prepare_armed(3, PLAIN)
+        assert bench.logged("thaw", "bind", "arm", "make", "made") == [
+            "make 3 timed",
+            "thaw",
+            "bind 3",
+            "arm 3",
+            "made",
+        ]
+        run.run(plan, range(3), PLAIN)
+        other = run.prepare(2, timed=True)
+        run.run(other, range(2), PLAIN)
+    assert bench.logged("bind", "arm") == ["bind 3", "arm 3", "bind 2"], "once for each block"
+
+
+def test_blocks_that_decide_a_time_share_nothing_that_is_drawn_together() -> None:
+    """Who sees many numbers of a generator knows the next ones. Checked calls keep their numbers, by which the ranks
+    are the root in turn, whatever was timed of the baseline before."""
+    bench = Bench()
+    with bench.run() as run:
+        run.prepare(2, timed=True)
+        run.prepare(5, timed=False)
+        plans = [run.prepare_armed(calls, PLAIN) for calls in (3, CALLS_DRAWN_TOGETHER + 1)]
+        plans.append(run.prepare(2, timed=True))
+    batch = CALLS_DRAWN_TOGETHER
+    assert bench.reference.trials[:2] == [(0, 1), (2, 3, 4, 5, 6)]
+    assert [plan.sets[0].trial for plan in plans] == [batch, 2 * batch, 4 * batch]
+
+
+def test_a_rank_that_falls_on_its_way_to_the_gate_is_a_failure_once_the_inputs_are_made() -> None:
+    """An order without its reply would leave the reference gang of no further use."""
+    bench = Bench()
+    bench.candidate.fails["arm"] = GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 ended")
+    with bench.run() as run, pytest.raises(Stopped, match="rank 1 ended"):
+        run.prepare_armed(3, PLAIN)
+    assert bench.log[bench.log.index("arm 3") :][:3] == ["arm 3", "kill", "made"]
+    assert bench.feedback.failure is Failure.RUNTIME_ERROR
 
 
 def workload() -> Workload:

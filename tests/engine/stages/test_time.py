@@ -10,6 +10,7 @@ import pytest
 
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.hardware import host
+from pkb_gym.engine.problem.drawn_together import CALLS_DRAWN_TOGETHER
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.records.timing import Block, Timing
 from pkb_gym.engine.reference.block_conditioner import BUSY_GPU_US
@@ -75,7 +76,9 @@ def test_every_block_has_inputs_of_its_own_and_its_outputs_are_compared() -> Non
     bench = Bench()
     timed(bench)
     made = [trial for trials in bench.reference.trials for trial in trials]
-    assert made == list(range(len(made)))
+    assert made == sorted(set(made))
+    drawn = [{trial // CALLS_DRAWN_TOGETHER for trial in trials} for trials in bench.reference.trials]
+    assert sum(map(len, drawn)) == len(set.union(*drawn)), "no two blocks share what is drawn together"
     blocks = bench.logged("make", "candidate", "compare")
     calls = [len(trials) for trials in bench.reference.trials]
     expected = []
