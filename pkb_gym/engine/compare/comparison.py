@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pkb_gym.engine.compare.call_words import call_words
 from pkb_gym.engine.compare.calls import Call, arguments, immutable_leaves, rule_of
 from pkb_gym.engine.compare.layout import PlacedLeaf, placed_results
-from pkb_gym.engine.compare.mismatches import is_untouched, modified_argument, wrong_shape, wrong_values
+from pkb_gym.engine.compare.mismatches import contents, is_untouched, modified_argument, wrong_shape, wrong_values
 from pkb_gym.engine.compare.stacked import stacked
 from pkb_gym.engine.compare.trivial import JudgedOutput, without_work
 from pkb_gym.engine.problem import InPlace, Output
@@ -231,7 +231,8 @@ class Comparison:
                 rule = ruled.rule.describe(call.plan.axes[call.rank].dtype)
                 mismatches.append(wrong_values(call, ruled.name, rule, got, expected, marks, before))
                 right -= mismatches[-1].wrong_elements
-                untouched = untouched and is_untouched(call.rank, got, before)
+                now = got if before is not None else contents(call, ruled.name, got)
+                untouched = untouched and is_untouched(call.rank, now, before)
         return CallVerdict(len(self._placed), elements, right, tuple(self._with_words(mismatches, index)), untouched)
 
     def earnable(self, index: int) -> Iterator[str]:

@@ -96,8 +96,27 @@ def wrong_values(
         got=got_text,
         expected=expected_text,
         rule=rule,
-        unwritten_elements=_unwritten(call.rank, got, marks) if before is None else _unchanged(got, before, marks),
+        unwritten_elements=_unwritten(call.rank, contents(call, output, got), expected, marks)
+        if before is None
+        else _unchanged(got, before, marks),
     )
+
+
+def contents(call: Call, output: str, got: torch.Tensor) -> torch.Tensor:
+    """An output as it lies in memory: booleans by their bytes, since copies make True of any byte but zero.
+
+    Args:
+        call: Call that the output belongs to.
+        output: Name of the output.
+        got: Output of the candidate.
+    """
+    import torch
+
+    if got.dtype is not torch.bool:
+        return got
+    placed = call.plan.leaves[call.rank][output]
+    slot = TensorSlot(placed.offset, tuple(got.shape), "uint8", got.numel())
+    return call.candidate_heap.tensor(slot, call.rank)
 
 
 def is_untouched(rank: int, got: torch.Tensor, before: torch.Tensor | None) -> bool:
@@ -105,7 +124,7 @@ def is_untouched(rank: int, got: torch.Tensor, before: torch.Tensor | None) -> b
 
     Args:
         rank: Rank whose output it is.
-        got: Output of the candidate.
+        got: Output of the candidate; a boolean one as by `contents`.
         before: Content of an argument before the call; None for outputs, which are poisoned.
     """
     import torch
@@ -114,8 +133,6 @@ def is_untouched(rank: int, got: torch.Tensor, before: torch.Tensor | None) -> b
 
     if before is not None:
         return bool((as_integers(got) == as_integers(before)).all())
-    if got.dtype is torch.bool:
-        return bool(got.all())  # a copy of a poisoned bool is True
     return bool((got.contiguous().view(-1).view(torch.uint8) == poison_of(rank)).all())
 
 
@@ -146,19 +163,34 @@ def modified_argument(call: Call, leaf: Leaf, slot: TensorSlot) -> Mismatch:
     )
 
 
-def _unwritten(rank: int, got: torch.Tensor, marks: torch.Tensor) -> int:
+CHANCE_OF_BYTE, CHANCE_OF_NUMBER = 1 / 8, 1 / 256
+"""Share of the wrong elements, of one and of two bytes, that may hold poison by chance: values may be few."""
+
+
+def _unwritten(rank: int, got: torch.Tensor, expected: torch.Tensor, marks: torch.Tensor) -> int:
     """The number of wrong elements that are as before a checked call.
 
-    Some are so by chance, where values are drawn bit by bit: single bytes count if all are, and numbers of two bytes if
-    there are more than that.
+    Some are so by chance, where elements have few bytes: they count if there are more than that, and more than as many
+    again as the expected values would lead to, in which the poison may be a value like any other.
+
+    Args:
+        rank: Rank whose output it is.
+        got: Output of the candidate, a boolean one as by `contents`: no boolean has the poison's byte.
+        expected: Output of the baseline.
+        marks: Mask of the wrong elements.
     """
     import torch
 
-    elements = got[marks].contiguous()
-    held = (elements.view(torch.uint8).view(len(elements), -1) == poison_of(rank)).all(dim=1)
-    count = int(held.sum())
-    least = {1: len(elements), 2: len(elements) >> 8}.get(elements.element_size(), 0)
-    return count if count >= least else 0
+    def is_poison(elements: torch.Tensor) -> torch.Tensor:
+        return (elements.contiguous().view(torch.uint8).view(elements.numel(), -1) == poison_of(rank)).all(dim=1)
+
+    wrong = got[marks]
+    count = int(is_poison(wrong).sum())
+    chance = {1: CHANCE_OF_BYTE, 2: CHANCE_OF_NUMBER}.get(wrong.element_size(), 0.0)
+    if not chance or expected.dtype is torch.bool:
+        return count
+    usual = float(is_poison(expected.reshape(-1)).double().mean()) if expected.dtype == got.dtype else 0.0
+    return count if count > len(wrong) * (chance + 2 * usual) else 0
 
 
 def _unchanged(got: torch.Tensor, before: torch.Tensor, marks: torch.Tensor) -> int:

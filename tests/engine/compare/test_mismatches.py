@@ -10,13 +10,14 @@ import torch
 
 from pkb_gym.engine.compare.calls import Call
 from pkb_gym.engine.compare.layout import Workload, placed_results
-from pkb_gym.engine.compare.mismatches import wrong_shape, wrong_values
+from pkb_gym.engine.compare.mismatches import contents, is_untouched, wrong_shape, wrong_values
 from pkb_gym.engine.compare.poison import poison_of
 from pkb_gym.engine.wire.orders import Claim
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.compare.block import COPIES, RANK, Block
 
 SIZED_BY_DATA = find_problem("UlyssesAllGatherVariable")
+MARKS = find_problem("SAM3IoUSuppression")
 NAN, INF = float("nan"), float("inf")
 
 
@@ -98,8 +99,11 @@ def test_naming_an_element_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         (torch.bfloat16, 2, 2560, 0),  # of random bits
         (torch.bfloat16, 1280, 2560, 1280),
         (torch.int64, 1, 2560, 1),
-        (torch.uint8, 8, 9, 0),
+        (torch.uint8, 1, 9, 0),
+        (torch.uint8, 8, 9, 8),
         (torch.uint8, 9, 9, 9),
+        (torch.int8, 32, 320, 0),
+        (torch.int8, 100, 320, 100),
         (torch.complex64, 3, 4, 3),
     ],
 )
@@ -111,6 +115,40 @@ def test_elements_that_were_left_are_counted_unless_they_are_so_by_chance(
     have[1 : 1 + left].view(torch.uint8).fill_(poison_of(call.rank))
     marks = torch.arange(wrong + 1) > 0
     assert wrong_values(call, "out", "equal", have, torch.ones_like(have), marks).unwritten_elements == counted
+
+
+@pytest.mark.parametrize(("usual", "left", "counted"), [(0, 30, 30), (16, 30, 0), (16, 90, 90), (64, 100, 0)])
+def test_poison_that_is_a_value_like_others_is_counted_where_there_is_more_of_it(
+    usual: int, left: int, counted: int
+) -> None:
+    """A quantised output has few values, and a wrong one of them may be the poison's byte."""
+    (call,) = Block(COPIES, 1).calls()
+    have, should = torch.zeros(100, dtype=torch.uint8), torch.ones(100, dtype=torch.uint8)
+    have[:left] = poison_of(call.rank)
+    should[100 - usual :] = poison_of(call.rank)
+    found = wrong_values(call, "out", "equal", have, should, torch.ones(100, dtype=torch.bool))
+    assert found.unwritten_elements == counted
+
+
+def test_booleans_that_were_left_are_told_from_true() -> None:
+    """A copy of a boolean makes True of the poison: a kernel that wrote True everywhere was taken for one that wrote
+    nothing, and what was left was never counted."""
+    block = Block(MARKS, 2)
+    left, written = (
+        block.candidate_heap.tensor(planned.leaves[RANK]["suppressed"].slot) for planned in block.plan.sets
+    )
+    left.view(torch.uint8).fill_(poison_of(RANK))
+    written.fill_(True)
+    for call, output, counted in zip(block.calls(), (left, written), (left.numel() - 1, 0), strict=True):
+        have, should = output.clone(), torch.zeros_like(output)
+        should.view(-1)[0] = True
+        found = wrong_values(call, "suppressed", "equal", have, should, have != should)
+        assert (found.wrong_elements, found.unwritten_elements) == (left.numel() - 1, counted)
+        assert is_untouched(RANK, contents(call, "suppressed", have), None) is bool(counted)
+    for expected in block.expected:
+        expected["suppressed"] = torch.zeros_like(left)
+    wrong = [mismatch for mismatch in block.found().mismatches if mismatch.output == "suppressed"]
+    assert [mismatch.unwritten_elements for mismatch in wrong] == [left.numel(), 0]
 
 
 def test_elements_of_an_argument_that_are_as_before_are_counted() -> None:
