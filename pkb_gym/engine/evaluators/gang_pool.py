@@ -41,6 +41,12 @@ PRELOADED = ("rankside/gloo_loop.cpp", "rankside/tcp_pace.cpp", "rankside/except
 """Libraries of ranks; see there."""
 
 
+PYTHON_IMPORTS = ("torch.distributed._symmetric_memory", "torch.utils.cpp_extension")
+TRITON_IMPORTS = ("triton", "triton.language")
+"""Modules that sources of the python dialect use, those of language triton the latter, too: gangs that stand by have
+imported them before a source is known."""
+
+
 @dataclass(frozen=True)
 class GangKind:
     """The key of a standby gang.
@@ -59,6 +65,12 @@ class GangKind:
     allow_processes: bool
     one_queue: bool = False
     ranks_per_gpu: int = 1
+
+
+def _imports_of(kind: GangKind) -> tuple[str, ...]:
+    if kind.dialect != "python":
+        return ()
+    return (*PYTHON_IMPORTS, *TRITON_IMPORTS) if kind.allow_processes else PYTHON_IMPORTS
 
 
 class GangPool:
@@ -303,7 +315,7 @@ class GangPool:
             ranks_per_gpu=kind.ranks_per_gpu,
         )
         try:
-            gang.prepare(kind.dialect, one_queue=kind.one_queue)
+            gang.prepare(kind.dialect, one_queue=kind.one_queue, imports=_imports_of(kind))
         except BaseException:
             gang.close()
             raise

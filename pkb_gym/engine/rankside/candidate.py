@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 from typing import Protocol
 
@@ -78,6 +80,9 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     if isinstance(order, Prepare):
         if order.dialect == "python":
             device.join()
+        for name in order.imports:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
         wire.send(Prepared())
         order, _, fds = wire.receive_with_fds(MapHeap)
     assert isinstance(order, MapHeap)

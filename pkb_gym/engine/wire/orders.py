@@ -54,11 +54,13 @@ class Prepare(WireMessage):
         setting: Device and processors of the rank.
         dialect: Ranks of the python dialect make a process group.
         one_queue: Whether a single hardware queue will do, see `devices.CudaDevice`.
+        imports: Names of modules that such candidates may use; those that are not installed are passed over.
     """
 
     setting: RankSetting
     dialect: Dialect
     one_queue: bool
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import gang_pool
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
-from pkb_gym.engine.evaluators.gang_pool import GangPool
+from pkb_gym.engine.evaluators.gang_pool import PYTHON_IMPORTS, TRITON_IMPORTS, GangPool
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.config import EvalConfig, Language, ResolvedConfig, resolve
 from pkb_gym.problems.catalogue import find_problem
@@ -106,10 +106,10 @@ class FakeGang:
         self.closed, self._processes = False, processes
         processes.gangs.append(self)
 
-    def prepare(self, dialect: str, *, one_queue: bool) -> None:
+    def prepare(self, dialect: str, *, one_queue: bool, imports: tuple[str, ...]) -> None:
         if self._processes.error is not None:
             raise self._processes.error
-        self.prepared_for = (dialect, one_queue)
+        self.prepared_for, self.imports = (dialect, one_queue), imports
 
     def close(self) -> None:
         assert self._processes.may_end.wait(PATIENCE_S)
@@ -255,6 +255,29 @@ def test_each_kind_of_source_gets_gangs_prepared_for_it(
         assert (gang.kind, gang.prepared_for) == (("cuda", world_size, allow_processes), prepared_for)
     until(lambda: len(processes.gangs) >= 2 and processes.gangs[-1].prepared_for)
     assert {(made.kind, made.prepared_for) for made in processes.gangs} == {(gang.kind, prepared_for)}
+
+
+@pytest.mark.parametrize(
+    ("language", "imports"),
+    [("cuda", ()), ("python", PYTHON_IMPORTS), ("triton", (*PYTHON_IMPORTS, *TRITON_IMPORTS))],
+)
+def test_gangs_that_stand_by_have_imported_what_their_candidates_use(
+    pool: GangPool, processes: Processes, language: Language, imports: tuple[str, ...]
+) -> None:
+    """A check spent seconds on it."""
+    with gang_for(pool, language) as gang:
+        assert gang.imports == imports
+
+
+def test_the_end_of_gangs_can_be_waited_for(pool: GangPool, processes: Processes) -> None:
+    processes.may_end.clear()
+    with gang_for(pool, "cuda") as gang:
+        pass
+    waiting = in_thread(pool.wait_for_endings)
+    assert not gang.closed and waiting.is_alive()
+    processes.may_end.set()
+    joined(waiting)
+    assert gang.closed
 
 
 def test_a_kernel_with_streams_of_its_own_has_all_queues(pool: GangPool) -> None:
