@@ -61,7 +61,8 @@ class RunSummary(Record):
     passed: int
     """Problems with a right submission in any episode."""
     faster: int
-    """Problems with a right submission whose speedup is more than 1."""
+    """Problems with a right submission whose leading speedup is more than 1: over the captured baseline where launches
+    bound the eager one, else over the eager."""
     compiled_only: int
     """Submissions for GPUs that were compiled and not run, as this machine has none: nothing is known of them."""
     replies: int

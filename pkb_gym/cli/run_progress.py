@@ -62,9 +62,11 @@ def problems_text(tried: int, passed: int, faster: int) -> str:
     Args:
         tried: Number of problems with a reply.
         passed: Number of those with a right submission in any episode.
-        faster: Number of those with a right submission that is faster than the baseline.
+        faster: Number of those with a right submission whose leading speedup is more than 1.
     """
-    return f"{passed} of {tried} problems passed, {faster} faster than the baseline" if tried else "no reply was judged"
+    if not tried:
+        return "no reply was judged"
+    return f"{passed} of {tried} problems passed, {faster} faster than the leading baseline"
 
 
 def usage_text(evaluations: int, tokens: int, cost_usd: float) -> str:
@@ -92,4 +94,5 @@ def in_brief(attempt: Attempt) -> str:
         return f"no failure up to {feedback.stage}"
     if (timing := feedback.timing) is None:
         return attempt.verdict
-    return f"passed, {time_text(timing.candidate_us)}, {timing.leading.speedup:.2f}x"
+    leading = timing.leading
+    return f"passed, {time_text(timing.candidate_us)}, {leading.speedup:.2f}x {leading.baseline}"

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from pkb_gym.agents.run.tally import is_faster
 from pkb_gym.cli.run_progress import in_brief
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.attempt_file import read_attempts
@@ -41,9 +42,10 @@ def test_a_run_and_its_resumption(pkb, folder, tmp_path):
     ran = pkb(*argv)
     assert ran.status == 0
     assert ran.out == (
-        "replay:sources: 1 of 2 problems passed, 1 faster than the baseline; 2 of 3 episodes complete; 2 evaluations\n"
+        "replay:sources: 1 of 2 problems passed, 1 faster than the leading baseline; 2 of 3 episodes complete; "
+        "2 evaluations\n"
     )
-    assert "AllReduce: passed, 50 us, 2.00x; 1 of " in ran.err
+    assert "AllReduce: passed, 50 us, 2.00x eager; 1 of " in ran.err
     assert "skipped: Gather: " in ran.err and "Scatter: race; " in ran.err
     attempts = read_attempts(tmp_path / "runs/replay_sources/results.jsonl")
     assert {(attempt.problem, attempt.verdict) for attempt in attempts} == {
@@ -127,10 +129,20 @@ def test_progress_and_summary_count_the_same(pkb, folder):
     words = ("run", "--agent", f"replay:{folder}", *HERE, "--jobs", "1")
     ran = pkb(*words, "--problems", "AllReduce", "Scatter", "--samples", "2")
     *_, last = (line for line in ran.err.splitlines() if line.startswith("["))
-    counts = "1 of 2 problems passed, 1 faster than the baseline; "
+    counts = "1 of 2 problems passed, 1 faster than the leading baseline; "
     assert counts in last and f": {counts}" in ran.out
     again = pkb(*words, "--problems", "Scatter")
-    assert ": 0 of 1 problems passed, 0 faster than the baseline; 1 of 1 episodes complete" in again.out
+    assert ": 0 of 1 problems passed, 0 faster than the leading baseline; 1 of 1 episodes complete" in again.out
+
+
+def test_progress_counts_by_the_speedup_that_it_shows():
+    """A line showed the speedup over CUDA graphs, 0.80x, and counted the kernel as faster than the eager baseline."""
+    brief, faster = [], []
+    for found in (timed(speedup=2.0), timed(speedup=2.0, captured_us=40.0)):
+        attempt = Attempt(problem="AllReduce", requested=found.config.as_request(), source="x", feedback=found)
+        brief.append(in_brief(attempt))
+        faster.append(is_faster(attempt))
+    assert brief == ["passed, 50 us, 2.00x eager", "passed, 50 us, 0.80x captured"] and faster == [True, False]
 
 
 def test_what_was_only_compiled_has_not_passed():

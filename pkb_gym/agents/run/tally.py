@@ -14,9 +14,9 @@ def is_passed(attempt: Attempt) -> bool:
 
 
 def is_faster(attempt: Attempt) -> bool:
-    """Whether a submission is right and its speedup over the baseline more than 1."""
+    """Whether a submission is right and its leading speedup, as `Timing.leading`, more than 1."""
     timing = None if attempt.feedback is None else attempt.feedback.timing
-    return is_passed(attempt) and timing is not None and timing.speedup > 1
+    return is_passed(attempt) and timing is not None and timing.leading.speedup > 1
 
 
 class Tally:
@@ -52,7 +52,7 @@ class Tally:
                 self._best[attempt.problem, attempt.sample] = attempt
 
     def best(self, problem: str, sample: int) -> Attempt | None:
-        """The best attempt of an episode: right before wrong, then the fastest; None where there is none.
+        """The best attempt of an episode: right before wrong, then by leading speedup; None where there is none.
 
         Of a workspace, the submission.
         """
@@ -71,4 +71,4 @@ class Tally:
 def _rank(attempt: Attempt) -> tuple[bool, bool, float, float]:
     timing = None if attempt.feedback is None else attempt.feedback.timing
     reward = attempt.reward if attempt.reward is not None else float("-inf")
-    return attempt.is_submission, is_passed(attempt), 0.0 if timing is None else timing.speedup, reward
+    return attempt.is_submission, is_passed(attempt), 0.0 if timing is None else timing.leading.speedup, reward
