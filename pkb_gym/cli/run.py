@@ -264,7 +264,7 @@ def _identity(
     args: argparse.Namespace, provider: AgentProvider | WorkspaceProvider, workload: RunWorkload
 ) -> RunIdentity:
     from pkb_gym.agents.run.identity import RunIdentity
-    from pkb_gym.engine.records.conditions import problem_sha256
+    from pkb_gym.engine.records.conditions import problem_sha256, problem_text_sha256
 
     return RunIdentity(
         agent=args.name or default_label(args.agent),
@@ -279,6 +279,7 @@ def _identity(
         requested=evaluation_config(args),
         resolved=workload.resolved,
         problem_sha256={problem.name: problem_sha256(problem) for problem in workload.problems},
+        problem_text_sha256={problem.name: problem_text_sha256(problem) for problem in workload.problems},
     )
 
 

@@ -16,6 +16,9 @@ from pkb_gym.engine.records.config import EvalConfig, ResolvedConfig
 from pkb_gym.engine.records.setting_differences import SettingDifference, differences, refuse
 from pkb_gym.envs.text.turn import Style
 
+VERSIONS = ("problem_sha256", "problem_text_sha256")
+"""Fields of `RunIdentity` that name the versions of problems."""
+
 
 class RunIdentity(Record):
     """All that the results of a run depend on; samples, turns, problems and budgets may be raised by a later call."""
@@ -45,6 +48,8 @@ class RunIdentity(Record):
     """Configuration of evaluations by problem, where the source does not decide it."""
     problem_sha256: dict[str, str] = Field(default_factory=dict)
     """Version of each problem; empty in runs of earlier versions."""
+    problem_text_sha256: dict[str, str] = Field(default_factory=dict)
+    """The version as by `conditions.problem_text_sha256`; empty in runs whose `problem_sha256` are such digests."""
 
 
 def read_identity(path: Path, option: str) -> RunIdentity:
@@ -89,14 +94,12 @@ def resumed(before: RunIdentity, now: RunIdentity, folder: Path, option: str) ->
         if each.setting not in named
     ]
     refuse(folder, found, option)
-    return now.model_copy(
-        update={name: getattr(before, name) | getattr(now, name) for name in ("resolved", "problem_sha256")}
-    )
+    return now.model_copy(update={name: getattr(before, name) | getattr(now, name) for name in ("resolved", *VERSIONS)})
 
 
 def _settings(identity: RunIdentity, problems: Set[str]) -> dict[str, object]:
     """All that is compared but the conditions of the problems."""
-    content: dict[str, object] = identity.model_dump(mode="json", exclude={"resolved", "problem_sha256"})
+    content: dict[str, object] = identity.model_dump(mode="json", exclude={"resolved", *VERSIONS})
     resolved = {
         name: identity.resolved[name].model_dump(mode="json", exclude=set(SETTINGS)) for name in sorted(problems)
     }
@@ -106,7 +109,8 @@ def _settings(identity: RunIdentity, problems: Set[str]) -> dict[str, object]:
 def _conditions(identity: RunIdentity, now: RunIdentity) -> dict[str, list[Conditions]]:
     """The conditions by problem; runs of earlier versions have not recorded those of the problem, and agree."""
     versions = now.problem_sha256 | identity.problem_sha256
+    texts = identity.problem_text_sha256 if identity.problem_sha256 else now.problem_text_sha256
     return {
-        name: [Conditions.of(config, identity.hardware, versions.get(name, ""))]
+        name: [Conditions.of(config, identity.hardware, versions.get(name, ""), texts.get(name))]
         for name, config in identity.resolved.items()
     }

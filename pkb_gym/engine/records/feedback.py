@@ -281,7 +281,10 @@ class Feedback(Record):
     problem: str
     """Name of the problem."""
     problem_sha256: str
-    """SHA-256 of the problem's declaration and reference."""
+    """SHA-256 of the problem's declaration and reference, without comments and docstrings; in records of earlier
+    versions, which have no `problem_text_sha256`, of the whole files."""
+    problem_text_sha256: str | None = None
+    """SHA-256 of the whole files, by which records of earlier versions are compared; None in these."""
     source_sha256: str
     """Digest of the submitted text."""
     nonce: str = ""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.check_report import CheckReport, Race
-from pkb_gym.engine.records.conditions import problem_sha256
+from pkb_gym.engine.records.conditions import problem_sha256, problem_text_sha256
 from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.emulation import Emulation
 from pkb_gym.engine.records.feedback import (
@@ -55,7 +55,7 @@ class FeedbackBuilder:
         source: Source text of the candidate.
         config: Resolved configuration of the evaluation.
         nonce: Nonce of the attempt.
-        problem_sha256: Field of the same name in `Feedback`.
+        problem_sha256, problem_text_sha256: Fields of the same names in `Feedback`.
         stopwatch: Stopwatch of the evaluation.
         compile, sanitizers, race, emulation, race_check, check, timing, profile, roofline, output,
             calls_torch_distributed: Fields of the same names in `Feedback`.
@@ -158,6 +158,7 @@ class FeedbackBuilder:
         return Feedback(
             problem=self.problem.name,
             problem_sha256=self.problem_sha256,
+            problem_text_sha256=self.problem_text_sha256,
             source_sha256=self.source.sha256,
             nonce=self.nonce,
             config=self.config,

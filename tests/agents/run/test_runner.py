@@ -89,6 +89,17 @@ def test_a_run_of_an_earlier_version_goes_on(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["problem_sha256"] == {"AllReduce": "ab"}
 
 
+def test_a_run_of_a_version_that_counted_comments_goes_on_while_the_files_are_as_they_were(tmp_path):
+    Run(tmp_path, always(), FakeEvaluator(), problem_sha256={"AllReduce": "old"})
+    now = {"problem_sha256": {"AllReduce": "new"}, "problem_text_sha256": {"AllReduce": "old"}}
+    with pytest.raises(ConfigError, match=r"problem_sha256 was 'old', is 'new' \(one is of an earlier version"):
+        Run(tmp_path, always(), FakeEvaluator(), **now | {"problem_text_sha256": {"AllReduce": "edited"}})
+    Run(tmp_path, always(), FakeEvaluator(), samples=2, **now)
+    stored = json.loads((tmp_path / "run.json").read_text())
+    assert {name: stored[name] for name in now} == now
+    Run(tmp_path, always(), FakeEvaluator(), samples=2, **now | {"problem_text_sha256": {"AllReduce": "edited"}})
+
+
 def test_a_call_that_plays_nothing_commits_to_no_setting(tmp_path):
     """A wrong key left a run.json, and the right command was refused for the options that differed."""
     with pytest.raises(ConfigError, match="wrong key"):

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from pkb_gym.engine.records.conditions import ConditionDifference, Conditions, condition_differences, problem_sha256
+from pkb_gym.engine.records.conditions import (
+    ConditionDifference,
+    Conditions,
+    condition_differences,
+    problem_sha256,
+    problem_text_sha256,
+)
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.examples import timed
 
@@ -47,3 +54,29 @@ def test_versions_of_problems_differ_in_their_text():
     assert len(digest) == 64 and digest != problem_sha256(find_problem("Gather"))
     (found,) = condition_differences({"DDP": [HERE]}, {"DDP": [replace(HERE, problem_sha256=digest)]})
     assert (found.setting, found.a, found.b) == ("problem_sha256", "0" * 12, digest[:12])
+
+
+def test_a_comment_makes_no_other_version_of_a_problem(tmp_path):
+    """An edit of a docstring refused to resume a run."""
+    problem = find_problem("DDP")
+    folder = Path(problem.declared_in).parent
+    for name in ("problem.py", "reference.py"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    copied = replace(problem, declared_in=str(tmp_path / "problem.py"))
+    versions, texts = {problem_sha256(problem)}, {problem_text_sha256(problem)}
+    text = (folder / "reference.py").read_text()
+    for changed in (f"# a comment\n{text}", f"{text}\n\n\n", f"{text}X = 1\n"):
+        (tmp_path / "reference.py").write_text(changed)
+        versions.add(problem_sha256(copied))
+        texts.add(problem_text_sha256(copied))
+    assert len(versions) == 2 and len(texts) == 4, "the last change is one of the code"
+
+
+def test_a_record_of_an_earlier_version_agrees_while_the_files_are_as_they_were():
+    now = replace(HERE, problem_sha256="1" * 64, problem_text_sha256="0" * 64)
+    assert condition_differences({"DDP": [HERE]}, {"DDP": [now]}) == []
+    assert condition_differences({"DDP": [now]}, {"DDP": [HERE, now]}) == [], "both in one run"
+    changed = replace(now, problem_text_sha256="2" * 64)
+    (found,) = condition_differences({"DDP": [HERE]}, {"DDP": [changed]})
+    assert (found.a, found.b) == ("0" * 12, "1" * 12)
+    assert "digests count comments and docstrings" in found.where
