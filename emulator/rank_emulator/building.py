@@ -27,12 +27,24 @@ RESULT = "out.so"
 """Name of the file that `command` makes."""
 
 FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off", "-fvisibility=hidden")
-FAST = ("alu", "executor_run", "matrix_tiles")
-"""Beginnings of the translation units whose loops are to be vectorised; -O1 compiles the others sooner."""
+FAST = ("alu", "detector_races", "executor_matrix", "executor_memory", "executor_run", "executor_state", "matrix_tiles")
+"""Beginnings of the translation units in which runs spend their time; the others compile sooner."""
+FAST_LEVEL, SLOW_LEVEL = ("-O3", "-fno-ipa-cp"), ("-O1",)
+"""Optimisation of those units, without a pass in which GCC 12 crashes, and of the others."""
 
 TOGETHER = ("alu", "detector", "executor", "prepare", "ptx", "runtime")
 """Beginnings of sources that form one translation unit, as the remaining ones do: they include the same headers."""
-ALONE = ("alu_half", "executor_memory", "executor_run", "executor_wgmma", "matrix_tiles", "ptx_parser")
+ALONE = (
+    "alu_half",
+    "detector_races",
+    "executor_matrix",
+    "executor_memory",
+    "executor_run",
+    "executor_state",
+    "executor_wgmma",
+    "matrix_tiles",
+    "ptx_parser",
+)
 """Sources with a unit of their own: vectorised ones, and those that define names of internal linkage which another
 source of their unit defines, too."""
 
@@ -128,11 +140,11 @@ def command(files: Mapping[str, bytes], toolkit: Path, ffi: Path) -> list[str]:
     compiler = ("g++", *FLAGS, "-include", STANDARD_HEADERS)
     precompile = shlex.join(["g++", *FLAGS, "-O1", "-x", "c++-header", STANDARD_HEADERS])
     for unit, sources in units(files).items():
-        level = "-O3" if unit.startswith(FAST) else "-O1"
+        level = FAST_LEVEL if unit.startswith(FAST) else SLOW_LEVEL
         objects.append(f"{unit}.o")
         *before, last = sources
         included = [word for source in before for word in ("-include", source)]
-        lines.append(shlex.join([*compiler, *included, level, *folders, "-c", last, "-o", objects[-1]]))
+        lines.append(shlex.join([*compiler, *included, *level, *folders, "-c", last, "-o", objects[-1]]))
     link = ["g++", "-shared", *objects, "-Wl,--version-script=exports.map", "-o", RESULT]
     link += [f"-L{ffi / 'lib'}", "-ltvm_ffi", "-ldl"]
     jobs = shlex.join(["xargs", "-d", "\\n", "-P", str(os.cpu_count() or 1), "-I{}", "sh", "-c", "{}"])

@@ -100,6 +100,12 @@ bool Agents::ordered_by_clocks(const Accessor& to, const Record& record, bool re
 }
 
 uint32_t Sites::of(const Access& access) {
+  const uint64_t kind = uint64_t(access.operation) | uint64_t(access.order) << 4 | uint64_t(access.scope) << 8 |
+                        uint64_t(access.space) << 12 | uint64_t(access.proxy) << 16 | uint64_t(access.decides) << 20 |
+                        uint64_t(access.element_bytes) << 24;
+  const uint64_t hash = (reinterpret_cast<uintptr_t>(access.warp.line) * 0x9e3779b97f4a7c15u) ^ kind;
+  LastAccess& last = last_accesses_[hash >> 32 & (kLastAccesses - 1)];
+  if (last.line && last.line == access.warp.line && last.opcode == access.warp.opcode && last.kind == kind) return last.site;
   Site like{};
   like.line = access.warp.line;
   like.operation = access.operation;
@@ -109,11 +115,8 @@ uint32_t Sites::of(const Access& access) {
   like.proxy = access.proxy;
   like.element_bytes = access.element_bytes;
   like.decides = access.decides;
-  const uint64_t hash = (reinterpret_cast<uintptr_t>(access.warp.line) * 0x9e3779b97f4a7c15u) ^
-                        (uint64_t(access.operation) | uint64_t(access.order) << 4 | uint64_t(access.scope) << 8 |
-                         uint64_t(access.space) << 12 | uint64_t(access.proxy) << 16 |
-                         uint64_t(access.element_bytes) << 20);
-  return find(hash, like, access.warp.opcode);
+  last = {access.warp.line, access.warp.opcode, kind, find(hash, like, access.warp.opcode)};
+  return last.site;
 }
 
 uint32_t Sites::of(const RangeAccess& access) {

@@ -169,7 +169,7 @@ struct Site {
 // Gives sites their numbers, from 1.
 class Sites {
  public:
-  Sites() : sites_(1), is_strong_(1) {}
+  Sites() : sites_(1), is_strong_(1), last_accesses_(kLastAccesses) {}
 
   uint32_t of(const Access& access);
   uint32_t of(const RangeAccess& access);
@@ -191,6 +191,16 @@ class Sites {
 
   std::vector<Site> sites_;
   std::vector<uint8_t> is_strong_;  // of each site; shadow memory asks for it at each access
+  // Of the last instructions: lines are those of one instruction each, and live as long as the world.
+  struct LastAccess {
+    const SourceLine* line = nullptr;
+    const char* opcode = nullptr;
+    uint64_t kind = 0;
+    uint32_t site = 0;
+  };
+  static constexpr size_t kLastAccesses = 1024;
+
+  std::vector<LastAccess> last_accesses_;
   LastRange last_range_;  // matrix products read tile by tile
   std::unordered_multimap<uint64_t, uint32_t> numbers_;
 };

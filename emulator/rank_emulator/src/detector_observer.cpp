@@ -28,7 +28,7 @@ void Detector::region_added(const Region& region) {
   const bool is_inside = region.kind == RegionKind::kArgument || region.kind == RegionKind::kOutput ||
                          region.kind == RegionKind::kScratch || region.kind == RegionKind::kSignals;
   if (!is_inside) {
-    shadow_.forget(region.address, region.bytes);
+    shadow_.forget(region.address, region.bytes, region.kind == RegionKind::kShared);
     flags_.forget(region.address, region.bytes);
   }
   shadow_.set_written(region.address, region.bytes, region.initialised);
@@ -50,7 +50,7 @@ void Detector::region_removed(const Region& region) {
   const bool is_inside = region.kind == RegionKind::kArgument || region.kind == RegionKind::kOutput ||
                          region.kind == RegionKind::kScratch || region.kind == RegionKind::kSignals;
   if (!is_inside) {
-    shadow_.forget(region.address, region.bytes);
+    shadow_.forget(region.address, region.bytes, region.kind == RegionKind::kShared);
     flags_.forget(region.address, region.bytes);
   }
   regions_.remove(region);
@@ -80,6 +80,7 @@ void Detector::access(const Access& access) {
   const bool is_strong = sites_.is_strong(site);
   Accessor who = accessor_of(access, warp, access.warp.lanes, site);
   const bool is_common = !is_strong && warp.past.is_uniform() && (!who.needs_proxy || warp.fences.is_uniform());
+  if (is_common && access_in_common(access, who, site, is_written)) return;
   for (uint32_t rest = access.warp.lanes; rest;) {
     const uint64_t address = access.addresses[__builtin_ctz(rest)];
     uint32_t group = rest & -rest;
@@ -96,6 +97,36 @@ void Detector::access(const Access& access) {
     lanes_access(access, warp, who, address, site, is_written);
   }
   if (races_are_looked_for_ && access.operation != Operation::kRead && is_strong) store_flags(access, warp, site);
+}
+
+// A weak load of what has been written, or a weak store, all of whose lanes touch memory of one owner; false: it is none,
+// and nothing has been done.
+bool Detector::access_in_common(const Access& access, const Accessor& who, uint32_t site, bool is_written) {
+  if (!races_are_looked_for_ || access.operation == Operation::kAtomic) return false;
+  const bool reads = access.operation == Operation::kRead;
+  int owner = -1;
+  for (uint32_t rest = access.warp.lanes; rest; rest &= rest - 1) {
+    const uint64_t address = access.addresses[__builtin_ctz(rest)], end = address + access.bytes;
+    if (access.space == Space::kGlobal) {
+      const Span& span = spans_[address >> 12 & 15];
+      if (address < span.begin || end > span.end || (rest != access.warp.lanes && owner != span.owner)) return false;
+      owner = span.owner;
+    }
+    if (reads && !is_written && shadow_.first_unwritten(address, access.bytes) != end) return false;
+  }
+  auto touched = uint32_t(__builtin_popcount(access.warp.lanes));
+  if (reads) {
+    touched = races_.read_lanes(who, site, access);
+  } else {
+    races_.write_lanes(who, site, access);
+    for (uint32_t rest = is_written ? 0 : access.warp.lanes; rest; rest &= rest - 1) {
+      shadow_.mark_written(access.addresses[__builtin_ctz(rest)], access.bytes);
+    }
+  }
+  if (owner >= 0 && owner != access.warp.rank) {
+    statistics_.link(access.warp.rank, owner, kernels_.call_of(access.warp.rank), uint64_t(touched) * access.bytes, reads, !reads);
+  }
+  return true;
 }
 
 // Whether somebody has written all from the first to the last byte: then no lane needs a look.

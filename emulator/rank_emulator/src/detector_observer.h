@@ -76,6 +76,7 @@ class Detector : public Observer {
   uint32_t site_of(const Warp& warp, Operation operation, Order order, Scope scope, Space space, uint32_t bytes);
   Accessor accessor_of(const Access& access, const WarpState& warp, uint32_t lanes, uint32_t site) const;
   void lanes_access(const Access& access, WarpState& warp, const Accessor& who, uint64_t address, uint32_t site, bool is_written);
+  bool access_in_common(const Access& access, const Accessor& who, uint32_t site, bool is_written);
   bool all_written(const Access& access);
   void store_flags(const Access& access, WarpState& warp, uint32_t site);
   const Span& span_of(uint64_t address, uint32_t bytes, const Record& access, int rank);

@@ -7,15 +7,71 @@ namespace {
 
 bool is_bulk_reduction(const Site& site) { return site.proxy == Proxy::kAsync && site.operation == Operation::kAtomic; }
 
-}  // namespace
-
-namespace {
-
 bool is_exchange(const Site& site) {
   return site.what.find(".cas.") != std::string::npos || site.what.find(".exch.") != std::string::npos;
 }
 
 }  // namespace
+
+uint32_t Races::read_lanes(Accessor who, uint32_t site, const Access& access) {
+  uint32_t groups = 0;
+  for (uint32_t rest = access.warp.lanes; rest; ++groups) {
+    const uint64_t address = access.addresses[__builtin_ctz(rest)];
+    uint32_t group = rest & -rest;
+    for (rest &= rest - 1; rest && access.addresses[__builtin_ctz(rest)] == address; rest &= rest - 1) group |= rest & -rest;
+    who.lanes = who.own_lanes = group;
+    const Record record{who.who, who.time, site, group};
+    shadow_.for_cells(address, access.bytes, [&](Cell& cell, uint64_t at, uint32_t size) {
+      if (!read_quickly(cell, who, record)) read_cell(cell, who, record, at, size);
+    });
+  }
+  return groups;
+}
+
+void Races::write_lanes(Accessor who, uint32_t site, const Access& access) {
+  for (uint32_t rest = access.warp.lanes; rest; rest &= rest - 1) {
+    const uint64_t address = access.addresses[__builtin_ctz(rest)];
+    who.lanes = who.own_lanes = rest & -rest;
+    const bool is_same = !(access.wrote & who.lanes);
+    const Record record{who.who, who.time, site, who.lanes};
+    shadow_.for_cells(address, access.bytes, [&](Cell& cell, uint64_t at, uint32_t size) {
+      if (write_quickly(cell, who, record)) return;
+      if (is_same) write_same_cell(cell, who, record, at, size);
+      else write_cell(cell, who, record, at, size);
+    });
+    if (!is_same && access.bytes >= Shadow::kLineBytes) shadow_.merge_lines(address, access.bytes, record);
+  }
+}
+
+inline bool Races::read_quickly(Cell& cell, const Accessor& who, const Record& access) const {
+  const Record &write = cell.write, &read = cell.read;
+  if (read.who == access.who && read.time == access.time && read.lanes == access.lanes && read.site == access.site &&
+      !read.precedes_write) {  // a poll that comes after the write may observe it
+    return true;
+  }
+  if (write.present()) {
+    if (write.has_equals || who.non_coherent || !Agents::follows_in_block(who, write)) return false;
+  }
+  if (read.present()) {
+    if (read.site == kManyReads || sites_.is_strong(read.site) || !Agents::follows_in_block(who, read)) return false;
+  }
+  cell.read = access;
+  cell.read.follows_own = write.present();
+  return true;
+}
+
+inline bool Races::write_quickly(Cell& cell, const Accessor& who, const Record& access) const {
+  const Record &write = cell.write, &read = cell.read;
+  if (write.present()) {
+    if (write.has_equals || sites_.is_strong(write.site) || !Agents::follows_in_block(who, write)) return false;
+  }
+  if (read.present()) {
+    if (read.site == kManyReads || !Agents::follows_in_block(who, read)) return false;
+    cell.read = Record();
+  }
+  cell.write = access;
+  return true;
+}
 
 void Races::read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes) {
   const Record access{who.who, who.time, site, who.lanes};

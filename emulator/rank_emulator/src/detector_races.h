@@ -16,6 +16,12 @@ class Races {
   Races(Agents& agents, Sites& sites, Flags& flags, Kernels& kernels, Shadow& shadow, Report& report)
       : agents_(agents), sites_(sites), flags_(flags), kernels_(kernels), shadow_(shadow), report_(report) {}
 
+  // Weak accesses of a warp's lanes, which know the same, each an accessor of its own. Lanes side by side that read the same
+  // bytes are taken together; returns how many there are then. Stores of lanes that are not in `access.wrote` are as in
+  // `write_same`.
+  uint32_t read_lanes(Accessor who, uint32_t site, const Access& access);
+  void write_lanes(Accessor who, uint32_t site, const Access& access);
+
   void read(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
   void write(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
   // A plain store of the value that is there. Which of several such stores a thread reads makes no difference where the
@@ -23,6 +29,11 @@ class Races {
   void write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
 
  private:
+  // What most accesses come to: the cell's last accesses are of the same lane, or of the block before a barrier. False:
+  // nothing has been done.
+  bool read_quickly(Cell& cell, const Accessor& who, const Record& access) const;
+  bool write_quickly(Cell& cell, const Accessor& who, const Record& access) const;
+
   void read_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
   void write_cell(Cell& cell, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
   // A reduction by the async proxy: those that it is not ordered with stand beside it.

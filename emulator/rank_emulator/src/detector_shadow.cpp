@@ -41,12 +41,11 @@ Cell* Shadow::take_cells(uint8_t shift) {
   return cells;
 }
 
-void Shadow::give_cells(Cell* cells, uint8_t shift) {
+void Shadow::empty_cells(Cell* cells, uint8_t shift) {
   for (uint32_t i = 0; i < uint32_t(kLineBytes) >> shift; ++i) {
-    clear_reads(cells[i]);
+    if (cells[i].read.site == kManyReads) clear_reads(cells[i]);
     cells[i] = Cell();
   }
-  free_cells_[shift].push_back(cells);
 }
 
 void Shadow::split(Page& page, uint32_t line, uint8_t shift) {
@@ -102,7 +101,7 @@ void Shadow::merge_lines(uint64_t address, uint64_t bytes, const Record& write) 
     Page& page = page_of(at);
     const auto line = uint32_t(at % kPageBytes / kLineBytes);
     if (page.shift[line] == 4) continue;
-    forget_line(page, line);
+    forget_line(page, line, false);
     page.whole[line].write = write;
   }
 }
@@ -116,18 +115,21 @@ const Cell* Shadow::find(uint64_t address) {
   return shift == 4 ? &page.whole[line] : &page.parts[line][address % kLineBytes >> shift];
 }
 
-void Shadow::forget_line(Page& page, uint32_t line) {
-  if (page.shift[line] == 4) {
+void Shadow::forget_line(Page& page, uint32_t line, bool keeps_cells) {
+  const uint8_t shift = page.shift[line];
+  if (shift == 4) {
     clear_reads(page.whole[line]);
-  } else {
-    give_cells(page.parts[line], page.shift[line]);
-    page.parts[line] = nullptr;
-    page.shift[line] = 4;
+    page.whole[line] = Cell();
+    return;
   }
-  page.whole[line] = Cell();
+  empty_cells(page.parts[line], shift);
+  if (keeps_cells) return;
+  free_cells_[shift].push_back(page.parts[line]);
+  page.parts[line] = nullptr;
+  page.shift[line] = 4;
 }
 
-void Shadow::forget(uint64_t address, uint64_t bytes) {
+void Shadow::forget(uint64_t address, uint64_t bytes, bool keeps_cells) {
   const uint64_t end = address + bytes;
   while (address < end) {
     const uint64_t page_end = (address / kPageBytes + 1) * kPageBytes;
@@ -138,7 +140,7 @@ void Shadow::forget(uint64_t address, uint64_t bytes) {
     }
     for (; address < std::min(end, page_end); address = (address / kLineBytes + 1) * kLineBytes) {
       if (address % kLineBytes == 0 && end - address >= kLineBytes) {
-        forget_line(*found->second, uint32_t(address % kPageBytes / kLineBytes));
+        forget_line(*found->second, uint32_t(address % kPageBytes / kLineBytes), keeps_cells);
       } else {
         const uint64_t line_end = std::min(end, (address / kLineBytes + 1) * kLineBytes);
         for_cells(address, line_end - address, [&](Cell& cell, uint64_t, uint32_t) {

@@ -41,8 +41,9 @@ class Shadow {
   std::vector<Record>& make_set(Cell& cell);
   void clear_reads(Cell& cell);
 
-  // Forgets all accesses to a range.
-  void forget(uint64_t address, uint64_t bytes);
+  // Forgets all accesses to a range. `keeps_cells`: what comes next will be accessed as it was, as by the next block that has
+  // this shared memory.
+  void forget(uint64_t address, uint64_t bytes, bool keeps_cells = false);
 
   void set_written(uint64_t address, uint64_t bytes, bool written);
   // The same of what an access has written: pages are there already.
@@ -77,8 +78,8 @@ class Shadow {
   Page& load_page(uint64_t number);
   void split(Page& page, uint32_t line, uint8_t shift);
   Cell* take_cells(uint8_t shift);
-  void give_cells(Cell* cells, uint8_t shift);
-  void forget_line(Page& page, uint32_t line);
+  void empty_cells(Cell* cells, uint8_t shift);
+  void forget_line(Page& page, uint32_t line, bool keeps_cells);
 
   struct Cached {
     uint64_t number;

@@ -52,6 +52,10 @@ class CompileCache:
         """A digest over everything that the result depends on."""
         return hashlib.sha256(json.dumps(parts | {"format": FORMAT}, sort_keys=True).encode()).hexdigest()
 
+    def holds(self, key: str) -> bool:
+        """Whether a result is stored, intact or damaged; a look at the folder alone."""
+        return self._path(key).exists()
+
     def get(self, key: str) -> Artifact | None:
         """The stored result, or None."""
         path = self._path(key)

@@ -5,6 +5,9 @@ The package rank_emulator provides the files and flags. It may be missing: all e
 
 from __future__ import annotations
 
+from functools import cache as cached
+from pathlib import Path
+
 from pkb_gym.engine.compile import nvcc
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
@@ -132,7 +135,7 @@ def is_built(cache: CompileCache) -> bool:
     Raises:
         InfrastructureError: There is no compiler.
     """
-    return cache.get(build_key()) is not None
+    return cache.holds(build_key())
 
 
 def build_key() -> str:
@@ -141,17 +144,28 @@ def build_key() -> str:
     Raises:
         InfrastructureError: There is no compiler.
     """
-    from rank_emulator.building import contents
-
     return CompileCache.key(
-        emulator={name: content.decode() for name, content in contents().items()},
+        emulator=_sources_digest(),
         command=_command(),
         compiler=compiler_version(),
         processor=cpu_info().model,  # which -march=native stands for
     )
 
 
+@cached
+def _sources_digest() -> str:
+    """A digest of the emulator's sources, which are read once: each evaluation asks for it."""
+    from rank_emulator.building import contents
+
+    return CompileCache.key(**{name: content.decode() for name, content in contents().items()})
+
+
 def _command() -> list[str]:
+    return list(_command_for(nvcc.find_toolkit(), ffi_root()))
+
+
+@cached
+def _command_for(toolkit: Path, ffi: Path) -> tuple[str, ...]:
     from rank_emulator.building import command, contents
 
-    return command(contents(), nvcc.find_toolkit(), ffi_root())
+    return tuple(command(contents(), toolkit, ffi))
