@@ -62,6 +62,9 @@ void Detector::set_initialised(uint64_t address, uint64_t bytes, bool initialise
 
 void Detector::access(const Access& access) {
   if (!is_tracked(access.space) || !access.warp.lanes) return;
+  if (races_are_looked_for_) {
+    each_lane(access.warp.lanes, [&](int lane) { shadow_.prefetch(access.addresses[lane]); });
+  }
   const uint32_t site = sites_.of(access);
   WarpState& warp = kernels_.warp(access.warp);
   statistics_.access(access, site);

@@ -8,7 +8,6 @@
 namespace pkb::emulator {
 namespace {
 
-constexpr uint64_t kStuckSteps = 30'000'000;
 constexpr uint32_t kSkippedRounds = 16;   // after which a warp that polls runs although nothing has changed
 constexpr uint32_t kMostPicks = 2000;     // of one warp in a row, by priority
 
@@ -93,6 +92,9 @@ bool Engine::run_some() {
   if (progress != last_progress_) {
     last_progress_ = progress;
     progress_step_ = steps;
+    watch_.begin = 0;
+  } else if (steps - progress_step_ > kUnwatchedSteps) {
+    watch(*warp);
   }
   settle(*warp);
   return true;
@@ -121,8 +123,6 @@ bool Engine::tested(WarpState& warp) {
   turns_ = 0;
   return true;
 }
-
-bool Engine::stuck() { return steps - progress_step_ > kStuckSteps; }
 
 WarpState* Engine::pick() {
   if (ready_.empty()) return nullptr;

@@ -119,8 +119,8 @@ class Engine {
   uint64_t now_ns() const { return now_ns_ + (steps - slice_begin_) / slice_share_; }
   void pass_time(uint64_t ns) { now_ns_ += ns; }
 
-  // So many instructions without any write, barrier or copy: nobody gets further.
-  bool stuck();
+  // Since long without any write, barrier or copy, and the state of each warp that may run has recurred: nobody gets further.
+  bool stuck() const;
   // Where warps stand still, one line for each place.
   std::string standing() const;
   // A run has ended by a fault: everything resident is dropped.
@@ -151,6 +151,8 @@ class Engine {
   bool unpark(bool forced);
   void forget_removed();
   uint64_t state_digest() const;
+  void watch(WarpState& warp);
+  bool check_loops();
   void settle(WarpState& warp);
   void run_copies(bool all);
   uint64_t fresh_priority(int rank);
@@ -174,10 +176,17 @@ class Engine {
   uint64_t removals_ = 0;       // of memory, that observations have been cleared for
   uint64_t now_ns_ = 1'700'000'000'000'000'000ull;  // when the warp that runs began
   uint64_t slice_begin_ = 0, slice_share_ = 1;      // the step at that time, and how many warps share the steps from then on
+  static constexpr uint64_t kUnwatchedSteps = 30'000'000;  // without progress
+  struct Watch {
+    uint32_t number = 0;
+    uint64_t begin = 0, length = 0;  // in steps; begin 0: there is none
+  } watch_;
   struct Standstill {
     int rounds = 0, recurrences = 0;
+    int doublings = 0;            // of patience
     bool hosts_ran = false;
     uint64_t begin = 0, clock_reads = 0;
+    uint64_t most_steps = 0;      // after which it is looked whether those that run wait
     std::unordered_set<uint64_t> states;
   } still_;
   Pool pool_{4096}, shared_pool_{kSharedStride};

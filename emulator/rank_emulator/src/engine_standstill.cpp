@@ -12,7 +12,8 @@ constexpr int kLongestJump = 42;          // 2^42 ns are more than an hour: ever
 constexpr int kRoundsOfClocks = 48;       // after which loops that look at clocks do not end
 constexpr int kRoundsOfHosts = 1000;      // after which hosts that query streams and events do not stop to
 constexpr int kRecurrences = 3;           // of one state
-constexpr uint64_t kMaxSteps = 4'000'000;   // of loops that count, whose state never recurs
+constexpr uint64_t kMostSteps = 4'000'000;  // after which it is looked whether those that run wait
+constexpr uint64_t kLongestRun = 1'000'000'000;  // until that is done again
 
 class Digest {
  public:
@@ -70,24 +71,80 @@ bool Engine::stand_still(bool hosts_ran) {
   if (still_.rounds++ == 0) {
     still_.begin = steps;
     still_.clock_reads = clock_reads;
+    still_.most_steps = kMostSteps;
+    for (WarpState* const warp : parked_) warp->loop_check.reset();
   }
   const int rounds = still_.rounds;
   still_.hosts_ran |= hosts_ran;
   const bool clocks = clock_reads != still_.clock_reads;
-  if (clocks || still_.hosts_ran) {
-    if (rounds > (still_.hosts_ran ? kRoundsOfHosts : kRoundsOfClocks)) return false;
-  } else {
-    if (parked_.empty() && rounds > kRoundsInTime) return false;
-    uint64_t state = state_digest();
-    still_.recurrences += !still_.states.insert(state).second;
+  const int most_rounds = still_.hosts_ran ? kRoundsOfHosts : clocks ? kRoundsOfClocks : kRoundsInTime;
+  if (parked_.empty() && rounds > most_rounds) return false;
+  if (!clocks && !still_.hosts_ran) {
+    still_.recurrences += !still_.states.insert(state_digest()).second;
     if (still_.recurrences >= kRecurrences) return false;
-    if (rounds > kRoundsInTime) patience = 1u << std::min(rounds - kRoundsInTime, 24);  // a state of a loop that counts
   }
-  if (steps - still_.begin > kMaxSteps) return false;
+  patience = 0;
+  if (steps - still_.begin <= still_.most_steps) {
+    if (rounds > kRoundsInTime) patience = 1u << std::min(++still_.doublings, 24);  // a loop that counts has an end
+  } else if (rounds > most_rounds && !check_loops()) {
+    return false;
+  }
   if (rounds > kRoundsInTime) pass_time(1ull << std::min(10 + rounds - kRoundsInTime, kLongestJump));
   forget_removed();
   unpark(true);
   return true;
+}
+
+// Looks whether all that run wait, which takes some rounds; false: they do, and no wait can end.
+bool Engine::check_loops() {
+  const auto is_known = [](const WarpState* warp) { return warp->loop_check && warp->loop_check->is_known(); };
+  if (!std::all_of(parked_.begin(), parked_.end(), is_known)) {
+    for (WarpState* const warp : parked_) {
+      if (warp->loop_check) continue;
+      for (const Split& split : warp->splits) {
+        if (split.wait != Wait::kPoll) continue;
+        warp->loop_check = std::make_unique<LoopCheck>(split.polling, split.polling_lane, split.polled, now_ns());
+        break;
+      }
+    }
+    return true;
+  }
+  const auto waits = [](const WarpState* warp) { return warp->loop_check->is_wait(); };
+  if (std::all_of(parked_.begin(), parked_.end(), waits)) return false;
+  for (WarpState* const warp : parked_) {
+    if (!waits(warp)) warp->computes_until = steps + still_.most_steps;
+    warp->loop_check.reset();
+  }
+  still_.begin = steps;
+  still_.most_steps = std::min(2 * still_.most_steps, kLongestRun);
+  still_.doublings = 0;
+  return true;
+}
+
+// Notes the state of a warp that has just run, or finds that it is the noted one again. Each watch is twice as long as the
+// one before, as loops may be long or begin late.
+void Engine::watch(WarpState& warp) {
+  if (!watch_.begin) watch_.length = kUnwatchedSteps / 8;
+  if (!watch_.begin || steps - watch_.begin > watch_.length) {
+    watch_.begin = steps;
+    watch_.length *= 2;
+    ++watch_.number;
+  }
+  Digest digest;
+  add(digest, warp, *warp.block->grid->kernel);
+  if (warp.watch != watch_.number) {
+    warp.watch = watch_.number;
+    warp.watched_state = digest.value();
+    warp.recurs = false;
+  } else {
+    warp.recurs |= warp.watched_state == digest.value();
+  }
+}
+
+bool Engine::stuck() const {
+  if (!watch_.begin || ready_.size() + parked_.size() == 0) return false;
+  const auto recurs = [&](const WarpState* warp) { return warp->watch == watch_.number && warp->recurs; };
+  return std::all_of(ready_.begin(), ready_.end(), recurs) && std::all_of(parked_.begin(), parked_.end(), recurs);
 }
 
 }  // namespace pkb::emulator

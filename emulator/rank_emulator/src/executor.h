@@ -56,8 +56,8 @@ class Executor {
   bool is_full(uint32_t lanes) const { return (lanes | ~warp->alive()) == ~0u; }
   // Notes what a strong read has found; true: nothing new, so that the split waits.
   bool polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes);
-  // Notes that a clock was read; a warp that does little else waits for time to pass.
-  void polls_clock(const Op& op);
+  // What a clock shows, in ns; a warp that does little else than read it waits for time to pass.
+  uint64_t read_clock(const Op& op);
   // Whether weak reads are noted as well: the warp has changed nothing for long.
   bool is_quiet() const { return warp->quiet_steps > kQuietSteps; }
   // After a write that only the block (or its cluster) can see, and after one that may be seen by others.
@@ -97,6 +97,7 @@ class Executor {
  private:
   friend class Engine;
   void run_split(size_t index, uint64_t& budget);
+  void polls_clock(const Op& op);
   void arrive_at_join();
   void enter(size_t index);
   int new_join(const Join& join);

@@ -75,7 +75,7 @@ Step load(Executor& x, const Op& op, uint32_t lanes) {
   }
   if (detail.space == Space::kParameter) return Step::kNext;
   if (x.engine.observer) x.report_access(op, lanes, Operation::kRead, bytes, uint32_t(detail.vector), addresses, 0);
-  if ((detail.order == Order::kWeak && !x.is_quiet()) || x.polls(op, lanes, addresses, bytes)) return Step::kNext;
+  if ((detail.order == Order::kWeak && (!detail.decides || !x.is_quiet())) || x.polls(op, lanes, addresses, bytes)) return Step::kNext;
   return detail.space == Space::kGlobal && detail.order != Order::kWeak && x.engine.tested(*x.warp) ? Step::kYield : Step::kNext;
 }
 

@@ -62,14 +62,9 @@ Step unpack(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
-uint64_t clock(Executor& x, const Op& op) {
-  x.polls_clock(op);
-  return x.engine.now_ns();
-}
-
 Step move_special(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
-  const uint64_t time = detail.variant == kTime || detail.variant == kClock ? clock(x, op) : 0;
+  const uint64_t time = detail.variant == kTime || detail.variant == kClock ? x.read_clock(op) : 0;
   each_lane(lanes, [&](int lane) {
     uint64_t bits = time;
     if (detail.variant == kFrameAddress) {

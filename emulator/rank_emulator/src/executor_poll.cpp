@@ -10,6 +10,7 @@ namespace pkb::emulator {
 namespace {
 
 constexpr size_t kMaxObserved = 4096;    // a warp that has read more is not waiting
+constexpr size_t kLookedAtEach = 16;      // observations, on average for each read, whether memory has changed there
 constexpr uint32_t kMaxClockReads = 256;  // in a row, until a warp waits for time to pass
 
 size_t hash_of(const Op* op, int lane, uint64_t address) {
@@ -64,19 +65,30 @@ void Observations::clear() {
 }
 
 bool Executor::polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
+  if (engine.steps < warp->computes_until) return false;
   Observations& observations = warp->observations;
   bool repeats = true;
   each_lane(lanes, [&](int lane) { repeats &= observations.note(&op, lane, addresses[lane], bytes); });
   if (!repeats) {
     warp->repeats = warp->clock_reads = 0;
+    warp->loop_check.reset();
     if (observations.size() > kMaxObserved) warp->found_new();
     return false;
   }
-  if (observations.changed()) {  // elsewhere: the warp looks there first
-    observations.refresh();
+  if (warp->checked_progress != engine.progress) {
+    if (++warp->unchecked_reads <= observations.size() / kLookedAtEach) return false;
+    warp->unchecked_reads = 0;
+    warp->checked_progress = engine.progress;
+    if (observations.changed()) {  // elsewhere: the warp looks there first
+      observations.refresh();
+      return false;
+    }
+  }
+  if (warp->loop_check) {
+    if (!warp->loop_check->came_by(&op, lanes, addresses, *warp)) return false;
+  } else if (warp->repeats++ < engine.patience) {
     return false;
   }
-  if (warp->repeats++ < engine.patience) return false;
   const int lane = __builtin_ctz(lanes);
   split->wait = Wait::kPoll;
   split->polling = &op;
@@ -86,12 +98,28 @@ bool Executor::polls(const Op& op, uint32_t lanes, const uint64_t (&addresses)[k
   return true;
 }
 
+uint64_t Executor::read_clock(const Op& op) {
+  if (warp->loop_check) {
+    engine.pass_time(LoopCheck::kClockStep);
+    polls_clock(op);
+    return warp->loop_check->read_clock();
+  }
+  polls_clock(op);
+  return engine.now_ns();
+}
+
 void Executor::polls_clock(const Op& op) {
   ++engine.clock_reads;
-  if (++warp->clock_reads <= kMaxClockReads) return;
+  if (engine.steps < warp->computes_until) return;
+  if (warp->loop_check) {
+    if (!warp->loop_check->came_by(&op, split->lanes, nullptr, *warp)) return;
+  } else if (++warp->clock_reads <= std::max(kMaxClockReads, engine.patience)) {
+    return;
+  }
   warp->clock_reads = 0;
   split->wait = Wait::kPoll;
   split->polling = &op;
+  split->polling_lane = __builtin_ctz(split->lanes);
   split->polled = 0;
 }
 

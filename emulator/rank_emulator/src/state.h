@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "events.h"
+#include "loop_check.h"
 #include "program.h"
 
 namespace pkb::emulator {
@@ -126,11 +127,20 @@ struct WarpState {
   uint32_t clock_reads = 0;           // since it last found something new, or changed something
   uint32_t skipped = 0;               // rounds in which it was parked and nothing that it has observed had changed
   uint64_t quiet_steps = 0;           // since it last changed something that others can see
+  uint64_t checked_progress = 0;      // of the engine, when its observations were last held against memory
+  uint32_t unchecked_reads = 0;       // that found nothing new since the engine's progress went on
+  std::unique_ptr<LoopCheck> loop_check;  // while it is to be seen whether it waits
+  uint64_t computes_until = 0;        // the step up to which it is known not to wait
+  uint32_t watch = 0;                 // number of the engine's watch that has noted its state
+  uint64_t watched_state = 0;
+  bool recurs = false;                // its state has been the noted one again
 
   uint32_t alive() const { return existing & ~exited; }
   // It has changed what others can see: what it reads from now on is new.
   void found_new() {
     if (!observations.empty()) observations.clear();
+    loop_check.reset();
+    computes_until = 0;
     repeats = clock_reads = 0;
     quiet_steps = 0;
   }
