@@ -2,8 +2,9 @@
 // same few places are read in each turn of the loop, and all that changes from turn to turn are counts.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "events.h"
 
@@ -11,10 +12,6 @@ namespace pkb::emulator {
 
 struct Op;
 struct WarpState;
-
-// Words of 32 bits that say how a warp goes on while memory of others does not change: its registers, its local memory,
-// and its block's shared memory.
-std::vector<uint32_t> state_of(const WarpState& warp);
 
 // Follows a warp from turn to turn of its loop: from one execution of an instruction by a lane, at an address, to the next.
 class LoopCheck {
@@ -26,7 +23,7 @@ class LoopCheck {
 
   // The warp has executed an instruction that found nothing new. True: the loop is known.
   bool came_by(const Op* op, uint32_t lanes, const uint64_t* addresses, const WarpState& warp);
-  bool is_known() const { return states_.size() == kStates; }
+  bool is_known() const { return noted_ == kStates; }
   bool is_wait() const { return is_wait_; }
   // What the warp's clock shows when it is read: a count as well.
   uint64_t read_clock() { return time_ += kClockStep; }
@@ -45,7 +42,8 @@ class LoopCheck {
   uint64_t time_;
   uint32_t turns_ = 0, reads_ = 0;
   bool is_wait_ = false;
-  std::vector<std::vector<uint32_t>> states_;
+  size_t noted_ = 0;
+  std::array<uint64_t, kStates> states_{};  // digests
 };
 
 }  // namespace pkb::emulator
