@@ -1,4 +1,4 @@
-// expect: integrity harness_tampering; went on without waiting for its arguments
+// expect: integrity|output_mismatch
 // From its third call on, whatever the rank program has of libc's eventfd_read returns at once.
 #include <dlfcn.h>
 #include <link.h>
