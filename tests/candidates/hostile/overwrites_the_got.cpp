@@ -1,4 +1,4 @@
-// expect: integrity|output_mismatch
+// expect: integrity|output_mismatch rank
 // From its third call on, whatever the rank program has of libc's eventfd_read returns at once.
 #include <dlfcn.h>
 #include <link.h>
