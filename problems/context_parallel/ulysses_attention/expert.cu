@@ -44,6 +44,44 @@ struct Hooks : pkb::attention::Plain<T> {
   }
 };
 
+constexpr int kWideThreads = 256;
+
+// Heads wider than flash attention takes. A block takes a token's group, and in it one query after the other: warps
+// form scores, all threads the exponentials of all of them, and each its own elements of the result.
+template <class T>
+__global__ void __launch_bounds__(kWideThreads)
+    attend_wide(const T* qkv, T* context, int64_t tiles, int groups, int of_group, int head, float scale, bool is_causal) {
+  extern __shared__ float scores[];  // (of_group,)
+  const int thread = int(threadIdx.x), lane = thread % 32;
+  const int64_t part = int64_t(groups) * of_group * head;
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t within = tile % groups * of_group * head;
+    const T *q = qkv + tile / groups * 3 * part + within, *k = q + part, *v = k + part;
+    T* out = context + tile / groups * part + within;
+    for (int i = 0; i < of_group; ++i) {
+      const int keys = is_causal ? i + 1 : of_group;
+      for (int j = thread / 32; j < keys; j += kWideThreads / 32) {
+        float sum = 0.0f;
+        for (int e = lane; e < head; e += 32) {
+          sum += pkb::to_float(q[int64_t(i) * head + e]) * pkb::to_float(k[int64_t(j) * head + e]);
+        }
+        for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+        if (lane == 0) scores[j] = sum * scale;
+      }
+      __syncthreads();
+      float largest = scores[0], total = 0.0f;
+      for (int j = 1; j < keys; ++j) largest = fmaxf(largest, scores[j]);
+      for (int j = 0; j < keys; ++j) total += expf(scores[j] - largest);
+      for (int e = thread; e < head; e += kWideThreads) {
+        float sum = 0.0f;
+        for (int j = 0; j < keys; ++j) sum += expf(scores[j] - largest) * pkb::to_float(v[int64_t(j) * head + e]);
+        out[int64_t(i) * head + e] = T(sum / total);
+      }
+      __syncthreads();
+    }
+  }
+}
+
 template <class T>
 void attend(const T* qkv, T* context, int64_t tokens, int heads, int head, const pkb::Comm& comm, bool is_causal) {
   Hooks<T> hooks;
@@ -60,7 +98,12 @@ void attend(const T* qkv, T* context, int64_t tokens, int heads, int head, const
   work.head = head;
   work.scale = float(1.0 / std::sqrt(double(head)));
   work.tiles = int(tokens) * hooks.groups;
-  if (hooks.of_group < kFewHeads || hooks.of_group > pkb::attention::kTileRows) {
+  if (head > pkb::attention::kMaxHead) {
+    const int blocks = std::min(work.tiles, pkb::multiprocessors() * kBlocksOfGroups), bytes = hooks.of_group * 4;
+    attend_wide<<<unsigned(blocks), kWideThreads, size_t(bytes), comm.cuda_stream()>>>(
+        qkv, context, work.tiles, hooks.groups, hooks.of_group, head, work.scale, is_causal);
+    PKB_CUDA_LAUNCHED();
+  } else if (hooks.of_group < kFewHeads || hooks.of_group > pkb::attention::kTileRows) {
     const int blocks = std::min(work.tiles, pkb::multiprocessors() * kBlocksOfGroups);
     pkb::attention::launch_simt(work, hooks, blocks, comm.cuda_stream());
   } else {

@@ -115,6 +115,7 @@ RARE_SIZES = {
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
     "UlyssesAllGatherVariable": ('{"lengths": [5, 0, 9, 3, 7, 1, 4, 2], "rest": [3], "gather_dim": 0}',),
     "UlyssesAllToAll": ('{"x_shape": [384, 1536]}',),
+    "UlyssesAttention": ('{"B": 1, "S": 2, "T": null, "H": 64, "h": 8, "d": 130, "D_out": 40}',),
     "TPMuon": ('{"m": 41, "n": null, "n_r": 13}', "tiny/float32"),
     "TPRMSNorm": (
         '{"M": 140, "n": 8192, "eps": 1e-5}',
