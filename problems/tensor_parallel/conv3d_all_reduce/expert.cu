@@ -192,22 +192,43 @@ bool on_tensor_cores(const Convolution<T>& g, const pkb::Comm& comm) {
 
 // ---- on CUDA cores ----
 
-constexpr int kTile = 64, kDepth = 16, kEach = 4;
+constexpr int kTile = 64, kDepth = 16, kEach = 4, kTileSums = kTile * kTile;
 
-// 64 filters of a group by 64 positions of a sample; partial sums of this rank's channels.
+// Tiles of 64 filters of a group by 64 positions of a sample, in that order from the outermost: samples, groups with
+// their filters, positions.
+struct Tiles {
+  int64_t columns;        // of tiles, along positions
+  int rows, rows_of_group;  // of tiles, along the filters of all groups, and of one
+
+  struct Place {
+    int64_t sample, group, row, col;  // row, col: first filter of the group, first position
+  };
+
+  template <class T>
+  __host__ __device__ explicit Tiles(const Convolution<T>& g)
+      : columns((g.out_size.count() + kTile - 1) / kTile),
+        rows((g.filters / g.groups + kTile - 1) / kTile * g.groups),
+        rows_of_group(rows / g.groups) {}
+
+  __device__ Place place(int64_t tile) const {
+    const int64_t row = tile / columns % rows;
+    return {tile / columns / rows, row / rows_of_group, row % rows_of_group * kTile, tile % columns * kTile};
+  }
+};
+
+// A block makes one tile, of those from `first` on: partial sums of this rank's channels.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    convolve(const __grid_constant__ Convolution<T> g, float* partial) {
+    convolve(const __grid_constant__ Convolution<T> g, int64_t first, float* partial) {
   __shared__ float filters[kDepth][kTile + 1], inputs[kDepth][kTile];
   const int thread = int(threadIdx.x), first_row = thread / 16 * kEach, first_col = thread % 16;
-  const int of_group = g.filters / g.groups, channels = g.channels / g.groups, row_tiles = (of_group + kTile - 1) / kTile;
-  const int group = int(blockIdx.y) / row_tiles, row0 = int(blockIdx.y) % row_tiles * kTile, sample = int(blockIdx.z);
-  const int64_t positions = g.out_size.count(), col0 = int64_t(blockIdx.x) * kTile, taps = g.kernel.count();
-  const int64_t elements = g.size.count();
-  const T* input = g.input + (int64_t(sample) * g.channels + group * channels) * elements;
-  const T* weight = g.weight + int64_t(group) * of_group * channels * taps;
+  const int of_group = g.filters / g.groups, channels = g.channels / g.groups;
+  const int64_t positions = g.out_size.count(), taps = g.kernel.count(), elements = g.size.count();
+  const Tiles::Place place = Tiles(g).place(first + blockIdx.x);
+  const T* input = g.input + (place.sample * g.channels + place.group * channels) * elements;
+  const T* weight = g.weight + place.group * of_group * channels * taps;
   // A thread loads inputs of one position alone.
-  const int64_t at = col0 + thread % kTile;
+  const int64_t at = place.col + thread % kTile;
   const int w0 = int(at % g.out_size.w) * g.stride.w - g.padding.w;
   const int h0 = int(at / g.out_size.w % g.out_size.h) * g.stride.h - g.padding.h;
   const int t0 = int(at / g.out_size.w / g.out_size.h) * g.stride.t - g.padding.t;
@@ -219,9 +240,9 @@ __global__ void __launch_bounds__(kThreads)
     const T* of_position = input + (int64_t(t) * g.size.h + h) * g.size.w + w;
     for (int channel = 0; channel < channels; channel += kDepth) {
       for (int i = thread; i < kTile * kDepth; i += kThreads) {
-        const int row = row0 + i / kDepth, k = channel + i % kDepth;
+        const int64_t row = place.row + i / kDepth, k = channel + i % kDepth;
         filters[i % kDepth][i / kDepth] =
-            row < of_group && k < channels ? pkb::to_float(weight[(int64_t(row) * channels + k) * taps + tap]) : 0.0f;
+            row < of_group && k < channels ? pkb::to_float(weight[(row * channels + k) * taps + tap]) : 0.0f;
       }
       for (int i = thread; i < kTile * kDepth; i += kThreads) {
         const int k = channel + i / kTile;
@@ -239,51 +260,56 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
     }
   }
+  float* tile = partial + blockIdx.x * int64_t(kTileSums);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {
-      const int row = row0 + first_row + i;
-      const int64_t col = col0 + first_col + 16 * j;
-      if (row >= of_group || col >= positions) continue;
-      partial[(int64_t(sample) * g.filters + group * of_group + row) * positions + col] = sums[i][j];
-    }
+    for (int j = 0; j < kEach; ++j) tile[(first_row + i) * kTile + first_col + 16 * j] = sums[i][j];
   }
 }
 
-// Adds up this rank's part of all partial sums of its group, and stores totals to all of it.
+// Adds up this rank's part of the partial sums that its group has of so many tiles, and stores totals to all of it.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    add_partial(const __grid_constant__ Convolution<T> g, const float* partial, int64_t group,
-                const __grid_constant__ pkb::Device comm) {
-  const int ranks = comm.group_size(group), own = comm.group_rank(group);
-  const int64_t positions = g.out_size.count(), total = int64_t(g.samples) * g.filters * positions;
+    add_partial(const __grid_constant__ Convolution<T> g, int64_t first, int64_t tiles, const float* partial,
+                int64_t group, const __grid_constant__ pkb::Device comm) {
+  const int ranks = comm.group_size(group), own = comm.group_rank(group), of_group = g.filters / g.groups;
+  const int64_t positions = g.out_size.count(), total = tiles * kTileSums;
   const int64_t begin = total * own / ranks, end = total * (own + 1) / ranks;
+  const Tiles all(g);
   for (int64_t i = begin + blockIdx.x * int64_t(kThreads) + threadIdx.x; i < end; i += int64_t(gridDim.x) * kThreads) {
+    const Tiles::Place place = all.place(first + i / kTileSums);
+    const int64_t row = place.row + i % kTileSums / kTile, col = place.col + i % kTile;
+    if (row >= of_group || col >= positions) continue;
     float sum = 0.0f;
     for (int r = 0; r < ranks; ++r) sum += __ldcg(comm.peer(partial, comm.group_member(group, r)) + i);
-    const T result(AddBias<T>{g.bias}(i / positions % g.filters, 0, sum));
-    for (int r = 0; r < ranks; ++r) comm.peer(g.out, comm.group_member(group, r))[i] = result;
+    const int64_t filter = place.group * of_group + row;
+    const T result(AddBias<T>{g.bias}(filter, 0, sum));
+    const int64_t to = (place.sample * g.filters + filter) * positions + col;
+    for (int r = 0; r < ranks; ++r) comm.peer(g.out, comm.group_member(group, r))[to] = result;
   }
 }
 
+// As many tiles at once as scratch holds, which may be fewer than there are: sums are wider than what they are made of.
 template <class T>
 void on_cuda_cores(const Convolution<T>& g, int64_t group, const pkb::Comm& comm) {
-  const int64_t positions = g.out_size.count(), total = int64_t(g.samples) * g.filters * positions;
   constexpr uint64_t kOffset = pkb::gemm::Reduce<pkb::gemm::Small>::kFlagBytes;  // no other data lies in flags
-  if (kOffset + uint64_t(total) * sizeof(float) > comm.scratch_bytes) {
-    TVM_FFI_THROW(ValueError) << "scratch of " << comm.scratch_bytes << " bytes does not hold " << total << " sums";
-  }
+  const Tiles all(g);
+  const int64_t total = all.columns * all.rows * g.samples;
+  const int64_t room = (int64_t(comm.scratch_bytes) - int64_t(kOffset)) / int64_t(kTileSums * sizeof(float));
+  if (room < 1) TVM_FFI_THROW(ValueError) << "scratch of " << comm.scratch_bytes << " bytes does not hold a tile";
   float* partial = comm.scratch<float>(kOffset);
-  const int row_tiles = (g.filters / g.groups + kTile - 1) / kTile;
-  const dim3 grid(unsigned((positions + kTile - 1) / kTile), unsigned(row_tiles * g.groups), unsigned(g.samples));
-  convolve<T><<<grid, kThreads, 0, comm.cuda_stream()>>>(g, partial);
-  PKB_CUDA_LAUNCHED();
   const bool has_peers = comm.world_size > 1;
-  if (has_peers) comm.barrier(group);
-  add_partial<T><<<pkb::blocks_for(total, kThreads), kThreads, 0, comm.cuda_stream()>>>(g, partial, group, comm.device());
-  PKB_CUDA_LAUNCHED();
-  if (has_peers) comm.barrier(group);
+  for (int64_t first = 0; first < total; first += room) {
+    const int64_t tiles = std::min(room, total - first);
+    convolve<T><<<unsigned(tiles), kThreads, 0, comm.cuda_stream()>>>(g, first, partial);
+    PKB_CUDA_LAUNCHED();
+    if (has_peers) comm.barrier(group);
+    add_partial<T><<<pkb::blocks_for(tiles * kTileSums, kThreads), kThreads, 0, comm.cuda_stream()>>>(
+        g, first, tiles, partial, group, comm.device());
+    PKB_CUDA_LAUNCHED();
+    if (has_peers) comm.barrier(group);
+  }
 }
 
 template <class T>
