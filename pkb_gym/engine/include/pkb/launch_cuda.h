@@ -48,14 +48,16 @@ int resident_blocks() {
 }
 
 // Device memory that grows and is kept, for what no peer touches: scratch may be smaller. One buffer for each type.
+// Smaller ones before it, at most twice its size together, are kept too: cudaFree waits for all kernels of the GPU, also
+// for those of other streams that wait for this one.
 template <class T>
 T* kept_memory(int64_t elements) {
   static T* memory = nullptr;
   static int64_t held = 0;
   if (elements > held) {
-    if (memory) PKB_CUDA(cudaFree(memory));  // waits for the kernels that use it
-    PKB_CUDA(cudaMalloc(&memory, elements * sizeof(T)));
-    held = elements;
+    const int64_t grown = held + held / 2;
+    held = elements > grown ? elements : grown;
+    PKB_CUDA(cudaMalloc(&memory, held * sizeof(T)));
   }
   return memory;
 }
