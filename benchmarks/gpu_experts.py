@@ -185,10 +185,16 @@ def _config(world_size: int, size: str | dict[str, Any], budget_s: float) -> Eva
     )
 
 
+def cause(message: str) -> str:
+    """The line of a message that says what happened: the first, or the last of a traceback, whose frames name paths."""
+    lines = [line for line in message.splitlines() if line.strip()] or [""]
+    return lines[-1 if lines[0].endswith("Traceback (most recent call last):") else 0].strip()[:500]
+
+
 def measured(feedback: Feedback) -> dict[str, Any]:
     """The figures of one evaluation."""
     if feedback.timing is None or feedback.roofline is None:
-        return {"passed": False, "failure": feedback.failure, "message": feedback.message.split("\n", 1)[0][:500]}
+        return {"passed": False, "failure": feedback.failure, "message": cause(feedback.message)}
     timing, roofline = feedback.timing, feedback.roofline
     captured = timing.baseline_graph_us
     return {

@@ -6,6 +6,8 @@ import ast
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks import gpu_experts
 from benchmarks.gpu_experts import EXPERT, RIVALS, markdown, resumed, runs
 from pkb_gym.problems.catalogue import catalogue, find_problem, problem_folder
@@ -46,3 +48,19 @@ def test_rows_of_another_commit_are_not_gone_on_with(tmp_path: Path):
     assert resumed(path, "abc") == []
     path.write_text(json.dumps({"commit": "abc", "rows": [ROW]}))
     assert resumed(path, "abc") == [ROW] and resumed(path, "abd") == []
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("output 0 differs\non rank 1", "output 0 differs"),
+        (
+            "rank 0: call 2: Traceback (most recent call last):\n  File x\nValueError: too wide\n",
+            "ValueError: too wide",
+        ),
+        ("", ""),
+    ],
+)
+def test_a_failure_keeps_the_line_that_says_what_happened(message: str, said: str) -> None:
+    """Of a traceback the first line says nothing."""
+    assert gpu_experts.cause(message) == said
