@@ -4,6 +4,7 @@
 #include "pkb/adam_cuda.h"
 #include "pkb/attention_backward_cuda.h"
 #include "pkb/attention_cuda.h"
+#include "pkb/norm_backward_cuda.h"
 #include "pkb/online_softmax_cuda.h"
 #include "pkb/rms_norm_cuda.h"
 #include "pkb/token_filter_cuda.h"
@@ -32,6 +33,57 @@ __global__ void rms_norm(const float* x, float* out, int columns, float eps) {
           if (piece * kLanes + i < columns) out[piece * kLanes + i] = lanes[i] * inverse;
         }
       });
+}
+
+// x: slopes, and behind them the normalised row.
+template <class Team, bool kCentred>
+__global__ void norm_backward(const float* x, float* out, int columns, float inverse) {
+  constexpr int kLanes = 2, kHeld = 2;
+  pkb::norm_backward<kCentred, kLanes, kHeld>(
+      Team(), (columns + kLanes - 1) / kLanes, columns, inverse,
+      [&](int piece, float(&slope)[kLanes], float(&x_hat)[kLanes]) {
+        for (int i = 0; i < kLanes; ++i) {
+          const int column = piece * kLanes + i;
+          slope[i] = column < columns ? x[column] : 0.0f;
+          x_hat[i] = column < columns ? x[columns + column] : 0.0f;
+        }
+      },
+      [&](int piece, const float(&dx)[kLanes]) {
+        for (int i = 0; i < kLanes; ++i) {
+          if (piece * kLanes + i < columns) out[piece * kLanes + i] = dx[i];
+        }
+      });
+}
+
+// Gradients of gain and bias; x: gradients of rows, and behind them the normalised rows.
+template <class Sums, int kLanes>
+__global__ void sum_columns(const float* x, float* out, Sums sums) {
+  const int columns = sums.columns;
+  sums.run(
+      blockIdx.x, blockIdx.y,
+      [&](int64_t row, int column, float(&terms)[2][kLanes]) {
+        for (int i = 0; i < kLanes; ++i) {
+          const float dy = x[row * columns + column + i];
+          terms[0][i] += dy * x[(sums.rows + row) * columns + column + i];
+          terms[1][i] += dy;
+        }
+      },
+      [&](int which, int column, float sum) { out[which * columns + column] = sum; });
+}
+
+template <int kAcross, int kLanes>
+void launch_sums(const float* x, float* out, int rows, int columns, int slabs, cudaStream_t stream) {
+  using Sums = pkb::ColumnSums<64, kAcross, kLanes, 2>;
+  const int tiles = Sums::tiles(columns);
+  float* partials;
+  unsigned* arrived;
+  PKB_CUDA(cudaMalloc(&partials, 2 * slabs * columns * sizeof(float)));
+  PKB_CUDA(cudaMalloc(&arrived, tiles * sizeof(unsigned)));
+  PKB_CUDA(cudaMemsetAsync(arrived, 0, tiles * sizeof(unsigned), stream));
+  for (int run = 0; run < 2; ++run) {  // counters are 0 again after the first
+    const Sums sums{rows, columns, slabs, partials, arrived};
+    sum_columns<Sums, kLanes><<<dim3(tiles, slabs), 64, 0, stream>>>(x, out, sums);
+  }
 }
 
 template <class Team>
@@ -198,6 +250,18 @@ void run_adam(const float* values, float* out, int n, const double* c, long step
 void run_rms_norm(const float* x, float* out, int columns, float eps, int threads, cudaStream_t stream) {
   if (threads == 32) rms_norm<pkb::Warp><<<1, threads, 0, stream>>>(x, out, columns, eps);
   else rms_norm<pkb::Block><<<1, threads, 0, stream>>>(x, out, columns, eps);
+}
+
+void run_norm_backward(const float* x, float* out, int columns, float inverse, int centred, int threads,
+                       cudaStream_t stream) {
+  const auto kernel = threads == 32 ? (centred ? norm_backward<pkb::Warp, true> : norm_backward<pkb::Warp, false>)
+                                    : (centred ? norm_backward<pkb::Block, true> : norm_backward<pkb::Block, false>);
+  kernel<<<1, threads, 0, stream>>>(x, out, columns, inverse);
+}
+
+void run_sum_columns(const float* x, float* out, int rows, int columns, int slabs, int across, cudaStream_t stream) {
+  if (across == 8) launch_sums<8, 4>(x, out, rows, columns, slabs, stream);
+  else launch_sums<32, 1>(x, out, rows, columns, slabs, stream);
 }
 
 void run_log_sum_exp(const float* x, float* out, int n, int threads, cudaStream_t stream) {

@@ -82,6 +82,46 @@ def test_rows_within_and_beyond_registers_are_normalised(columns: int, threads: 
     assert got == pytest.approx([value / root for value in x], rel=1e-5)
 
 
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize(("columns", "threads"), [(1, 32), (129, 32), (63, 96), (777, 96)])
+def test_gradients_of_a_normalised_row_are_those_of_its_formula(
+    columns: int, threads: int, centred: bool, call: Call
+) -> None:
+    """Against central differences of the norm in float64, of rows within and beyond registers."""
+    draw = random.Random(columns)
+    x, slope = ([draw.gauss(0.5, 2) for _ in range(columns)] for _ in range(2))
+
+    def deviations(row: list[float]) -> tuple[list[float], float]:
+        mean = sum(row) / columns if centred else 0.0
+        return [value - mean for value in row], math.sqrt(sum((value - mean) ** 2 for value in row) / columns + 0.5)
+
+    def loss(changed: int, step: float) -> float:
+        row, root = deviations([value + step * (i == changed) for i, value in enumerate(x)])
+        return product(slope, row) / root
+
+    row, root = deviations(x)
+    arguments = (columns, ctypes.c_float(1 / root), int(centred), threads)
+    got = call("run_norm_backward", [*slope, *(value / root for value in row)], columns, *arguments)
+    for i in range(0, columns, max(1, columns // 40)):
+        assert got[i] == pytest.approx((loss(i, 1e-4) - loss(i, -1e-4)) / 2e-4, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "slabs", "across"),
+    [(1, 4, 1, 8), (33, 36, 1, 8), (50, 68, 3, 8), (23, 33, 5, 32), (3, 40, 7, 8)],
+)
+def test_gradients_of_gain_and_bias_are_sums_over_rows(
+    rows: int, columns: int, slabs: int, across: int, call: Call
+) -> None:
+    """Whole numbers, whose sums are exact, in tiles and slabs that do not divide; some slabs have no row."""
+    draw = random.Random(rows)
+    dy, x_hat = ([float(draw.randint(-9, 9)) for _ in range(rows * columns)] for _ in range(2))
+    got = call("run_sum_columns", [*dy, *x_hat], 2 * columns, rows, columns, slabs, across)
+    for column in range(columns):
+        own, other = dy[column::columns], x_hat[column::columns]
+        assert [got[column], got[columns + column]] == [product(own, other), sum(own)]
+
+
 @pytest.mark.parametrize("threads", [32, 96])
 @pytest.mark.parametrize(("n", "offset"), [(1, 0.0), (50, 300.0), (500, -300.0)])
 def test_parts_of_a_softmax_join_whatever_their_size(n: int, offset: float, threads: int, call: Call) -> None:

@@ -94,14 +94,14 @@ __device__ __forceinline__ Count count_in_block(bool wants) {
   return count;
 }
 
-// Counts this block. True in the last of the kernel's blocks to arrive, which sees what all others wrote before; sets
-// the counter, which must be 0 at first, back to 0.
-__device__ __forceinline__ bool arrives_last(unsigned* counter) {
+// Counts this block. True in the last of `blocks` to arrive, by default all of the kernel's, which sees what all others
+// wrote before; sets the counter, which must be 0 at first, back to 0.
+__device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned blocks) {
   __shared__ bool last;
   __syncthreads();
   if (threadIdx.x == 0) {
     __threadfence_system();
-    last = atomicAdd(counter, 1u) == gridDim.x - 1;
+    last = atomicAdd(counter, 1u) == blocks - 1;
     if (last) {
       *counter = 0;
       __threadfence_system();
@@ -110,5 +110,6 @@ __device__ __forceinline__ bool arrives_last(unsigned* counter) {
   __syncthreads();
   return last;
 }
+__device__ __forceinline__ bool arrives_last(unsigned* counter) { return arrives_last(counter, gridDim.x); }
 
 }  // namespace pkb
