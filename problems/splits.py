@@ -16,3 +16,16 @@ def near_duplicates(problem: str) -> frozenset[str]:
     groups = json.loads(SPLITS.read_text(encoding="utf-8"))["groups"]
     together = [group["problems"] for group in groups if problem in group["problems"]]
     return frozenset({problem}.union(*together))
+
+
+def cluster_of(problem: str) -> str:
+    """The name of the cluster that a problem's results belong to: the first of its near-duplicates by name.
+
+    A policy that solves one of them solves the others by relabelling, so that their results are no independent
+    evidence. A problem that the split does not list is alone.
+
+    Example:
+        >>> cluster_of("UlyssesAllGather"), cluster_of("AllGather"), cluster_of("MyProblem")
+        ('AllGather', 'AllGather', 'MyProblem')
+    """
+    return min(near_duplicates(problem))

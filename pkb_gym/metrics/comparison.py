@@ -16,6 +16,7 @@ from pkb_gym.metrics.figures import FASTER
 from pkb_gym.metrics.outcomes import TimedBaseline
 from pkb_gym.metrics.reach import Reach, reach
 from pkb_gym.metrics.results import AgentResults
+from pkb_gym.problems.splits import cluster_of
 
 
 class Difference(Record):
@@ -27,7 +28,8 @@ class Difference(Record):
     b: float
     """Mean of the second one."""
     difference: Estimate
-    """Mean of b - a by problem: problems that are hard for both cancel. Interval by bootstrap over problems."""
+    """Mean of b - a by problem: problems that are hard for both cancel. Interval by bootstrap over clusters of
+    near-duplicate problems."""
 
 
 class Flip(Record):
@@ -95,13 +97,15 @@ def compare(
     if not shared:
         return None
     differences = []
+    clusters = list(map(cluster_of, shared))
     for name, metric in METRICS.items():
         of_a = dict(zip(a.problems, metric(a, baseline), strict=True))
         of_b = dict(zip(b.problems, metric(b, baseline), strict=True))
         pairs = np.array([(of_a[problem], of_b[problem]) for problem in shared])
-        pairs = pairs[~np.isnan(pairs).any(axis=1)]
+        present = ~np.isnan(pairs).any(axis=1)
+        pairs = pairs[present]
         if len(pairs):
-            found = estimate_means(pairs[:, 1:] - pairs[:, :1])[0]
+            found = estimate_means(pairs[:, 1:] - pairs[:, :1], np.array(clusters)[present])[0]
             assert found is not None
             first, second = pairs.mean(axis=0)
             differences.append(Difference(metric=name, a=float(first), b=float(second), difference=found))

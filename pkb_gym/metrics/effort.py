@@ -12,7 +12,7 @@ from pkb_gym.metrics.results import AgentResults, Ints, Turns
 
 
 class Effort(Record):
-    """The amount of one quantity until the first right kernel; intervals are clustered by problem."""
+    """The amount of one quantity until the first right kernel; intervals are clustered by near-duplicates."""
 
     of_successes: Estimate | None
     """Mean up to and with the first right turn, over episodes that have one; None without any. Episodes that give up
@@ -66,11 +66,12 @@ def effort(results: AgentResults, quantity: str) -> Effort | None:
     if not len(episodes) or np.isnan(amounts[counts]).any():
         return None
     of_episode = np.bincount(turns.episode[counts], amounts[counts], len(episodes))
-    clusters = len(results.problems)
-    successes = np.bincount(episodes.problem, episodes.is_right, clusters)
-    of_successes = np.bincount(episodes.problem, of_episode * episodes.is_right, clusters)
-    of_all = np.bincount(episodes.problem, of_episode, clusters)
-    found = estimate_columns(np.stack([of_successes, of_all], axis=1), np.stack([successes, successes], axis=1))
+    problems = len(results.problems)
+    successes = np.bincount(episodes.problem, episodes.is_right, problems)
+    of_successes = np.bincount(episodes.problem, of_episode * episodes.is_right, problems)
+    of_all = np.bincount(episodes.problem, of_episode, problems)
+    sums, counts = np.stack([of_successes, of_all], axis=1), np.stack([successes, successes], axis=1)
+    found = estimate_columns(sums, counts, results.clusters)
     return Effort(of_successes=found[0], per_success=found[1])
 
 

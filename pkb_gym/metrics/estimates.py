@@ -1,4 +1,4 @@
-"""Means with their uncertainty: values of one cluster, such as a problem, are no independent evidence."""
+"""Means with their uncertainty: values of one cluster, such as near-duplicate problems, are no independent evidence."""
 
 from __future__ import annotations
 
@@ -57,29 +57,39 @@ def estimate(clusters: Iterable[Sequence[float]]) -> Estimate | None:
         return None
     sums = np.array([sum(values) for values in filled])
     counts = np.array([float(len(values)) for values in filled])
-    return estimate_columns(sums[:, None], counts[:, None])[0]
+    return _estimates(sums[:, None], counts[:, None])[0]
 
 
-def estimate_means(values: Floats) -> list[Estimate | None]:
-    """One estimate for each column of values, shape (clusters, columns), one value a cluster; NaN for none."""
-    present = ~np.isnan(values)
-    return estimate_columns(np.where(present, values, 0.0), present.astype(np.float64))
+def estimate_means(values: Floats, clusters: Sequence[str]) -> list[Estimate | None]:
+    """One estimate for each column of values.
+
+    Args:
+        values: Values, shape (rows, columns); NaN for none.
+        clusters: Cluster of each row.
+    """
+    return estimate_columns(*_sums_and_counts(values), clusters)
 
 
-def estimate_columns(sums: Floats, counts: Floats) -> list[Estimate | None]:
+def estimate_columns(sums: Floats, counts: Floats, clusters: Sequence[str]) -> list[Estimate | None]:
     """One estimate for each column; see `estimate` for the formulas.
 
     Args:
-        sums: Sums of each cluster's values, shape (clusters, columns).
-        counts: Counts of the values, of the same shape; 0 for an empty cluster. For a ratio, its denominators.
+        sums: Sums of each row's values, shape (rows, columns).
+        counts: Counts of the values, of the same shape; 0 for an empty row. For a ratio, its denominators.
+        clusters: Cluster of each row.
     """
+    return _estimates(_merged(sums, clusters), _merged(counts, clusters))
+
+
+def _estimates(sums: Floats, counts: Floats) -> list[Estimate | None]:
+    """One estimate for each column, from the sums and counts of each cluster."""
     totals = counts.sum(axis=0)
     clusters = ((counts > 0) | (sums != 0)).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = sums.sum(axis=0) / totals
         scatter = ((sums - means * counts) ** 2).sum(axis=0)
         errors = np.sqrt(clusters / (clusters - 1.0) * scatter) / totals
-    low, high = bootstrap_interval(sums, counts)
+    low, high = _bootstrap_interval(sums, counts)
     return [
         None
         if totals[i] == 0
@@ -94,9 +104,31 @@ def estimate_columns(sums: Floats, counts: Floats) -> list[Estimate | None]:
     ]
 
 
-def bootstrap_interval(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Both ends of the interval of each column's mean; NaN for a column without values. See `estimate_columns`."""
-    means = bootstrap_means(sums, counts)
+def bootstrap_interval(values: Floats, clusters: Sequence[str]) -> tuple[Floats, Floats]:
+    """Both ends of the interval of each column's mean; NaN for a column without values. See `estimate_means`."""
+    return _bootstrap_interval(*(_merged(table, clusters) for table in _sums_and_counts(values)))
+
+
+def bootstrap_means(values: Floats, clusters: Sequence[str]) -> Floats:
+    """Means of each column over resampled clusters, shape (resamples, columns); NaN where a resample has no value."""
+    return _bootstrap_means(*(_merged(table, clusters) for table in _sums_and_counts(values)))
+
+
+def _sums_and_counts(values: Floats) -> tuple[Floats, Floats]:
+    present = ~np.isnan(values)
+    return np.where(present, values, 0.0), present.astype(np.float64)
+
+
+def _merged(table: Floats, clusters: Sequence[str]) -> Floats:
+    """The sum of the rows of each cluster, shape (clusters, columns), in the order of their names."""
+    names, place = np.unique(np.array(clusters, dtype=np.str_), return_inverse=True)
+    merged = np.zeros((len(names), table.shape[1]))
+    np.add.at(merged, place, table)
+    return merged
+
+
+def _bootstrap_interval(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    means = _bootstrap_means(sums, counts)
     tail = (1 - CONFIDENCE) / 2
     if np.isnan(means).any():  # resamples without a value count for nothing
         empty = np.isnan(means).all(axis=0)
@@ -108,8 +140,7 @@ def bootstrap_interval(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-def bootstrap_means(sums: Floats, counts: Floats) -> Floats:
-    """Means of each column over resampled clusters, shape (resamples, columns); NaN where a resample has no value."""
+def _bootstrap_means(sums: Floats, counts: Floats) -> Floats:
     weights = _weights(len(sums))
     if len(counts) and (counts == 1).all():  # every resample draws as many clusters as there are
         return np.asarray(weights @ sums / len(sums))

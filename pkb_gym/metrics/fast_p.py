@@ -33,7 +33,7 @@ class FastPCurve(Record):
     p: tuple[float, ...]
     fast: tuple[float, ...]
     low: tuple[float, ...] | None
-    """Lower ends of the 95 % intervals, pointwise; None for a single problem."""
+    """Lower ends of the 95 % intervals, pointwise; None for a single cluster."""
     high: tuple[float, ...] | None
 
     def at(self, p: float) -> float:
@@ -77,7 +77,7 @@ def fast_p(
     """
     if not 0 <= p < math.inf:
         raise ValueError(f"fast_p needs a finite p >= 0, got {p}")
-    return estimate_means(_values(results, (p,), k, baseline, estimate))[0]
+    return estimate_means(_values(results, (p,), k, baseline, estimate), results.clusters)[0]
 
 
 def fast_p_curve(
@@ -85,11 +85,12 @@ def fast_p_curve(
 ) -> FastPCurve | None:
     """`fast_p` at every p of `P_GRID`; None where no problem has k samples."""
     values = _values(results, P_GRID, k, baseline, estimate)
-    values = values[~np.isnan(values[:, 0])]
-    if not len(values):
+    present = ~np.isnan(values[:, 0])
+    if not present.any():
         return None
-    low, high = bootstrap_interval(values, np.ones_like(values))
-    alone = len(values) == 1
+    values, clusters = values[present], np.array(results.clusters)[present]
+    low, high = bootstrap_interval(values, clusters)
+    alone = len(set(clusters)) == 1
     return FastPCurve(
         k=k,
         p=P_GRID,

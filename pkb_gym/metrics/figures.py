@@ -113,10 +113,10 @@ def agent_figures(results: AgentResults) -> AgentFigures:
         problems=_problems(results, per_problem, eager, captured),
         samples=len(results.episodes),
         unjudged=len(results.every_episode) - len(results.episodes),
-        pass_at=_at_k(per_problem),
+        pass_at=_at_k(results, per_problem),
         eager=_speed(results, "eager", eager),
         captured=None if captured is None else _speed(results, "captured", captured),
-        utilisation=_estimate(roofline_utilisation(results)),
+        utilisation=_estimate(results, roofline_utilisation(results)),
         failure_modes=failure_modes(results),
         turns=turn_figures(results),
         plateau=plateau(results),
@@ -134,22 +134,22 @@ def at(figures: tuple[AtK, ...], k: int) -> Estimate | None:
 def _speed(results: AgentResults, baseline: TimedBaseline, fast_1: Floats) -> SpeedFigures:
     return SpeedFigures(
         baseline=baseline,
-        fast_1_at=_at_k(fast_1),
-        fast_1_low_at=_at_k(fast_at_every_k(results, FASTER, baseline, "low")),
+        fast_1_at=_at_k(results, fast_1),
+        fast_1_low_at=_at_k(results, fast_at_every_k(results, FASTER, baseline, "low")),
         curve=fast_p_curve(results, baseline=baseline),
         curve_low=fast_p_curve(results, baseline=baseline, estimate="low"),
-        area=_estimate(area_under_fast_p(results, baseline)),
-        log_speedup=_estimate(mean_log_speedup(results, baseline)),
+        area=_estimate(results, area_under_fast_p(results, baseline)),
+        log_speedup=_estimate(results, mean_log_speedup(results, baseline)),
     )
 
 
-def _at_k(per_problem: Floats) -> tuple[AtK, ...]:
-    estimates = estimate_means(per_problem) if per_problem.size else []
+def _at_k(results: AgentResults, per_problem: Floats) -> tuple[AtK, ...]:
+    estimates = estimate_means(per_problem, results.clusters) if per_problem.size else []
     return tuple(AtK(k=k, estimate=found) for k, found in enumerate(estimates, start=1) if found is not None)
 
 
-def _estimate(per_problem: Floats) -> Estimate | None:
-    return estimate_means(per_problem[:, None])[0] if len(per_problem) else None
+def _estimate(results: AgentResults, per_problem: Floats) -> Estimate | None:
+    return estimate_means(per_problem[:, None], results.clusters)[0] if len(per_problem) else None
 
 
 def _problems(

@@ -10,7 +10,7 @@ from pydantic import Field
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.base import Record
 from pkb_gym.metrics.best import best_kernels
-from pkb_gym.metrics.estimates import Estimate, Floats, estimate_columns
+from pkb_gym.metrics.estimates import Estimate, Floats, estimate_columns, estimate_means
 from pkb_gym.metrics.results import AgentResults, Ints
 
 NEVER = np.iinfo(np.int64).max
@@ -62,7 +62,7 @@ def reach(results: AgentResults, target: str, speedups: Mapping[str, float]) -> 
     per_success  = sum over all samples of t(sample), or of their turns / number of samples that have it
 
     The last is the expected running time of a restarted search; see `metrics.effort`. Both sums are of the shared
-    problems, and their intervals are clustered by problem.
+    problems, and their intervals are clustered by near-duplicates.
 
     Args:
         results: Results of the agent that is measured.
@@ -74,16 +74,17 @@ def reach(results: AgentResults, target: str, speedups: Mapping[str, float]) -> 
         return None
     first, played = _first_as_fast(results, speedups)
     problem, reached = results.episodes.problem, first < NEVER
-    clusters = len(results.problems)
+    clusters = [results.clusters[number] for number in shared]
 
     def by_problem(values: Ints) -> Floats:
-        return np.bincount(problem, values, clusters)[shared].astype(np.float64)
+        return np.bincount(problem, values, len(results.problems))[shared].astype(np.float64)
 
     samples, successes = by_problem(np.ones_like(first)), by_problem(reached.astype(np.int64))
     of_successes, of_all = by_problem(np.where(reached, first, 0)), by_problem(np.where(reached, first, played))
-    share = estimate_columns((successes / samples)[:, None], np.ones((len(shared), 1)))[0]
+    share = estimate_means((successes / samples)[:, None], clusters)[0]
     assert share is not None
-    found = estimate_columns(np.stack([of_successes, of_all], axis=1), np.stack([successes, successes], axis=1))
+    sums, counts = np.stack([of_successes, of_all], axis=1), np.stack([successes, successes], axis=1)
+    found = estimate_columns(sums, counts, clusters)
     return Reach(
         target=target,
         problems=tuple(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.metrics.estimates import Floats
 from pkb_gym.metrics.outcomes import AttemptOutcome, SpeedupEstimate, Task, TimedBaseline, outcome_of, task_of
+from pkb_gym.problems.splits import cluster_of
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -108,8 +109,8 @@ class AgentResults:
         names: Names of all problems, sorted; the numbers in `every_turn` and `every_episode` are places in it.
         every_turn: Turns of every episode.
         every_episode: All episodes, including those that could not be judged.
-        problems: Names with an episode that could be judged, sorted: the clusters of every estimate. Their numbers in
-            `turns` and `episodes` are places in it.
+        problems: Names with an episode that could be judged, sorted. Their numbers in `turns` and `episodes` are places
+            in it.
         turns: Turns of judged episodes.
         episodes: Episodes that could be judged; the others count for nothing.
     """
@@ -121,6 +122,11 @@ class AgentResults:
     problems: tuple[str, ...]
     turns: Turns
     episodes: Episodes
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The cluster of each of `problems`, by which every estimate counts its evidence; see `cluster_of`."""
+        return tuple(map(cluster_of, self.problems))
 
     @classmethod
     def of(cls, agent: str, outcomes: Mapping[Key, AttemptOutcome]) -> Self:

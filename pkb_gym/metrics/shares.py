@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ from pydantic import Field
 from pkb_gym.engine.records.base import Record
 from pkb_gym.metrics.estimates import Estimate, estimate_columns
 from pkb_gym.metrics.results import AgentResults
+from pkb_gym.problems.splits import cluster_of
 
 LIBRARY, NOT_REPORTED = "library collectives", "not reported"
 """Mechanisms beside those of `Mechanism`: calls of the baseline's library that no trace shows, and no evidence."""
@@ -26,7 +28,7 @@ class Share(Record):
     name: str
     count: int = Field(ge=1)
     share: Estimate
-    """Share of all that were counted; its interval is clustered by problem."""
+    """Share of all that were counted; its interval is clustered by near-duplicates."""
 
 
 def failure_modes(results: AgentResults) -> tuple[Share, ...]:
@@ -37,7 +39,7 @@ def failure_modes(results: AgentResults) -> tuple[Share, ...]:
     items: Counter[Item] = Counter(
         {(problem, (verdict,)): count for (problem, verdict), count in verdict_counts(results).items()}
     )
-    return _shares(items, len(results.names))
+    return _shares(items, tuple(map(cluster_of, results.names)))
 
 
 def verdict_counts(results: AgentResults) -> Counter[tuple[int, str]]:
@@ -62,7 +64,7 @@ def mechanism_usage(results: AgentResults) -> tuple[Share, ...]:
     items: Counter[Item] = Counter()
     for (problem, (mechanisms, calls_library)), count in seen.items():
         items[problem, _mechanisms(mechanisms, calls_library)] += count
-    return _shares(items, len(results.problems))
+    return _shares(items, results.clusters)
 
 
 def best_turns(results: AgentResults) -> list[int]:
@@ -81,23 +83,23 @@ def _mechanisms(mechanisms: tuple[str, ...] | None, calls_library: bool | None) 
     return reported or (NOT_REPORTED,)
 
 
-def _shares(items: Counter[Item], clusters: int) -> tuple[Share, ...]:
-    """The share of each name among all items."""
+def _shares(items: Counter[Item], clusters: Sequence[str]) -> tuple[Share, ...]:
+    """The share of each name among all items; `clusters` has the cluster of each problem."""
     total: Counter[str] = Counter()
-    of_cluster = np.zeros((clusters, 1))
-    for (cluster, names), count in items.items():
-        of_cluster[cluster] += count
+    of_problem = np.zeros((len(clusters), 1))
+    for (problem, names), count in items.items():
+        of_problem[problem] += count
         for name in names:
             total[name] += count
     ordered = sorted(total, key=lambda name: (-total[name], name))
     if not ordered:
         return ()
     place = {name: column for column, name in enumerate(ordered)}
-    sums = np.zeros((clusters, len(ordered)))
-    for (cluster, names), count in items.items():
+    sums = np.zeros((len(clusters), len(ordered)))
+    for (problem, names), count in items.items():
         for name in names:
-            sums[cluster, place[name]] += count
-    shares = estimate_columns(sums, np.repeat(of_cluster, len(ordered), axis=1))
+            sums[problem, place[name]] += count
+    shares = estimate_columns(sums, np.repeat(of_problem, len(ordered), axis=1), clusters)
     return tuple(
         Share(name=name, count=total[name], share=share)
         for name, share in zip(ordered, shares, strict=True)

@@ -35,7 +35,7 @@ class Plateau(Record):
     turns: int = Field(ge=1)
     """Turns after which `TurnFigures.area` stays within `tolerance` of its final value."""
     low: int | None
-    """Lower end of the 95 % interval, by bootstrap over problems; None for a single problem."""
+    """Lower end of the 95 % interval, by bootstrap over clusters; None for a single one."""
     high: int | None
     tolerance: float
 
@@ -47,7 +47,7 @@ def turn_figures(results: AgentResults) -> tuple[TurnFigures, ...]:
     """
     if not results.problems:
         return ()
-    estimates = zip(*(estimate_means(table) for table in _best_so_far(results)), strict=True)
+    estimates = zip(*(estimate_means(table, results.clusters) for table in _best_so_far(results)), strict=True)
     found = []
     before = 0.0
     for number, (is_right, is_faster, of_area) in enumerate(estimates, start=1):
@@ -67,10 +67,10 @@ def plateau(results: AgentResults, tolerance: float = PLATEAU_TOLERANCE) -> Plat
     if not results.problems:
         return None
     area = _best_so_far(results)[2]
-    resampled = bootstrap_means(area, np.ones_like(area))
+    resampled = bootstrap_means(area, results.clusters)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(_first_near_end(resampled, tolerance), [tail, 1 - tail], method="nearest")
-    alone = len(area) == 1
+    alone = len(set(results.clusters)) == 1
     return Plateau(
         turns=int(_first_near_end(area.mean(axis=0)[None], tolerance)[0]),
         low=None if alone else int(low),

@@ -20,7 +20,7 @@ def test_mean_and_error_by_hand():
 
 def test_the_interval_is_that_of_all_resamples():
     """Two clusters, 0 and 1: a resample has mean 0, 1/2 or 1 with chances 1/4, 1/2, 1/4."""
-    means = bootstrap_means(np.array([[0.0], [1.0]]), np.ones((2, 1)))[:, 0]
+    means = bootstrap_means(np.array([[0.0], [1.0]]), ["a", "b"])[:, 0]
     shares = [float(np.mean(means == value)) for value in (0.0, 0.5, 1.0)]
     assert len(means) == RESAMPLES and shares == pytest.approx([0.25, 0.5, 0.25], abs=0.04)
     found = estimate([[0.0], [1.0]])
@@ -47,15 +47,22 @@ def test_a_single_cluster_has_no_error_and_nothing_no_mean():
 
 def test_columns_with_missing_values_are_their_own_estimates():
     table = np.array([[1.0, np.nan, np.nan], [0.0, 1.0, np.nan], [1.0, 0.0, np.nan]])
-    first, second, third = estimate_means(table)
+    first, second, third = estimate_means(table, ["a", "b", "c"])
     assert first.mean == pytest.approx(2 / 3) and first.clusters == 3
     assert second.mean == 0.5 and second.clusters == 2 and second.low == 0.0
     assert third is None
 
 
+def test_rows_of_one_cluster_are_no_independent_evidence():
+    values = [0.0, 1.0, 1.0, 0.5]
+    (found,) = estimate_means(np.array(values)[:, None], ["a", "b", "b", "c"])
+    assert found == estimate([[0.0], [1.0, 1.0], [0.5]])
+    assert found.mean == np.mean(values) and found.clusters == 3
+
+
 def test_a_ratio_counts_clusters_that_only_spend():
     """Ten spent without a success belong to the price of the one success."""
-    (found,) = estimate_columns(np.array([[10.0], [2.0]]), np.array([[0.0], [1.0]]))
+    (found,) = estimate_columns(np.array([[10.0], [2.0]]), np.array([[0.0], [1.0]]), ["a", "b"])
     assert found.mean == 12.0 and found.clusters == 2
 
 

@@ -68,7 +68,7 @@ def test_the_curve_is_fast_p_at_every_p():
 
 
 def test_the_area_is_that_under_the_curve():
-    found = estimate_means(area_under_fast_p(RESULTS)[:, None])[0].mean
+    found = estimate_means(area_under_fast_p(RESULTS)[:, None], RESULTS.clusters)[0].mean
     by_hand = ((log_area(2.0) + log_area(0.5)) / 3 + log_area(4.0) / 3 + 0) / 3
     assert found == pytest.approx(by_hand)
     fine = np.geomspace(P_LOW, P_HIGH, 2001)

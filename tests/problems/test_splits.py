@@ -9,7 +9,7 @@ import pytest
 
 from pkb_gym.engine.problem import CATEGORIES
 from pkb_gym.problems.catalogue import catalogue
-from pkb_gym.problems.splits import SPLITS
+from pkb_gym.problems.splits import SPLITS, cluster_of
 
 DATA = json.loads(SPLITS.read_text(encoding="utf-8"))
 TRAIN, TEST, GROUPS = DATA["train"], DATA["test"], DATA["groups"]
@@ -55,3 +55,11 @@ def test_a_problem_is_in_one_group_at_most():
 
 def test_a_fifth_to_a_third_is_held_out():
     assert 1 / 5 <= len(TEST) / len(TRAIN + TEST) <= 1 / 3
+
+
+def test_near_duplicates_are_one_cluster_and_others_their_own():
+    groups = [group["problems"] for group in DATA["groups"]]
+    for group in groups:
+        assert len(set(map(cluster_of, group))) == 1, group
+    names = [*DATA["train"], *DATA["test"]]
+    assert len(set(map(cluster_of, names))) == len(names) - sum(len(group) - 1 for group in groups)

@@ -12,6 +12,7 @@ from pkb_gym.engine.records.base import Record
 from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.metrics.estimates import Estimate, estimate
 from pkb_gym.metrics.pass_at_k import pass_at_k
+from pkb_gym.problems.splits import cluster_of
 from pkb_gym.training.inputs.rows import Row
 
 PROMPT_KEY = ("problem", "language", "size", "dtype", "world_size", "seed")
@@ -24,7 +25,7 @@ BASELINE = 1.0
 class Figures(Record):
     """Figures of one problem's prompts, or of all. Each prompt counts the same; None where nothing could be judged.
 
-    Errors and intervals of all prompts are clustered by problem, and those of one problem by prompt.
+    Errors and intervals of all prompts are clustered by near-duplicate problems, and those of one problem by prompt.
     """
 
     prompts: int
@@ -84,7 +85,7 @@ def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> Polic
     for key, episodes in prompts.items():
         by_problem.setdefault(problem_of(key), {})[key] = episodes
     return PolicySummary(
-        total=figures_of(prompts, problem_of),
+        total=figures_of(prompts, cluster_of_prompt),
         problems={
             problem: figures_of(of_problem, lambda key: key) for problem, of_problem in sorted(by_problem.items())
         },
@@ -135,7 +136,7 @@ def gain(
     for key in sorted(before.keys() & after.keys()):  # a set has no order, and sums of floats depend on it
         old, new = _mean(before[key], reward_of), _mean(after[key], reward_of)
         if old is not None and new is not None:
-            differences.setdefault(problem_of(key), []).append(new - old)
+            differences.setdefault(cluster_of_prompt(key), []).append(new - old)
     return estimate(differences.values())
 
 
@@ -162,6 +163,11 @@ def _has_compiled(row: Row) -> bool:
 def problem_of(key: str) -> str:
     """The problem of a prompt, from its key."""
     return str(json.loads(key)[0])
+
+
+def cluster_of_prompt(key: str) -> str:
+    """The cluster of a prompt's problem, from the prompt's key."""
+    return cluster_of(problem_of(key))
 
 
 def figures_of(prompts: Mapping[str, list[EpisodeResult]], cluster_of: Callable[[str], str]) -> Figures:

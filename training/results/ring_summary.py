@@ -13,6 +13,7 @@ from pkb_gym.training.results.policy_summary import (
     BASELINE,
     EpisodeResult,
     Figures,
+    cluster_of_prompt,
     episode_result,
     fast_captured_of,
     figures_of,
@@ -44,7 +45,7 @@ class TurnLimitFigures(Record):
 
 
 class RingFigures(Record):
-    """Figures of one ring. Each prompt counts the same; errors and intervals are clustered by problem."""
+    """Figures of one ring. Each prompt counts the same; errors are clustered by near-duplicate problems."""
 
     figures: Figures
     fast_captured: Estimate | None
@@ -105,7 +106,9 @@ def _ring(prompts: Mapping[str, list[list[Row]]]) -> RingFigures:
     turns = max((len(rows) for episodes in judged.values() for rows in episodes), default=0)
     fewest = min((len(episodes) for episodes in whole.values() if episodes), default=0)
     return RingFigures(
-        figures=figures_of({key: [episode_result(rows) for rows in of] for key, of in prompts.items()}, problem_of),
+        figures=figures_of(
+            {key: [episode_result(rows) for rows in of] for key, of in prompts.items()}, cluster_of_prompt
+        ),
         fast_captured=_over_prompts(whole, _fast_captured),
         best_of={
             str(k): found
@@ -140,7 +143,7 @@ def _over_prompts(prompts: Episodes, value: Value) -> Estimate | None:
     clusters: dict[str, list[float]] = {}
     for key, episodes in prompts.items():
         if episodes and (found := value(episodes)) is not None:
-            clusters.setdefault(problem_of(key), []).append(found)
+            clusters.setdefault(cluster_of_prompt(key), []).append(found)
     return estimate(clusters.values())
 
 

@@ -69,7 +69,7 @@ def _pass_at_k(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
             title="pass@k",
             caption="Chance that at least one of k samples is right, estimated without bias from all samples "
             "(arXiv:2107.03374), each problem counting the same. Bands and parentheses are 95 % intervals by bootstrap "
-            "over problems.",
+            "over problems, near-duplicates as one.",
             header=("agent", *(f"pass@{k}" for k in ks)),
             rows=[(each.agent, *(interval_text(at(each.pass_at, k)) for k in ks)) for each in agents if each.pass_at],
             draw=partial(draw_pass_at_k, agents),
@@ -102,7 +102,7 @@ def _fast_p(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
             name=f"fast_p_{baseline}",
             title=f"fast_p over the {baseline} baseline",
             caption="Share of samples that are right and more than p times as fast as the baseline, each problem "
-            f"counting the same. {by_low}Bands and parentheses are 95 % intervals by bootstrap over problems. The area "
+            f"counting the same. {by_low}Bands and parentheses are 95 % intervals as of pass@k. The area "
             "is that under the curve of measured speedups over log p from 0.1 to 10, between 0 and 1.",
             header=("agent", "speedup", *(f"fast_{p:g}" for p in P_SHOWN), "area", "speedup of right kernels"),
             rows=rows,
@@ -119,8 +119,8 @@ def _shares(agents: Sequence[AgentFigures]) -> Iterator[Chart]:
         (
             "failure_modes",
             "How attempts end",
-            "Verdicts of all attempts, with 95 % intervals clustered by problem. Truncated: cut off at the limit of "
-            "tokens before a source was complete; refused: by the endpoint.",
+            "Verdicts of all attempts, with 95 % intervals clustered by near-duplicates. Truncated: cut off at "
+            "the limit of tokens before a source was complete; refused: by the endpoint.",
             "share of attempts",
             lambda each: each.failure_modes,
         ),
