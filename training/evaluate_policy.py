@@ -43,9 +43,9 @@ from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import OwnerMode, start_evaluation
 from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
 from pkb_gym.training.inputs.dialogue_options import TEMPLATE_HELP, DialogueArguments
-from pkb_gym.training.inputs.rows import Row, load_prompts, read_jsonl
+from pkb_gym.training.inputs.rows import Row, corpus_submissions, load_prompts, read_jsonl
 from pkb_gym.training.processes.host_group import HostGroup
-from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of
+from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of, with_near_copies
 from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
 from pkb_gym.training.rollout.dialogue import Dialogue
@@ -114,6 +114,9 @@ class EvaluationArguments(DialogueArguments):
         default=None, metadata={"help": "Stop after so many tokens read and written, likewise."}
     )
     max_hours: float | None = field(default=None, metadata={"help": "Stop so many hours after this call."})
+    corpus: str | None = field(
+        default=None, metadata={"help": "Corpus that the policy learned from: rings.json counts near copies apart."}
+    )
     compare: str | None = field(
         default=None, metadata={"help": "results.jsonl of an earlier policy: the summary then has the gain over it."}
     )
@@ -136,6 +139,7 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     output = Path(args.output)
     prompts: list[Row] = load_prompts(args.prompts, args.part).to_list()[: args.limit]
     before = None if args.compare is None else read_rows(Path(args.compare))
+    known = [] if args.corpus is None else corpus_submissions(args.corpus)
     PartialState(cpu=not torch.cuda.is_available())  # joins the other ranks, if there are any
     host = HostGroup()
     refuse_other_run(output, _requested(args, model, prompts), writes=host.rank == 0)
@@ -151,6 +155,8 @@ def main(argv: list[str] | None = None) -> PolicySummary:
     attempts = [attempt for line in lines for attempt in line["attempts"]]
     rows = [row_of(attempt) for line in lines for attempt in _attempts(line)]
     summary = summarise(rows, before)
+    if args.corpus is not None:
+        rows = with_near_copies(rows, known)
     rings = summarise_rings(rows, rings_of(prompts))
     if host.rank == 0:
         write_atomically(output / RESULTS, "".join(json.dumps(attempt) + "\n" for attempt in attempts))
@@ -303,8 +309,8 @@ def _attempts(line: Row) -> list[Attempt]:
 
 def _requested(args: EvaluationArguments, model: ModelConfig, prompts: Sequence[Row]) -> Row:
     """All that the results depend on, by name."""
-    no_matter = {"output", "prompts", "compare", "batch_size", "evaluation", "evaluation_gpus", "evaluation_url"}
-    no_matter |= {"evaluation_services", "evaluation_compilers"}
+    no_matter = {"output", "prompts", "corpus", "compare", "batch_size", "evaluation", "evaluation_gpus"}
+    no_matter |= {"evaluation_url", "evaluation_services", "evaluation_compilers"}
     no_matter |= {"max_evaluations", "max_tokens", "max_hours"}
     requested = {name: value for name, value in asdict(args).items() if name not in no_matter}
     folder = Path(str(model.model_name_or_path))

@@ -27,10 +27,11 @@ from tokenizers.trainers import BpeTrainer
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl.chat_template_utils import qwen3_chat_template
 
+from pkb_gym.corpus.conversations import submissions
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.training.inputs.arguments import parse_arguments, run_recipe
 from pkb_gym.training.inputs.chat import render
-from pkb_gym.training.inputs.rows import load_corpus, submissions
+from pkb_gym.training.inputs.rows import load_corpus
 
 PAD, TURN_BEGINS, TURN_ENDS = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")

@@ -39,6 +39,7 @@ class AgentKind:
 AGENTS = {
     "reference": AgentKind("reference", None, "submits the baseline: the floor"),
     "expert": AgentKind("expert", None, "submits the known-good kernel of a problem, where there is one"),
+    "nearest": AgentKind("nearest", "CORPUS", "submits the kernel of the nearest problem in a corpus: a control"),
     "replay": AgentKind("replay", "PATH", "submits the sources of a folder, or of a file of results, again"),
     "openai": AgentKind("openai_chat", "MODEL", "a model behind an OpenAI-compatible endpoint", jobs=16),
     "transformers": AgentKind("local_model", "PATH", "a model whose weights are loaded here", jobs=16),
@@ -83,9 +84,9 @@ def split_name(text: str) -> tuple[AgentKind, str]:
         >>> split_name("expret")
         Traceback (most recent call last):
         ...
-        pkb_gym.engine.errors.ConfigError: no agent 'expret'; there are reference, expert, replay:PATH, openai:MODEL, \
-transformers:PATH, command:PROGRAM ARGS, workspace:PROGRAM ARGS, python:MODULE:FUNCTION and evolve. Did you mean \
-'expert'?
+        pkb_gym.engine.errors.ConfigError: no agent 'expret'; there are reference, expert, nearest:CORPUS, \
+replay:PATH, openai:MODEL, transformers:PATH, command:PROGRAM ARGS, workspace:PROGRAM ARGS, python:MODULE:FUNCTION and \
+evolve. Did you mean 'expert'?
     """
     name, colon, argument = text.partition(":")
     if name not in AGENTS:
@@ -108,7 +109,7 @@ def default_label(text: str) -> str:
         ('openai:org/model', 'command:coder', 'evolve')
     """
     name, _, argument = text.partition(":")
-    if name in ("replay", "transformers"):
+    if name in ("nearest", "replay", "transformers"):
         return f"{name}:{PurePath(argument).name}"
     if name in ("command", "workspace"):
         return f"{name}:{PurePath(shlex.split(argument)[0]).name}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from pkb_gym.corpus.breakages import BREAKAGES, COMPILE_TIME, SYNCHRONISATION, Breakage
 from pkb_gym.corpus.evaluate import Candidate
@@ -289,6 +289,16 @@ def submission(source: str) -> CorpusMessage:
     """An assistant's message that submits a source."""
     call = ToolCall(type="function", function=Function(name="submit", arguments={"source": source}))
     return CorpusMessage(role="assistant", content="", tool_calls=[call])
+
+
+def submissions(messages: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Sources that a conversation submits, in order."""
+    return [
+        str(call["function"]["arguments"]["source"])
+        for message in messages
+        for call in message.get("tool_calls") or ()
+        if call["function"]["name"] == "submit"
+    ]
 
 
 def closing_sentence(feedback: Feedback) -> str:

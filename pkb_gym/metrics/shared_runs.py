@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
+from pkb_gym.engine.support.source_tokens import tokens_of
 
 NEAR_COPY = 0.5
 """Share of a source's tokens in one run that is found elsewhere, from which it counts as a near copy.
 
 Signature, headers and the usual loop stand in every kernel of a problem, and are well below it."""
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_TOKEN = re.compile(r"\w+|[^\w\s]")
-
 _Ints = npt.NDArray[np.int64]
-
-
-def tokens_of(source: str) -> list[str]:
-    """The words, numbers and marks of a source, without the comments of C++ and white space.
-
-    Example:
-        >>> tokens_of("x += y[2];  // the sum")
-        ['x', '+', '=', 'y', '[', '2', ']', ';']
-    """
-    return _TOKEN.findall(_COMMENT.sub(" ", source))
 
 
 def longest_shared_runs(sources: Sequence[str], known: Sequence[str]) -> list[int]:

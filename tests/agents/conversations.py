@@ -14,10 +14,12 @@ CONVERSATION = (Message("system", "Write kernels."), Message("user", "# AllReduc
 """The beginning of a conversation."""
 
 
-def task(problem: str = "AllReduce", *, sample: int = 0, seed: int = 1, device: str = "cpu") -> AgentTask:
+def task(
+    problem: str = "AllReduce", *, sample: int = 0, seed: int = 1, device: str = "cpu", dtype: str | None = None
+) -> AgentTask:
     found = find_problem(problem)
     config = resolve(
-        EvalConfig(world_size=2, size="tiny"),
+        EvalConfig(world_size=2, size="tiny", dtype=dtype),
         found,
         device=device,
         language="cuda" if device == "cuda" else "cpp",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
+
 import pytest
 
 from pkb_gym.agents.protocol import Message, NotCovered
 from pkb_gym.agents.registry import open_agent
+from pkb_gym.corpus.conversations import submission
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
@@ -52,6 +56,39 @@ def test_a_folder_is_replayed_one_file_a_sample(tmp_path):
         provider.begin(task(sample=2))
     with pytest.raises(NotCovered, match="nothing for Scatter"):
         provider.begin(task("Scatter"))
+
+
+def corpus_row(problem, source, **fields):
+    usual = {"language": "cpp", "size": "tiny", "dtype": "float32", "failure": None, "reward": 1.0}
+    return usual | {"problem": problem, "messages": [submission("broken"), submission(source)]} | fields
+
+
+def test_the_kernel_of_the_nearest_problem_is_submitted(tmp_path):
+    rows = [
+        corpus_row("AllToAll", "exchange"),
+        corpus_row("AllReduce", "slow", reward=0.9),
+        corpus_row("AllReduce", "fast", reward=1.5),
+        corpus_row("AllReduce", "of another size", size="published", reward=2.0),
+        corpus_row("AllReduce", "wrong", failure="race", reward=3.0),
+        corpus_row("AllReduce", "on GPUs", language="cuda", reward=3.0),
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    provider = open_agent(f"nearest:{tmp_path}")
+    of = partial(task, "AllReduce", dtype="float32")
+    found = [replies(provider, of(sample=sample))[0].submission for sample in range(4)]
+    assert found == ["fast", "slow", "of another size", "exchange"]
+    assert replies(provider, task("MoEAllToAll"))[0].submission == "exchange"
+    assert replies(provider, of(device="cuda"))[0].submission == "on GPUs"
+    with pytest.raises(NotCovered, match="holds 4 cpp kernels, and none for sample 4"):
+        provider.begin(of(sample=4))
+
+
+def test_a_corpus_without_a_right_kernel_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"corpus\.jsonl does not exist"):
+        open_agent(f"nearest:{tmp_path}")
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(corpus_row("AllReduce", "wrong", failure="race")) + "\n")
+    with pytest.raises(ConfigError, match="holds no right kernel"):
+        open_agent(f"nearest:{tmp_path}")
 
 
 def attempt(problem="AllReduce", **fields):

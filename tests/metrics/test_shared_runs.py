@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from pkb_gym.engine.support import source_tokens
+from pkb_gym.engine.support.source_tokens import tokens_of
 from pkb_gym.metrics import shared_runs
-from pkb_gym.metrics.shared_runs import longest_shared_runs, near_copies, tokens_of
+from pkb_gym.metrics.shared_runs import longest_shared_runs, near_copies
 
 
-def test_examples_in_docstrings_hold():
-    result = doctest.testmod(shared_runs)
+@pytest.mark.parametrize("module", [shared_runs, source_tokens])
+def test_examples_in_docstrings_hold(module):
+    result = doctest.testmod(module)
     assert result.attempted and not result.failed
 
 

@@ -16,6 +16,7 @@ from pkb_gym.training.evaluation.async_evaluator import AsyncEvaluator
 from pkb_gym.training.evaluation.owner import EvaluationSchedule
 from pkb_gym.training.inputs.chat import render
 from pkb_gym.training.inputs.dialogue_options import DialogueOptions
+from pkb_gym.training.inputs.rows import CORPUS_COLUMNS
 from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, row_of
 from pkb_gym.training.rollout.dialogue import Dialogue
@@ -230,6 +231,18 @@ def test_prompts_with_rings_are_summed_up_by_ring(evaluate, tmp_path, capsys):
     assert [turn["correct"]["mean"] for turn in rings["sizes"]["turns"]] == [0.0, 1.0]
     assert rings["sizes"]["solved_problems"] == ["AllReduce"] and rings["test"]["solved_problems"] == []
     assert "faster, captured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("read", "original"), [("speedup 2.0", []), ("a kernel of another kind", ["AllReduce"])])
+def test_near_copies_of_the_corpus_are_counted_apart(evaluate, tmp_path, read, original):
+    (tmp_path / "prompts.jsonl").write_text(json.dumps(row(ring="sizes", part="held_out")) + "\n")
+    conversation = {name: [] for name in CORPUS_COLUMNS} | {"messages": [submission(read)]}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(conversation) + "\n")
+    files = ["--prompts", str(tmp_path / "prompts.jsonl"), "--corpus", str(tmp_path / "corpus.jsonl")]
+    evaluate(knows_all_reduce, *files)
+    sizes = json.loads((tmp_path / "out" / "rings.json").read_text())["sizes"]
+    assert sizes["solved_problems"] == ["AllReduce"] and sizes["solved_originally"] == original
+    assert sizes["correct_original"]["mean"] == float(bool(original))
 
 
 def test_a_row_for_each_submission_and_a_summary(evaluate, tmp_path, capsys):

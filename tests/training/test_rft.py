@@ -8,12 +8,13 @@ import pytest
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pkb_gym.corpus.conversations import submissions
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.training import rft
 from pkb_gym.training.inputs.chat import render
 from pkb_gym.training.inputs.dialogue_options import DialogueOptions
-from pkb_gym.training.inputs.rows import load_corpus, submissions
+from pkb_gym.training.inputs.rows import load_corpus
 from pkb_gym.training.rollout.sampling import SamplingConfig, TransformersSampler
 from tests.training.conversations import source
 from tests.training.scripted import row as prompt

@@ -10,12 +10,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, SFTConfig
 
+from pkb_gym.corpus.conversations import submissions
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.envs.text.reply import take_source
 from pkb_gym.training import merge_adapter, sft
 from pkb_gym.training.inputs.chat import as_code, render, training_template
 from pkb_gym.training.inputs.dialogue_options import DialogueOptions
-from pkb_gym.training.inputs.rows import submissions
 from tests.training import conversations
 
 QUICK = [

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from datasets import Dataset, DatasetDict, load_from_disk
 
+from pkb_gym.corpus.conversations import submissions
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.training.inputs.chat import Message
 
 Row = dict[str, Any]
 
@@ -53,14 +52,16 @@ def load_prompts(path: str, part: Literal["train", "held_out"]) -> Dataset:
     return _with_columns(found[part], PROMPT_COLUMNS, path, "pkb export prompts")
 
 
-def submissions(messages: Iterable[Message]) -> list[str]:
-    """Sources that a conversation submits, in order."""
-    return [
-        str(call["function"]["arguments"]["source"])
-        for message in messages
-        for call in message.get("tool_calls") or ()
-        if call["function"]["name"] == "submit"
-    ]
+def corpus_submissions(path: str) -> list[str]:
+    """All sources of a corpus, the broken ones included, without repetition.
+
+    Args:
+        path: As for `load_corpus`.
+
+    Raises:
+        ConfigError: as `load_corpus`.
+    """
+    return list(dict.fromkeys(source for row in load_corpus(path) for source in submissions(row["messages"])))
 
 
 def read_jsonl(path: Path) -> list[Row]:

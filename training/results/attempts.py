@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from pkb_gym.engine.records.attempt import Attempt, TokenCounts
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.envs.attempts import judged_attempt
+from pkb_gym.metrics.shared_runs import near_copies
 from pkb_gym.rewards.baseline import speedup_over
 from pkb_gym.rewards.reward import is_right
 from pkb_gym.training.inputs.rows import Row, read_jsonl
@@ -87,6 +89,13 @@ def row_of(attempt: Attempt) -> Row:
         "speedup": None if feedback is None else feedback.speedup,
         "captured_speedup": None if timing is None else speedup_over(timing, "captured", "point"),
     }
+
+
+def with_near_copies(rows: Sequence[Row], known: Sequence[str]) -> list[Row]:
+    """The rows with a column `near_copy`: whether a right source is a near copy of a known one; None of others."""
+    right = [number for number, row in enumerate(rows) if row["is_right"] and row["source"] is not None]
+    found = dict(zip(right, near_copies([rows[number]["source"] for number in right], known), strict=True))
+    return [row | {"near_copy": found.get(number)} for number, row in enumerate(rows)]
 
 
 def read_rows(path: Path) -> list[Row]:

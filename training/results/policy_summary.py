@@ -64,6 +64,7 @@ class EpisodeResult:
         speedup: Best speedup of right submissions over the eager baseline; None without any.
         captured_speedup: Best speedup of right submissions over the captured baseline; None without any.
         is_compiled: Whether a submission compiled.
+        is_original: Whether a right submission is no near copy of a known text; None where rows do not say so.
     """
 
     reward: float | None
@@ -71,6 +72,7 @@ class EpisodeResult:
     speedup: float | None
     captured_speedup: float | None = None
     is_compiled: bool = False
+    is_original: bool | None = None
 
 
 def summarise(rows: Sequence[Row], before: Sequence[Row] | None = None) -> PolicySummary:
@@ -146,6 +148,7 @@ def episode_result(rows: Sequence[Row]) -> EpisodeResult:
     submitted = [row for row in rows if row.get("failure") != NO_SUBMISSION] or rows
     rewards = [row["reward"] for row in submitted]
     speedups = [row["speedup"] for row in rows if row["is_right"] and row["speedup"] is not None]
+    copies = [row["near_copy"] for row in rows if row["is_right"] and row.get("near_copy") is not None]
     captured = [row["captured_speedup"] for row in rows if row["is_right"] and row.get("captured_speedup") is not None]
     return EpisodeResult(
         reward=None if None in rewards else max(rewards),
@@ -153,6 +156,7 @@ def episode_result(rows: Sequence[Row]) -> EpisodeResult:
         speedup=max(speedups, default=None),
         captured_speedup=max(captured, default=None),
         is_compiled=any(_has_compiled(row) for row in rows),
+        is_original=not all(copies) if any("near_copy" in row for row in rows) else None,
     )
 
 

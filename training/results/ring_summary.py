@@ -56,6 +56,10 @@ class RingFigures(Record):
     """Figures after the first turn, after the second, and so on."""
     solved_problems: tuple[str, ...]
     """Problems with a right submission in any episode."""
+    correct_original: Estimate | None = None
+    """Share of episodes with a right submission that is no near copy of the corpus; None where it was not given."""
+    solved_originally: tuple[str, ...] = ()
+    """Problems with such a submission in any episode."""
 
 
 def summarise_rings(rows: Sequence[Row], ring_of_prompt: Mapping[str, str]) -> dict[str, RingFigures]:
@@ -116,9 +120,9 @@ def _ring(prompts: Mapping[str, list[list[Row]]]) -> RingFigures:
             if (found := _over_prompts(whole, partial(_best_of, k))) is not None
         },
         turns=tuple(_turn(_after(judged, turn + 1)) for turn in range(turns)),
-        solved_problems=tuple(
-            sorted({problem_of(key) for key, of in whole.items() if any(episode.is_correct for episode in of)})
-        ),
+        solved_problems=_problems_with(whole, lambda episode: episode.is_correct),
+        correct_original=_over_prompts(whole, _original),
+        solved_originally=_problems_with(whole, lambda episode: bool(episode.is_original)),
     )
 
 
@@ -153,6 +157,15 @@ def _best_of(k: int, episodes: Sequence[EpisodeResult]) -> float:
 
 def _fast_captured(episodes: Sequence[EpisodeResult]) -> float:
     return _mean([share for episode in episodes if (share := fast_captured_of(episode)) is not None])
+
+
+def _problems_with(prompts: Episodes, has: Callable[[EpisodeResult], bool]) -> tuple[str, ...]:
+    return tuple(sorted({problem_of(key) for key, episodes in prompts.items() if any(map(has, episodes))}))
+
+
+def _original(episodes: Sequence[EpisodeResult]) -> float | None:
+    found = [float(episode.is_original) for episode in episodes if episode.is_original is not None]
+    return _mean(found) if found else None
 
 
 def _rewards(episodes: Sequence[EpisodeResult]) -> list[float]:
