@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 
+#include "pkb/gemm_change.h"
 #include "pkb/gemm_simt.h"
 #include "pkb/gemm_sm90.h"
 #include "pkb/launch_cuda.h"
@@ -114,17 +115,12 @@ struct Gated : pkb::gemm::Plain {
   template <class Element, class Shape>
   __device__ __forceinline__ bool finish(const pkb::gemm::Tile& tile, float (&sums)[Shape::kSums],
                                          const pkb::gemm::Block& block, int consumer, uint32_t) const {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    const int64_t row = tile.out_row + block.in_cluster * pkb::gemm::kBlockM + consumer * pkb::gemm::kStoreRows +
-                        thread / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int i = 0; i < Shape::kSums; i += 2) {
-      const int64_t at_row = row + i / 2 % 2 * 8, col = tile.col + i / 4 * 8 + lane % 4 * 2;
-      if (at_row >= rows || col >= cols) continue;
-      const auto two = *reinterpret_cast<const __nv_bfloat162*>(gate + at_row * cols + col);
+    pkb::gemm::visit_sums<Shape>(tile, block, consumer, [&](int i, int64_t row, int64_t col) {
+      if (row >= rows || col >= cols) return;
+      const auto two = *reinterpret_cast<const __nv_bfloat162*>(gate + row * cols + col);
       sums[i] *= silu(__low2float(two));
       sums[i + 1] *= silu(__high2float(two));
-    }
+    });
     pkb::gemm::fence_async_global();  // before the copy engine stores over the gate
     return true;
   }

@@ -11,10 +11,10 @@
 //
 // Left on the table: a stage begins when the whole output of the one before is there; rows could follow each other
 // through the stages, and ranks of idle stages could help. Float32 runs on CUDA cores, with transposed weights.
+#include <algorithm>
 #include <cmath>
 
-#include "pkb/gemm_simt.h"
-#include "pkb/gemm_sm90.h"
+#include "pkb/gemm_linear.h"
 #include "pkb/launch_cuda.h"
 #include "pkb/sequence_attention_cuda.h"
 #include "pkb/symm.h"
@@ -23,8 +23,6 @@ using tvm::ffi::Optional;
 using tvm::ffi::TensorView;
 
 namespace {
-
-constexpr int kTile = 32, kTileRows = 8;
 
 // Waits until this rank may read what the rank before has stored, if any, and write to scratch of others: of those of its
 // own stage, since their last call has ended, and of the next one's half that was read two calls ago. Word r of the
@@ -36,66 +34,6 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0 && next >= 0) comm.wait_begun(next, 1);
   comm.wait_all_begun(0, stage_group);
   if (threadIdx.x == 0 && before >= 0) comm.wait(before);
-}
-
-// out = a b^T, with a (rows, depth) and b (cols, depth), and in `also` too, if given.
-template <class T>
-struct Product {
-  const T *a, *b;
-  T *out, *also;
-  int64_t rows, cols, depth;
-};
-
-template <class Shape, class T>
-void launch_product(const Product<T>& g, cudaStream_t stream) {
-  namespace gemm = pkb::gemm;
-  gemm::Product product = gemm::tiles<Shape>(g.rows, g.cols, g.depth);
-  product.a[0] = gemm::operand_map<T>(g.a, g.rows, g.depth, g.depth, gemm::kBlockM);
-  product.b[0] = gemm::operand_map<T>(g.b, g.cols, g.depth, g.depth, gemm::kBlockK);
-  product.out[0] = gemm::operand_map<T>(g.out, g.rows, g.cols, g.cols, gemm::kStoreRows);
-  if (g.also) {
-    product.out[1] = gemm::operand_map<T>(g.also, g.rows, g.cols, g.cols, gemm::kStoreRows);
-    product.destinations = 2;
-  }
-  gemm::launch<T, Shape>(product, gemm::Plain(), stream);
-}
-
-template <class T>
-__global__ void __launch_bounds__(kTile * kTileRows) transpose(const T* from, T* to, int64_t rows, int64_t cols) {
-  __shared__ T tile[kTile][kTile + 1];
-  const int64_t row0 = int64_t(blockIdx.y) * kTile, col0 = int64_t(blockIdx.x) * kTile;
-  const int x = int(threadIdx.x) % kTile, y = int(threadIdx.x) / kTile;
-  for (int i = y; i < kTile; i += kTileRows) {
-    if (row0 + i < rows && col0 + x < cols) tile[i][x] = from[(row0 + i) * cols + col0 + x];
-  }
-  __syncthreads();
-  for (int i = y; i < kTile; i += kTileRows) {
-    if (row0 + x < rows && col0 + i < cols) to[(col0 + i) * rows + row0 + x] = tile[x][i];
-  }
-}
-
-template <class T>
-void multiply(const Product<T>& g, T* transposed, cudaStream_t stream) {
-  namespace gemm = pkb::gemm;
-  if constexpr (sizeof(T) == 2) {
-    if (gemm::fits(g.depth, g.cols, 1)) {
-      if (gemm::is_large(g.rows, g.cols)) launch_product<gemm::TransposedB<gemm::Deep>>(g, stream);
-      else launch_product<gemm::TransposedB<gemm::Small>>(g, stream);
-      return;
-    }
-  }
-  const dim3 grid(unsigned(gemm::divide_up(g.depth, kTile)), unsigned(gemm::divide_up(g.cols, kTile)));
-  transpose<<<grid, kTile * kTileRows, 0, stream>>>(g.b, transposed, g.cols, g.depth);
-  PKB_CUDA_LAUNCHED();
-  gemm::SimtProduct<T> product;
-  product.a[0] = g.a;
-  product.b[0] = transposed;
-  product.out[0] = g.out;
-  if (g.also) product.out[product.destinations++] = g.also;
-  product.rows = g.rows;
-  product.depth = product.a_stride = g.depth;
-  product.cols = product.b_stride = product.out_stride = g.cols;
-  gemm::launch_simt(product, stream);
 }
 
 template <class T>
@@ -119,8 +57,7 @@ void run(const TensorView& hidden_states, const TensorView& w_qkv, const TensorV
   }
   work.scratch_offset = 2 * quarter;
   T* context = comm.scratch<T>(2 * quarter + gathered);
-  T* qkv = pkb::kept_memory<T>((tokens * widths + 127) / 128 * 128 + std::max(widths * D, width * D_out));
-  T* transposed = qkv + (tokens * widths + 127) / 128 * 128;
+  T* qkv = pkb::kept_memory<T>(tokens * widths);
 
   T* received = comm.scratch<T>(comm.epoch % 2 * quarter);
   if (comm.world_size > 1) {
@@ -129,7 +66,7 @@ void run(const TensorView& hidden_states, const TensorView& w_qkv, const TensorV
     PKB_CUDA_LAUNCHED();
   }
   const T* x = has_before ? received : static_cast<const T*>(hidden_states.data_ptr());
-  multiply<T>({x, static_cast<const T*>(w_qkv.data_ptr()), qkv, nullptr, tokens, widths, D}, transposed, stream);
+  pkb::gemm::linear<T>(x, static_cast<const T*>(w_qkv.data_ptr()), qkv, tokens, widths, D, stream);
 
   work.q = qkv;
   work.k = qkv + width;
@@ -139,9 +76,8 @@ void run(const TensorView& hidden_states, const TensorView& w_qkv, const TensorV
   work.launch(comm);
 
   T* to_next = has_next ? comm.peer(received, next) : nullptr;
-  multiply<T>({context, static_cast<const T*>(w_o.data_ptr()), static_cast<T*>(out.data_ptr()), to_next, tokens, D_out,
-               width},
-              transposed, stream);
+  pkb::gemm::linear<T>(context, static_cast<const T*>(w_o.data_ptr()), static_cast<T*>(out.data_ptr()), tokens, D_out,
+                       width, stream, to_next);
   if (has_next) comm.signal(comm.rank, next);
 }
 

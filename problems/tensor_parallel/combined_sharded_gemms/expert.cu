@@ -13,6 +13,7 @@
 // though its first tiles could fill the last wave. Products of float32 run on CUDA cores.
 #include "pkb/gemm_change.h"
 #include "pkb/gemm_gather.h"
+#include "pkb/gemm_linear.h"
 #include "pkb/launch_cuda.h"
 #include "pkb/symm.h"
 #include "pkb/vectors_cuda.h"
@@ -48,13 +49,7 @@ void on_cuda_cores(const Layers<T>& g, const pkb::Comm& comm) {
   const int64_t elements = g.rows * g.inner;
   activate<<<unsigned((elements + kThreads - 1) / kThreads), kThreads, 0, comm.cuda_stream()>>>(g.hidden, elements);
   PKB_CUDA_LAUNCHED();
-  pkb::gemm::SimtProduct<T> product;
-  product.a[0] = g.hidden;
-  product.b[0] = g.w2;
-  product.out[0] = g.out;
-  product.rows = g.rows;
-  product.depth = product.a_stride = g.inner;
-  product.cols = product.b_stride = product.out_stride = g.outer;
+  const auto product = pkb::gemm::whole_product<T>(g.hidden, g.w2, g.out, g.rows, g.outer, g.inner);
   pkb::gemm::launch_simt(product, comm.cuda_stream());
 }
 

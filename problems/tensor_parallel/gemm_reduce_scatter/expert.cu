@@ -307,31 +307,10 @@ void enqueue(const Product& product, const Reduce<Small>& hooks, cudaStream_t st
   pkb::gemm::launch<T, Small>(product, hooks, stream);
 }
 
-// As many clusters as can be resident at once.
 template <class T>
 void enqueue(Product product, const Deferred<Large>& hooks, cudaStream_t stream) {
-  using Shape = Large;
   product.group = kGroup;
-  const auto kernel = multiply_and_push<T, Shape>;
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = Shape::kCluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(Shape::kCluster);
-  config.blockDim = dim3(pkb::gemm::kThreads);
-  config.dynamicSmemBytes = Shape::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  static const int resident = [&] {
-    int clusters = 0;
-    PKB_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes));
-    PKB_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-    return clusters;
-  }();
-  config.gridDim = dim3(unsigned(std::min(resident, product.tiles) * Shape::kCluster));
-  PKB_CUDA(cudaLaunchKernelEx(&config, kernel, product, hooks));
+  pkb::gemm::launch_clusters<multiply_and_push<T, Large>, Large>(product, hooks, stream);
 }
 
 template <class T, class Shape, class Exchange>

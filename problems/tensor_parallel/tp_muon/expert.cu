@@ -15,6 +15,7 @@
 // Iteration: K. Jordan et al., Muon, 2024; tables of coefficients as in NVIDIA's Emerging-Optimizers.
 #include <algorithm>
 
+#include "pkb/gemm_change.h"
 #include "pkb/gemm_sm90.h"
 #include "pkb/launch_cuda.h"
 #include "pkb/symm.h"
@@ -109,15 +110,10 @@ struct Combine : pkb::gemm::Plain {
   template <class T, class Shape>
   __device__ __forceinline__ bool finish(const Tile& tile, float (&sums)[Shape::kSums], const pkb::gemm::Block& block,
                                          int consumer, uint32_t) const {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    const int64_t row = tile.out_row + block.in_cluster * pkb::gemm::kBlockM + consumer * pkb::gemm::kStoreRows +
-                        thread / 32 * 16 + lane / 4;
     const float of_sum = times(alpha, alpha_power), of_added = times(beta, beta_power);
-#pragma unroll
-    for (int i = 0; i < Shape::kSums; i += 2) {
-      const int64_t at_row = row + i / 2 % 2 * 8, col = tile.col + i / 4 * 8 + lane % 4 * 2;
-      if (at_row >= rows || col >= cols) continue;
-      const int64_t at = at_row * stride + col;
+    pkb::gemm::visit_sums<Shape>(tile, block, consumer, [&](int i, int64_t row, int64_t col) {
+      if (row >= rows || col >= cols) return;
+      const int64_t at = row * stride + col;
       const bool has_two = col + 1 < cols;
       float2 added = make_float2(0.0f, 0.0f);
       if (high) {
@@ -135,7 +131,7 @@ struct Combine : pkb::gemm::Plain {
         *reinterpret_cast<__nv_bfloat162*>(low + at) =
             __floats2bfloat162_rn(low_of(sums[i], rounded.x), low_of(sums[i + 1], rounded.y));
       }
-    }
+    });
     return true;
   }
 };
@@ -148,16 +144,10 @@ struct Keep : pkb::gemm::Plain {
   template <class, class Shape>
   __device__ __forceinline__ bool finish(const Tile& tile, float (&sums)[Shape::kSums], const pkb::gemm::Block& block,
                                          int consumer, uint32_t) const {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    const int64_t row = tile.out_row + block.in_cluster * pkb::gemm::kBlockM + consumer * pkb::gemm::kStoreRows +
-                        thread / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int i = 0; i < Shape::kSums; i += 2) {
-      const int64_t at_row = row + i / 2 % 2 * 8, col = tile.col + i / 4 * 8 + lane % 4 * 2;
-      if (at_row < rows && col < cols) {
-        *reinterpret_cast<float2*>(out + at_row * stride + col) = make_float2(sums[i], sums[i + 1]);
-      }
-    }
+    pkb::gemm::visit_sums<Shape>(tile, block, consumer, [&](int i, int64_t row, int64_t col) {
+      if (row >= rows || col >= cols) return;
+      *reinterpret_cast<float2*>(out + row * stride + col) = make_float2(sums[i], sums[i + 1]);
+    });
     return false;
   }
 };

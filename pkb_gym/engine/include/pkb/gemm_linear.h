@@ -10,33 +10,33 @@
 #include "pkb/gemm_simt.h"
 #include "pkb/gemm_sm90.h"
 #include "pkb/launch_cuda.h"
+#include "pkb/transpose_cuda.h"
 
 namespace pkb {
 namespace gemm {
 
+// out = a b, with a (rows, depth) and b (depth, cols), all contiguous, for launch_simt().
+template <class T>
+SimtProduct<T> whole_product(const T* a, const T* b, T* out, int64_t rows, int64_t cols, int64_t depth) {
+  SimtProduct<T> product;
+  product.a[0] = a;
+  product.b[0] = b;
+  product.out[0] = out;
+  product.rows = rows;
+  product.depth = product.a_stride = depth;
+  product.cols = product.b_stride = product.out_stride = cols;
+  return product;
+}
+
 template <class Shape, class T>
-void launch_linear(const T* x, const T* w, T* out, int64_t rows, int64_t cols, int64_t depth, cudaStream_t stream) {
+void launch_linear(const T* x, const T* w, T* out, int64_t rows, int64_t cols, int64_t depth, cudaStream_t stream,
+                   T* also) {
   Product product = tiles<Shape>(rows, cols, depth);
   product.a[0] = operand_map<T>(x, rows, depth, depth, kBlockM);
   product.b[0] = operand_map<T>(w, cols, depth, depth, kBlockK);
   product.out[0] = operand_map<T>(out, rows, cols, cols, kStoreRows);
+  if (also) product.out[product.destinations++] = operand_map<T>(also, rows, cols, cols, kStoreRows);
   launch<T, Shape>(product, Plain(), stream);
-}
-
-constexpr int kTurnTile = 32, kTurnThreads = 256;
-
-template <class T>
-__global__ void __launch_bounds__(kTurnThreads) turn(const T* from, T* to, int64_t rows, int64_t cols) {
-  __shared__ T tile[kTurnTile][kTurnTile + 1];
-  const int64_t row0 = int64_t(blockIdx.y) * kTurnTile, col0 = int64_t(blockIdx.x) * kTurnTile;
-  const int x = int(threadIdx.x) % kTurnTile, y = int(threadIdx.x) / kTurnTile;
-  for (int i = y; i < kTurnTile; i += kTurnThreads / kTurnTile) {
-    if (row0 + i < rows && col0 + x < cols) tile[i][x] = from[(row0 + i) * cols + col0 + x];
-  }
-  __syncthreads();
-  for (int i = y; i < kTurnTile; i += kTurnThreads / kTurnTile) {
-    if (row0 + x < rows && col0 + i < cols) to[(col0 + i) * rows + row0 + x] = tile[x][i];
-  }
 }
 
 // `Turned` keeps the memory of transposed weights apart from other buffers of T.
@@ -45,27 +45,22 @@ struct Turned {
   T element;
 };
 
+// `also`: a second place for the results, which may be a peer's; null: none.
 template <class T>
-void linear(const T* x, const T* w, T* out, int64_t rows, int64_t cols, int64_t depth, cudaStream_t stream) {
+void linear(const T* x, const T* w, T* out, int64_t rows, int64_t cols, int64_t depth, cudaStream_t stream,
+            T* also = nullptr) {
   if constexpr (sizeof(T) == 2) {
     const uintptr_t misfit =
         reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(w) | reinterpret_cast<uintptr_t>(out);
     if (fits(depth, cols, 1) && misfit % 16 == 0) {
-      if (is_large(rows, cols)) return launch_linear<TransposedB<Deep>>(x, w, out, rows, cols, depth, stream);
-      return launch_linear<TransposedB<Small>>(x, w, out, rows, cols, depth, stream);
+      if (is_large(rows, cols)) return launch_linear<TransposedB<Deep>>(x, w, out, rows, cols, depth, stream, also);
+      return launch_linear<TransposedB<Small>>(x, w, out, rows, cols, depth, stream, also);
     }
   }
   T* turned = reinterpret_cast<T*>(kept_memory<Turned<T>>(cols * depth));
-  const dim3 grid(unsigned(divide_up(depth, kTurnTile)), unsigned(divide_up(cols, kTurnTile)));
-  turn<<<grid, kTurnThreads, 0, stream>>>(w, turned, cols, depth);
-  PKB_CUDA_LAUNCHED();
-  SimtProduct<T> product;
-  product.a[0] = x;
-  product.b[0] = turned;
-  product.out[0] = out;
-  product.rows = rows;
-  product.depth = product.a_stride = depth;
-  product.cols = product.b_stride = product.out_stride = cols;
+  transpose(w, turned, cols, depth, stream);
+  SimtProduct<T> product = whole_product<T>(x, turned, out, rows, cols, depth);
+  if (also) product.out[product.destinations++] = also;
   launch_simt(product, stream);
 }
 

@@ -408,10 +408,9 @@ inline bool is_large(int64_t rows, int64_t cols) {
   return int64_t(divide_up(rows, Deep::kTileRows)) * divide_up(cols, Deep::kBlockN) * Deep::kCluster >= multiprocessors();
 }
 
-// Enqueues the kernel, as many clusters as can be resident at once: hooks may wait for each other's.
-template <class T, class Shape, class Hooks>
-void launch(const Product& product, const Hooks& hooks, cudaStream_t stream) {
-  const auto kernel = multiply<T, Shape, Hooks>;
+// Enqueues a kernel of a Shape's blocks, as many clusters as can be resident at once: hooks may wait for each other's.
+template <auto kKernel, class Shape, class Hooks>
+void launch_clusters(const Product& product, const Hooks& hooks, cudaStream_t stream) {
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = Shape::kCluster;
@@ -425,12 +424,17 @@ void launch(const Product& product, const Hooks& hooks, cudaStream_t stream) {
   config.numAttrs = 1;
   static const int resident = [&] {
     int clusters = 0;
-    PKB_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes));
-    PKB_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+    PKB_CUDA(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes));
+    PKB_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kKernel, &config));
     return clusters;
   }();
   config.gridDim = dim3(unsigned(std::min(resident, product.tiles) * Shape::kCluster));
-  PKB_CUDA(cudaLaunchKernelEx(&config, kernel, product, hooks));
+  PKB_CUDA(cudaLaunchKernelEx(&config, kKernel, product, hooks));
+}
+
+template <class T, class Shape, class Hooks>
+void launch(const Product& product, const Hooks& hooks, cudaStream_t stream) {
+  launch_clusters<multiply<T, Shape, Hooks>, Shape>(product, hooks, stream);
 }
 
 }  // namespace gemm

@@ -17,8 +17,8 @@
 #include <algorithm>
 
 #include "pkb/adam_cuda.h"
-#include "pkb/gemm_simt.h"
-#include "pkb/gemm_sm90.h"
+#include "pkb/gemm_change.h"
+#include "pkb/gemm_linear.h"
 #include "pkb/launch_cuda.h"
 #include "pkb/symm.h"
 #include "pkb/teams_cuda.h"
@@ -65,26 +65,6 @@ struct Mask {
 };
 
 template <class Change>
-struct Changed : gemm::Plain {
-  Change change;
-  int64_t rows, cols;
-
-  template <class Element, class Shape>
-  __device__ __forceinline__ bool finish(const gemm::Tile& tile, float (&sums)[Shape::kSums], const gemm::Block& block,
-                                         int consumer, uint32_t) const {
-    const int thread = threadIdx.x % 128, lane = thread % 32;
-    const int64_t row = tile.out_row + block.in_cluster * gemm::kBlockM + consumer * gemm::kStoreRows +
-                        thread / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int i = 0; i < Shape::kSums; ++i) {
-      const int64_t at_row = row + i / 2 % 2 * 8, col = tile.col + i / 4 * 8 + lane % 4 * 2 + i % 2;
-      if (at_row < rows && col < cols) sums[i] = change(at_row, col, sums[i]);
-    }
-    return true;
-  }
-};
-
-template <class Change>
 __global__ void __launch_bounds__(kThreads) change_elements(T* matrix, int64_t rows, int64_t cols, Change change) {
   const int64_t i = blockIdx.x * int64_t(kThreads) + threadIdx.x;
   if (i < rows * cols) matrix[i] = T(change(i / cols, i % cols, to_float(matrix[i])));
@@ -108,52 +88,17 @@ void multiply(const T* a, const T* b, T* out, int64_t rows, int64_t cols, int64_
               cudaStream_t stream) {
   const auto is_aligned = [](const T* matrix) { return reinterpret_cast<uintptr_t>(matrix) % 16 == 0; };
   if (gemm::fits(depth, cols, 1) && is_aligned(a) && is_aligned(b) && is_aligned(out)) {
-    const Changed<Change> hooks{{}, change, rows, cols};
+    const gemm::Changed<gemm::Plain, Change> hooks(gemm::Plain(), change, rows, cols);
     if (gemm::is_large(rows, cols)) launch_product<gemm::Deep>(a, b, out, rows, cols, depth, hooks, stream);
     else launch_product<gemm::Small>(a, b, out, rows, cols, depth, hooks, stream);
     return;
   }
-  gemm::SimtProduct<T> product;
-  product.a[0] = a;
-  product.b[0] = b;
-  product.out[0] = out;
-  product.rows = rows;
-  product.depth = product.a_stride = depth;
-  product.cols = product.b_stride = product.out_stride = cols;
-  gemm::launch_simt(product, stream);
+  gemm::launch_simt(gemm::whole_product(a, b, out, rows, cols, depth), stream);
   change_elements<<<unsigned((rows * cols + kThreads - 1) / kThreads), kThreads, 0, stream>>>(out, rows, cols, change);
   PKB_CUDA_LAUNCHED();
 }
 
-// ---- transposed matrices, and sums of their rows ----
-
-struct MatrixSource {
-  const T* matrix;
-  int64_t stride;
-  struct Fetched {
-    uint4 vector;
-  };
-  __device__ Fetched fetch(int row, int col) const { return {load_vector(matrix + row * stride + col)}; }
-  __device__ Pack<T> make(const Fetched& fetched) const { return as_pack<T>(fetched.vector); }
-  __device__ T make_one(int row, int col) const { return matrix[row * stride + col]; }
-};
-
-template <int kBlockThreads>
-__global__ void __launch_bounds__(kBlockThreads) transpose_matrix(const T* matrix, T* out, int64_t rows, int64_t cols) {
-  __shared__ __align__(16) T tile[kTransposeTile * kTransposeTile];
-  const int64_t row = int64_t(blockIdx.x) * kTransposeTile, col = int64_t(blockIdx.y) * kTransposeTile;
-  const auto left = [](int64_t end, int64_t from) { return int(min(end - from, int64_t(kTransposeTile))); };
-  const bool is_aligned = (reinterpret_cast<uintptr_t>(matrix) | reinterpret_cast<uintptr_t>(out)) % 16 == 0;
-  transpose_tile<kBlockThreads>(tile, left(rows, row), left(cols, col), MatrixSource{matrix + row * cols + col, cols},
-                                is_aligned && cols % kPerVector<T> == 0, out + col * rows + row, rows,
-                                is_aligned && rows % kPerVector<T> == 0);
-}
-
-inline void transpose(const T* matrix, T* out, int64_t rows, int64_t cols, cudaStream_t stream) {
-  const dim3 grid(unsigned(gemm::divide_up(rows, kTransposeTile)), unsigned(gemm::divide_up(cols, kTransposeTile)));
-  transpose_matrix<kThreads><<<grid, kThreads, 0, stream>>>(matrix, out, rows, cols);
-  PKB_CUDA_LAUNCHED();
-}
+// ---- sums of rows ----
 
 // A warp a row.
 template <int kBlockThreads>

@@ -1,10 +1,12 @@
-// Transposes a tile of a matrix through shared memory, 16 bytes an access on both sides, while making its elements.
+// Transposes a tile of a matrix through shared memory, 16 bytes an access on both sides, while making its elements; or a
+// whole matrix.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "pkb/symm_cuda.h"
 #include "pkb/vectors_cuda.h"
 
 namespace pkb {
@@ -74,6 +76,39 @@ __device__ __forceinline__ void transpose_tile(T* tile, int rows, int cols, cons
     }
   }
   __syncthreads();
+}
+
+template <class T>
+struct MatrixSource {
+  const T* matrix;
+  int64_t stride;
+  struct Fetched {
+    uint4 vector;
+  };
+  __device__ Fetched fetch(int row, int col) const { return {load_vector(matrix + row * stride + col)}; }
+  __device__ Pack<T> make(const Fetched& fetched) const { return as_pack<T>(fetched.vector); }
+  __device__ T make_one(int row, int col) const { return matrix[row * stride + col]; }
+};
+
+template <int kThreads, class T>
+__global__ void __launch_bounds__(kThreads) transpose_matrix(const T* matrix, T* out, int64_t rows, int64_t cols) {
+  __shared__ __align__(16) T tile[kTransposeTile * kTransposeTile];
+  const int64_t row = int64_t(blockIdx.x) * kTransposeTile, col = int64_t(blockIdx.y) * kTransposeTile;
+  const auto left = [](int64_t end, int64_t from) { return int(min(end - from, int64_t(kTransposeTile))); };
+  const bool is_aligned = (reinterpret_cast<uintptr_t>(matrix) | reinterpret_cast<uintptr_t>(out)) % 16 == 0;
+  const MatrixSource<T> source{matrix + row * cols + col, cols};
+  transpose_tile<kThreads>(tile, left(rows, row), left(cols, col), source, is_aligned && cols % kPerVector<T> == 0,
+                           out + col * rows + row, rows, is_aligned && rows % kPerVector<T> == 0);
+}
+
+// Enqueues out = matrix^T, with matrix (rows, cols), both contiguous and of at least one element.
+template <class T>
+void transpose(const T* matrix, T* out, int64_t rows, int64_t cols, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const dim3 grid(unsigned((rows + kTransposeTile - 1) / kTransposeTile),
+                  unsigned((cols + kTransposeTile - 1) / kTransposeTile));
+  transpose_matrix<kThreads><<<grid, kThreads, 0, stream>>>(matrix, out, rows, cols);
+  PKB_CUDA_LAUNCHED();
 }
 
 }  // namespace pkb
