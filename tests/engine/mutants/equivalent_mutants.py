@@ -164,7 +164,7 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("AllGatherGemm", FENCE_BEFORE_FLAG): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemm", FENCE_BEHIND_FLAG): FENCES_ON_BOTH_SIDES,
     **{(name, mutant): why for name in (*MLP_STEPS, "FSDPTensorParallel") for mutant, why in OF_PRODUCTS.items()},
-    **{(name, "transpose_cuda.h:76: __syncthreads() -> ((void)0)"): ONE_TRANSPOSED for name in MLP_STEPS},
+    **{(name, "transpose_cuda.h:78: __syncthreads() -> ((void)0)"): ONE_TRANSPOSED for name in MLP_STEPS},
     **{(name, LAST_READ): USED_ONCE for name in ("ClipGradNorm", *FP8_EXCHANGES)},
     **{(name, BEFORE_COUNTING): THREAD_0_WROTE for name in ("ClipGradNorm", "ClipGradNormEP", *FP8_EXCHANGES)},
     ("ClipGradNorm", BEGUN_OF_ALL): OWN_GROUP,
