@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import Literal
 
 import numpy as np
@@ -105,7 +106,7 @@ def compare(
         present = ~np.isnan(pairs).any(axis=1)
         pairs = pairs[present]
         if len(pairs):
-            found = estimate_means(pairs[:, 1:] - pairs[:, :1], np.array(clusters)[present])[0]
+            found = estimate_means(pairs[:, 1:] - pairs[:, :1], list(compress(clusters, present)))[0]
             assert found is not None
             first, second = pairs.mean(axis=0)
             differences.append(Difference(metric=name, a=float(first), b=float(second), difference=found))

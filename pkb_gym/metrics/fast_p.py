@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def fast_p_curve(
     present = ~np.isnan(values[:, 0])
     if not present.any():
         return None
-    values, clusters = values[present], np.array(results.clusters)[present]
+    values, clusters = values[present], list(compress(results.clusters, present))
     low, high = bootstrap_interval(values, clusters)
     alone = len(set(clusters)) == 1
     return FastPCurve(
