@@ -70,7 +70,7 @@ def effort(results: AgentResults, quantity: str) -> Effort | None:
     successes = np.bincount(episodes.problem, episodes.is_right, problems)
     of_successes = np.bincount(episodes.problem, of_episode * episodes.is_right, problems)
     of_all = np.bincount(episodes.problem, of_episode, problems)
-    spent = np.stack([of_successes, of_all], axis=1)
+    spent: Floats = np.stack([of_successes, of_all], axis=1).astype(np.float64)
     found = estimate_columns(spent, np.stack([successes, successes], axis=1), results.clusters)
     return Effort(of_successes=found[0], per_success=found[1])
 
