@@ -20,7 +20,8 @@ case $device in
 ReduceScatter AllToAll AllGatherGemm GemmAllReduce HyenaCP SAM3IoUSuppression VocabParallelLogProb SampleSort" ;;
     cuda) suffix=cu where="$gpus, size published" problems="AllReduce AllGather Broadcast Reduce \
 Scatter Gather ReduceScatter AllToAll AllGatherGemm GemmAllReduce GemmAllGather GemmReduceScatter HyenaCP \
-SAM3IoUSuppression UlyssesAllGather VocabParallelLogProb FusedAdamAllGather EmbeddingLookup TPRMSNorm" ;;
+SAM3IoUSuppression UlyssesAllGather VocabParallelLogProb FusedAdamAllGather EmbeddingLookup TPRMSNorm \
+GradAccLoss QuantizedGradAllReduce" ;;
     *) echo "cpu or cuda, got $device" >&2; exit 2 ;;
 esac
 problems=$(echo $problems)

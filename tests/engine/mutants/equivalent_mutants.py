@@ -138,7 +138,7 @@ LANES_HAVE_READ = (
     "have read"
 )
 
-MLP_STEPS = ("FSDPStep", "ZeRO1", "ZeRO2")
+MLP_STEPS = ("DDP", "FSDPStep", "ZeRO1", "ZeRO2")
 FP8_EXCHANGES = ("FP8AllGatherParams", "FP8ReduceScatterGrads")
 
 READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'

@@ -47,10 +47,11 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("gemm_peers.h", r"wait_begun\(block\)", ("GemmAllGather",), OWN_FACTORS, nth=0),
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
     Unreached("shares_cuda.h", r"comm\.(signal|wait)_block\(rounds,", ("AllReduce", "Reduce"), TWO_RANKS, ranks=3),
-    Unreached("gemm_simt.h", r"comm\.barrier", ("FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
+    Unreached("gemm_simt.h", r"comm\.barrier", ("DDP", "FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
     Unreached("expert", r"comm\.barrier", ("FSDPTensorParallel",), LARGE_WEIGHTS, nth=0),
     Unreached("clip_norm_cuda.h", r"comm\.wait_all_begun", ("ClipGradNormEP",), WHOLE_WORLD),
     Unreached("expert", r"comm\.", ("Broadcast",), TWO_RANKS, ranks=3),
+    Unreached("expert", r"comm\.(signal|wait)_block\(rounds,", ("QuantizedGradAllReduce",), TWO_RANKS, ranks=3),
 )
 
 
