@@ -73,9 +73,9 @@ def _is_torch_distributed(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("dist", "c10d", "distributed", "funcol")
 
 
-# The last is what makes streams in `pkb`'s own headers.
+# The last two are what makes streams in `pkb`'s own headers.
 _MORE_STREAMS = re.compile(
-    r"Stream(?:Create|PerThread|Legacy)|STREAM_(?:PER_THREAD|LEGACY)|Graph|GreenCtx|copy_side_by_side"
+    r"Stream(?:Create|PerThread|Legacy)|STREAM_(?:PER_THREAD|LEGACY)|Graph|GreenCtx|copy_side_by_side|FetchBeside"
 )
 
 

@@ -81,12 +81,43 @@ def _ranges(ranges: int, slots: int, head: int) -> str:
     return json.dumps(axes | {"clip": "given"})
 
 
+def _policy(tokens: int, width: int, ids: int) -> str:
+    """A size of ImportanceSamplingLoss, of so many tokens on each rank."""
+    axes = {"T": tokens, "H": width, "V": ids, "ignore_index": -100, "common_weight": False, "clamped": "none"}
+    return json.dumps(axes | {"undefined": False, "silent": []})
+
+
+def _pairs(batch: int, width: int) -> str:
+    """A size of ContrastiveLoss, of so many images on each rank."""
+    return json.dumps({"b": batch, "M": None, "D": width, "logit_scale": 10.0, "logit_bias": -10.0})
+
+
+def _neighbours(queries: int, width: int, results: int, samples: int) -> str:
+    """A size of DistributedKNN, of so many queries and samples on each rank."""
+    axes = {"Q": queries, "F": width, "k": results, "samples_per_rank": samples, "pool": 0, "fewest_samples": 1}
+    return json.dumps(axes | {"queries": None, "group": None})
+
+
+def _filter(*blocks: int) -> str:
+    """A size of KalmanFilterOptimizer, of such matrices on each rank."""
+    axes = {"blocks": blocks, "blocks_by_rank": None, "kalman_lambda": 0.98, "kalman_nue": 0.9987}
+    return json.dumps(axes | {"skew": 0.0})
+
+
+def _scores(samples: int, prototypes: int) -> str:
+    """A size of SinkhornKnopp, of so many samples on each rank."""
+    return json.dumps({"b": samples, "K": prototypes, "tau": 0.07, "I": 3, "samples": None, "group": None})
+
+
 RARE_SIZES = {
     "CSOAttention": (_ranges(2, 70, 64), _ranges(3, 34, 128) + "/float16"),
     "BlockedFP8Dequantize": ('{"M": 3, "N": 14, "block_size": 2, "y_dtype": "float8_e4m3fn", "s_dtype": "float32"}',),
     "BlockedFP8Quantize": ('{"M": 3, "N": 24, "block_size": 8}', '{"M": 1, "N": 2048, "block_size": 1024}/float32'),
     "CombinedShardedGemms": ('{"M": 10, "H": 12, "F": 20, "H2": 14}',),
     "Conv3dAllReduce": ('{"N": 1, "C": 8, "Co": 8, "size": [3, 4, 130]}', "tiny/float32"),
+    "ContrastiveLoss": ("tiny/float32", _pairs(9, 20) + "/float16", _pairs(300, 64)),
+    "DDP": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
+    "DistributedKNN": ("tiny/float32", _neighbours(130, 16, 10, 64), _neighbours(5, 20, 70, 70) + "/float16"),
     "EmbeddingLookup": ('{"Vs": 5, "E": 13, "L": 900, "lengths": null, "law": "uniform"}',),
     "FP8AllGatherParams": ('{"p": 1003}',),
     "FP8ReduceScatterGrads": ('{"p": 1003}',),
@@ -99,7 +130,16 @@ RARE_SIZES = {
         '{"B": 1, "L": 5, "Hq": 2, "Hv": 2, "heads": null, "K": 200, "D": 20}/float16',
     ),
     "HyenaConv1d": ('{"B": 1, "H": 3, "l": 8204, "K": 100}', '{"B": 1, "H": 3, "l": 8208, "K": 5}/float16'),
+    "GradAccLoss": ("tiny/float32",),
+    "ImportanceSamplingLoss": ("tiny/float32", _policy(40, 20, 5000), _policy(300, 64, 3000)),
+    "KalmanFilterOptimizer": (_filter(67, 130, 1), _filter(*range(1, 18))),
     "KimiDeltaAttention": ('{"B": 1, "L": 11, "H": 3, "K": 40, "D": 20, "P": null}/float16',),
+    "LayerNormBackward": (
+        '{"B": 70, "H": 13, "whole": false}',
+        '{"B": 300, "H": 600, "whole": false}/float32',
+        '{"B": 300, "H": 300, "whole": false}/float64',
+    ),
+    "QuantizedGradAllReduce": ('{"N": 1003, "B": 12}', '{"N": 300000, "B": 128}', '{"N": 100000, "B": 64}/float32'),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
     "RingAttentionPP": (
         _stages(1, 1, 70, 64, 64),
@@ -116,6 +156,7 @@ RARE_SIZES = {
     "UlyssesAllGatherVariable": ('{"lengths": [5, 0, 9, 3, 7, 1, 4, 2], "rest": [3], "gather_dim": 0}',),
     "UlyssesAllToAll": ('{"x_shape": [384, 1536]}',),
     "UlyssesAttention": ('{"B": 1, "S": 2, "T": null, "H": 64, "h": 8, "d": 130, "D_out": 40}',),
+    "SinkhornKnopp": (_scores(9, 13) + "/float16", _scores(9, 8200), _scores(40, 4104) + "/bfloat16"),
     "TPMuon": ('{"m": 41, "n": null, "n_r": 13}', "tiny/float32"),
     "TPRMSNorm": (
         '{"M": 140, "n": 8192, "eps": 1e-5}',

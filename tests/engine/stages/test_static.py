@@ -119,6 +119,7 @@ def test_no_depth_is_too_much(depth: int) -> None:
         ("cudaGraphLaunch(graph, stream);", True),
         ("cuGreenCtxStreamCreate(&side, context, 0, 0);", True),
         ("pkb::copy_side_by_side(moves, 4, bytes, comm.cuda_stream());", True),
+        ("const pkb::FetchBeside fetch(comm, group);", True),
     ],
 )
 def test_whether_a_kernel_makes_streams(source: str, streams: bool) -> None:
@@ -128,4 +129,4 @@ def test_whether_a_kernel_makes_streams(source: str, streams: bool) -> None:
 def test_headers_make_streams_where_it_is_known() -> None:
     headers = (Path(pkb_gym.__file__).parent / "engine/include/pkb").glob("*.h")
     making = {header.name for header in headers if "StreamCreate" in header.read_text()}
-    assert making == {"transfer_cuda.h"}, "`makes_streams` must know what kernels call of it"
+    assert making == {"transfer_cuda.h", "fetch_beside_cuda.h"}, "`makes_streams` must know what kernels call of it"
