@@ -1,6 +1,6 @@
 // All blocks of a kernel as one team: they meet, and form prefix sums over blocks, within one launch.
 //
-//   const pkb::Grid grid(comm.scratch<char>(pkb::kGridScratch));   // 64 KiB that are zero at first, and of no one else
+//   const pkb::Grid grid(comm.scratch<char>(pkb::kGridScratch));   // 32 KiB that are zero at first, and of no one else
 //   grid.meet();                                                    // what any block wrote before is visible to all
 //   const pkb::Before sums = grid.sums_before<kThreads>(count, turn);
 //
@@ -21,7 +21,6 @@
 namespace pkb {
 
 constexpr uint64_t kGridScratch = 32 << 10;  // where pkb/ragged_cuda.h leaves room for it in scratch
-constexpr uint64_t kGridBytes = 64 << 10;
 
 // Sums of all blocks before this one, and of all blocks; equal in all threads.
 struct Before {

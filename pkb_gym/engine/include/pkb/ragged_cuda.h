@@ -25,7 +25,7 @@
 namespace pkb {
 
 constexpr int kMaxNumbers = 64;                   // of a rank for each other one, in a call
-constexpr uint64_t kRaggedWords = 2 * kMaxRanks * kMaxNumbers * sizeof(uint64_t);  // then 64 KiB for grids (grid_cuda.h)
+constexpr uint64_t kRaggedWords = 2 * kMaxRanks * kMaxNumbers * sizeof(uint64_t);  // then room for a grid
 constexpr uint64_t kRaggedData = 1 << 20;
 
 // Where number `which` of a sender lies in the scratch of rank `receiver`.
