@@ -1,8 +1,9 @@
 """Every file of tests/candidates: its own named failure, in time, and what comes after it is none the worse.
 
 That is the next evaluation, and the speedup of a good kernel after all attacks on the timing, beside that which an
-evaluator finds that has met none of them. `make test` judges a sample of the good ones, and the good kernel
-behind one of three attacks; `make all` judges every one, and the good kernel behind each attack.
+evaluator finds that has met none of them. `make test` judges a sample of the good and the broken ones, half of the
+attacks of each family, and the good kernel behind one of three; `make all` judges every one, and the good kernel behind
+each attack.
 """
 
 from __future__ import annotations
@@ -30,15 +31,20 @@ from tests.waiting import until
 from tests.whole_tables import sampled
 
 ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
-JUDGED = [*sampled(candidates("good"), 4), *candidates("broken"), *candidates("hostile")]
+BY_AIM = {
+    family.aim: sampled((each for each in members(family, on_gpus=False) if each.kind == "hostile"), 2)
+    for family in FAMILIES
+}
+HOSTILE = [candidate for of_family in BY_AIM.values() for candidate in of_family]
+JUDGED = [*sampled(candidates("good"), 8), *sampled(candidates("broken"), 2), *HOSTILE]
 GOOD = read(FOLDER / "good" / "reads_peers.cpp")
-FOLLOWED = {candidate.name for candidate in sampled(candidates("hostile"), 3)}
+FOLLOWED = {candidate.name for candidate in sampled(HOSTILE, 3)}
 """Names of attacks behind which the good kernel is judged."""
 SLACK_S = 60.0
 """What an evaluation may take beyond its deadlines, on a machine that others use too."""
 
 ON_TIMING = ("run while frozen", "be timed under better conditions", "exhaust the machine", "give an earlier answer")
-ATTACKS = [each for family in FAMILIES if family.aim in ON_TIMING for each in members(family, on_gpus=False)]
+ATTACKS = [candidate for aim in ON_TIMING for candidate in BY_AIM[aim]]
 MAX_RATIO = 1.3
 ATTEMPTS = 5
 """At most, of both evaluators in turn: other programs disturb a figure now and then; what an attack has left disturbs
