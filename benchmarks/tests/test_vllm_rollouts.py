@@ -68,6 +68,8 @@ def test_figures_leave_out_the_first_step(args: argparse.Namespace, tmp_path: Pa
 def test_a_way_past_its_limit_keeps_the_figures_of_its_steps(
     args: argparse.Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(vllm_rollouts, "END_S", 0.5)  # a shell's background commands ignore the signal
+
     def train(_args: argparse.Namespace, _way: str, out: Path) -> list[str]:
         log_steps(out)
         return [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -78,7 +80,8 @@ def test_a_way_past_its_limit_keeps_the_figures_of_its_steps(
     assert found["failure"] == "stopped at its limit of 0 s" and found["steps"] == 2
 
 
-def test_processes_end_with_their_block(tmp_path: Path) -> None:
+def test_processes_end_with_their_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_rollouts, "END_S", 0.5)
     log = tmp_path / "log"
     with running([sys.executable, "-c", PRINTS_AND_SLEEPS], log) as process:
         end = time.monotonic() + PATIENCE_S

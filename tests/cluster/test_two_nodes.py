@@ -1,6 +1,6 @@
 """The core of evaluations on Ray, on two nodes: verdicts, a killed gang, a lost node, environments, trainers.
 
-`make cluster` runs the other tests on a cluster.
+`make test` runs verdicts and the lost node, whose gangs are lost with it; `make cluster` all tests on a cluster.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def test_verdicts_are_the_local_evaluator_s(ray_cluster: LocalCluster, local_eva
     assert (status.finished, status.infrastructure_faults) == (len(JUDGED), 0)
 
 
+@by_make_cluster
 def test_a_gang_that_is_killed_costs_a_retry(evaluator: RayEvaluator, tmp_path: Path):
     log, go = tmp_path / "log", tmp_path / "go"
     before = evaluator.status()
@@ -81,6 +82,7 @@ def test_a_node_that_is_lost_costs_a_retry(evaluator: RayEvaluator, ray_cluster:
     assert (after.submitted - before.submitted, after.finished - before.finished) == (2, 2)
 
 
+@by_make_cluster
 def test_environments_and_vectors_of_them(evaluator: RayEvaluator):
     try:
         envs = gym.make_vec("PKB/AllReduce-v0", 3, evaluator=FAKE_POOL, device="cpu", world_size=2, size="tiny")

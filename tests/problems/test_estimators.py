@@ -1,7 +1,8 @@
 """Small outputs cannot be had from statistics of the inputs, nor from part of them: checked and timed inputs alike.
 
 ContrastiveLoss was once met, at size published, by the mean of the texts and a variance; LoadBalancingLoss by half of
-its tokens; a norm by every second element. `make all` tries two checked and two timed trials of each.
+its tokens; a norm by every second element. `make test` tries a sample of problems and sizes, `make mutants` each, and
+`make all` two checked and two timed trials of each.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pkb_gym.problems.catalogue import catalogue
 from tests.problems.counterfeit_runs import refused
 from tests.problems.estimators import ESTIMATORS
 from tests.problems.support import Job, find_problem, run_jobs
-from tests.whole_tables import IS_WHOLE
+from tests.whole_tables import IS_WHOLE, sampled
 
 BY_CHANCE = ("ContrastiveLoss", "LoadBalancingLoss")
 """Problems of one number a call, which an estimator meets now and then: two checked and two timed trials."""
@@ -25,8 +26,11 @@ BY_CHANCE = ("ContrastiveLoss", "LoadBalancingLoss")
 SMALLER = {"ImportanceSamplingLoss": {"T": 64, "H": 256}}
 """Axes of the published size replaced, where it takes too long."""
 
-SIZES = [("tiny", 4), ("published", 2), *([("tiny", 8)] if os.environ.get("PKB_TEST_MUTANTS") else [])]
+BY_MAKE_MUTANTS = bool(os.environ.get("PKB_TEST_MUTANTS"))
+SIZES = [("tiny", 4), ("published", 2), *([("tiny", 8)] if BY_MAKE_MUTANTS else [])]
 """Size and number of ranks; eight of them, which take as long as the others together, by `make mutants`."""
+
+TRIED = [(problem, *size) for size in SIZES for problem in sorted({each.problem for each in ESTIMATORS})]
 
 SMALL = 32
 """An output is small where a rank's arguments have so many times its bytes."""
@@ -60,8 +64,7 @@ def test_every_problem_with_small_outputs_has_an_estimator_or_a_reason() -> None
     assert small - tried == set(NO_STATISTICS)
 
 
-@pytest.mark.parametrize("problem", sorted({each.problem for each in ESTIMATORS}))
-@pytest.mark.parametrize(("size", "world_size"), SIZES)
+@pytest.mark.parametrize(("problem", "size", "world_size"), TRIED if BY_MAKE_MUTANTS else sampled(TRIED, 3))
 def test_estimators_are_refused(problem: str, size: str, world_size: int) -> None:
     solutions = [None, *(each.solution for each in ESTIMATORS if each.problem == problem)]
     names = ["reference", *(each.name for each in ESTIMATORS if each.problem == problem)]

@@ -1,4 +1,7 @@
-"""Half of the bits on the link are too few, in timed calls too, where results are moved, averaged or added up."""
+"""Half of the bits on the link are too few, in timed calls too, where results are moved, averaged or added up.
+
+`make test` tries every third case, `make mutants` each of them.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,14 @@ import pytest
 from tests.problems import narrow_links as links
 from tests.problems.counterfeit_runs import refused
 from tests.problems.support import Job, run_jobs
+from tests.whole_tables import sampled
 
 EIGHT, SIXTEEN = links.EIGHT_BITS, links.SIXTEEN_BITS
 
 WHOLE = bool(os.environ.get("PKB_TEST_MUTANTS"))
 """Whether every case has all of its numbers of ranks, as by `make mutants`."""
 
-CASES: list[tuple[str, links.Code, tuple[int, ...]]] = [
+ALL: list[tuple[str, links.Code, tuple[int, ...]]] = [
     ("GemmAllGather", EIGHT, (2, 8)),
     ("GemmAllGather", links.companded, (2, 8)),
     ("FusedAdamAllGather", EIGHT, (2, 8)),
@@ -35,6 +39,7 @@ CASES: list[tuple[str, links.Code, tuple[int, ...]]] = [
     ("MoELoRAGroupGemmBackward", EIGHT, (8,)),
     ("MoELoRAGroupGemmBackward", links.small_floats, (2,)),
 ]
+CASES = ALL if WHOLE else sampled(ALL, 3)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Right answers, a little changed: every problem's check must refuse them, looked at alone or many calls together.
 
-Coarser mistakes are in `test_output_rules.py`.
+`make test` looks at a sample of the problems, `make all` at every one. Coarser mistakes are in `test_output_rules.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value
 from pkb_gym.engine.rankside.heap import Heap
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.support import KEY, Job, Run, run_jobs, same
+from tests.whole_tables import sampled
 
 Leaves = list[dict[str, torch.Tensor]]
 TRIALS = range(3)
@@ -93,7 +94,7 @@ class Seen:
     timed: list[Run]
 
 
-@pytest.fixture(scope="module", params=catalogue(), ids=lambda problem: problem.name)
+@pytest.fixture(scope="module", params=sampled(catalogue(), 4, 1), ids=lambda problem: problem.name)
 def seen(request: pytest.FixtureRequest) -> Seen:
     name = request.param.name
     jobs = [Job(name, world_size=2, trial=trial, timed=timed) for timed in (False, True) for trial in TRIALS]

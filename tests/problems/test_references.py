@@ -14,8 +14,8 @@ from pkb_gym.problems.catalogue import catalogue, reference_source
 from tests.whole_tables import sampled
 
 CASES = [
-    *((problem, "robust") for problem in sampled(catalogue(), 6)),
-    *((problem, "published") for problem in sampled(catalogue()[::8], 3)),
+    *((problem, "robust") for problem in sampled(catalogue(), 12)),
+    *((problem, "published") for problem in sampled(catalogue()[::8], 6)),
 ]
 
 

@@ -1,4 +1,7 @@
-"""Ranks whose own share is the timed one cannot infer the others' from it, whatever else they look at."""
+"""Ranks whose own share is the timed one cannot infer the others' from it, whatever else they look at.
+
+`make test` looks at a sample of the problems, `make all` at every one.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.counterfeit_runs import refused
 from tests.problems.support import Job, find_problem, make_axes, run_each
+from tests.whole_tables import sampled
 
 OWN = {
     "GaussianSplatting": "n",
@@ -69,7 +73,7 @@ def visible(problem: Problem, ax: Axes) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("size", ["tiny", "published", "large"])
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 3), ids=lambda problem: problem.name)
 def test_what_a_rank_sees_of_itself_does_not_tell_timed_calls(problem: Problem, size: str) -> None:
     def trial(number: int, timed: bool = False) -> list[dict[str, object]]:
         axes = make_axes(problem, size=size, world_size=4, trial=number, timed=timed)

@@ -26,7 +26,7 @@ def value(report: CheckReport) -> float:
     return found
 
 
-@pytest.mark.parametrize("problem", sampled(catalogue(), 3), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 9), ids=lambda problem: problem.name)
 def test_kernels_that_do_nothing_of_use_earn_next_to_nothing(problem: Problem) -> None:
     runs, alone = runs_of(problem.name)
     calls = Calls(runs)

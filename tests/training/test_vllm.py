@@ -1,6 +1,7 @@
 """Runs whose rollouts vLLM generates: a server speaks its protocol, and an engine in the process its calls.
 
-Ranks have open rollouts of unequal number, and every completion belongs to its prompt.
+Ranks have open rollouts of unequal number, and every completion belongs to its prompt. `make test` runs the most
+distributed of them, whose trainers, server and service are processes and addresses of their own; `make all` runs each.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.training.numbered_tasks import TURNS, logprob_of, tasks_named
 from tests.training.scripted import weights
 from tests.training.vllm_server import vllm_server
 from tests.waiting import PATIENCE_S
+from tests.whole_tables import by_make_all
 
 STAND_INS = Path(__file__).parent / "stand_ins"
 
@@ -89,6 +91,7 @@ def test_completions_of_a_server_and_verdicts_of_another(policy, tmp_path):
     assert {source.split(".")[0] for source in owners.requested} == {"speedup 1", "speedup 2"}
 
 
+@by_make_all
 @pytest.mark.slow
 def test_completions_of_tensor_parallel_ranks(policy, tmp_path):
     reports = run_ranks("tensor_parallel", policy, tmp_path)
@@ -96,6 +99,7 @@ def test_completions_of_tensor_parallel_ranks(policy, tmp_path):
     assert reports[0]["requests"] == reports[1]["requests"], "ranks that share a model have to ask it for the same"
 
 
+@by_make_all
 @pytest.mark.slow
 def test_an_adapter_is_merged_into_what_the_server_has_and_a_run_of_it_resumes(policy, tmp_path):
     with vllm_server(policy) as server:

@@ -1,4 +1,7 @@
-"""The scripted agent of the examples, with the real evaluator: a compile error, a race, a repair, a submission."""
+"""The scripted agent of the examples, with the real evaluator: a compile error, a race, a repair, a submission.
+
+`make test` has it repair a race on the CPU, `make all` on emulated GPUs, too.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.records.config import EvalConfig
 from tests.agents.run.runs import Run, recorded
 from tests.agents.workspace.programs import put_python_first
+from tests.whole_tables import by_make_all
 
 AGENT = Path(pkb_gym.__file__).resolve().parents[1] / "examples" / "workspace_agent.py"
 
@@ -38,6 +42,7 @@ def test_it_repairs_a_race_on_the_cpu(local_evaluator, all_interrupted_calls, tm
     assert "before rank" in trials[2].feedback.message
 
 
+@by_make_all
 @pytest.mark.slow
 @pytest.mark.skipif(not nvcc_available(), reason="needs nvcc and g++")
 def test_it_repairs_a_race_on_emulated_gpus(local_evaluator, emulator_is_built, tmp_path, monkeypatch):
