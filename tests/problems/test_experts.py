@@ -19,7 +19,7 @@ from tests.engine.joined_libraries import can_join, compile_together
 from tests.whole_tables import sampled
 
 EXPERTS = [problem for problem in catalogue() if expert_source(problem) is not None]
-RUN = sampled(EXPERTS, 6)
+RUN = sampled(EXPERTS, 12)
 
 LARGER = {name: {"M": 520, "K": 264, "N": 512} for name in ("AllGatherGemm", "GemmAllReduce")}
 """In place of `published`, whose references take a second a call here; no multiple of a tile."""

@@ -33,8 +33,8 @@ pytestmark = [
 
 
 WHOLE = bool(os.environ.get("PKB_TEST_EMULATED"))
-QUICK = ("AllReduce", "AllGatherGemm", "FusedAdamAllGather", "FP8AllGatherParams")
-"""One expert of each kind: an exchange, a product of matrices, an optimiser, narrow numbers."""
+QUICK = ("AllReduce", "FusedAdamAllGather", "FP8AllGatherParams")
+"""One expert of a kind: an exchange, an optimiser, narrow numbers. Examples of tests/kernels multiply matrices."""
 EXPERTS = [
     problem.name
     for problem in catalogue()

@@ -24,8 +24,8 @@ from pkb_gym.envs.text.reply import take_source
 from pkb_gym.rewards.examples import failed
 from tests.whole_tables import IS_WHOLE
 
-SIZE = MAX_SOURCE_BYTES if IS_WHOLE else MAX_SOURCE_BYTES // 4
-BOUND_S = 60.0 if IS_WHOLE else 15.0
+SIZE = MAX_SOURCE_BYTES if IS_WHOLE else MAX_SOURCE_BYTES // 16
+BOUND_S = 60.0 if IS_WHOLE else 4.0
 
 LOG_BYTES = CompilerLimits(1.0).output_bytes
 
