@@ -1,14 +1,16 @@
 r"""A pretrained model learns on one machine: supervised training, GRPO, and both judged on three rings of prompts.
 
-    model   sft   grpo   rings_sft   rings_grpo   rings_base   rft   rings_rft
+    model   sft   grpo   rings_sft   rings_grpo   rings_base   rft   rings_rft   rings_sft_at_T   rings_grpo_at_T
+    rings_nearest   rings_evolve
 
-Each stage is a public recipe in a process of its own, with a log and a time limit. Finished work is not done again:
-the same command over and over fits any time limit. Small files come into `--out`: the figures of each policy on the
-rings (`about.json`), results, rollouts, losses, logs, and of what SFT and GRPO have learned the difference to the
-weights before (`weight_difference`), in parts of at most 16 MiB. The policy that is judged is the one that these parts
-give. `--resume-from` a folder with them goes on in another place, without the state of the optimizer. The call that is
-to finish GRPO keeps time for what follows (`--keep-s`). Each step of GRPO has the problems in turn, so that none is
-missing where it has as many prompts.
+The last ones are controls: both policies at other `--temperatures`, and agents that learn nothing, which submit the
+nearest kernel of the corpus and the plainest of a family. Each stage is a public recipe in a process of its own, with a
+log and a time limit. Finished work is not done again: the same command over and over fits any time limit. Small files
+come into `--out`: the figures of each policy on the rings (`about.json`), results, rollouts, losses, logs, and of what
+SFT and GRPO have learned the difference to the weights before (`weight_difference`), in parts of at most 16 MiB. The
+policy that is judged is the one that these parts give. `--resume-from` a folder with them goes on in another place,
+without the state of the optimizer. The call that is to finish GRPO keeps time for what follows (`--keep-s`). Each step
+of GRPO has the problems in turn, so that none is missing where it has as many prompts.
 
 Evaluations run on the CPU, in `--services` services with processors of their own, or on `--evaluation-gpus`, where
 `--evaluation-compilers` processors compile. With `--take-turns` the policy's GPU may be one of these: nothing is
@@ -207,6 +209,7 @@ def make_options() -> argparse.ArgumentParser:
         ("micro-batch", 8),
         ("group", 8),
         ("samples", 2),
+        ("control-samples", 8),
         ("sft-steps", 100),
         ("sft-batch", 8),
         ("rft-steps", 60),
@@ -225,6 +228,9 @@ def make_options() -> argparse.ArgumentParser:
         ("evaluation-deadline-s", 240.0, "longest wait for an evaluation, which counts for nothing then"),
     ):
         parser.add_argument(f"--{name}", type=float, default=value, help=f"{what} (default: %(default)s)")
+    parser.add_argument(
+        "--temperatures", nargs="*", type=float, default=[], metavar="T", help="further ones of SFT and GRPO"
+    )
     parser.add_argument("--generate-ahead", action="store_true", help="evaluate while the policy learns and generates")
     parser.add_argument("--drop-uniform-groups", action="store_true", help="leave groups without an advantage out")
     return parser

@@ -54,6 +54,17 @@ def stages_of(args: argparse.Namespace) -> list[Stage]:
         rings("rings_base", model, 1, 90, "--max_completion_length", str(args.completion // 2)),
         Stage("rft", _rft(args), 120, made="trainer_state.json"),
         rings("rings_rft", rft, args.samples, 450),
+        *(
+            rings(
+                f"rings_{name}_at_{temperature:g}", policy, args.control_samples, 450, "--temperature", f"{temperature}"
+            )
+            for temperature in args.temperatures
+            for name, policy in (("sft", sft), ("grpo", trained))
+        ),
+        *(
+            Stage(f"rings_{name}", _control(args, name, agent), 450, made="summary.json")
+            for name, agent in (("nearest", f"nearest:{args.corpus}"), ("evolve", "evolve"))
+        ),
     ]
 
 
@@ -85,13 +96,22 @@ def _judge(args: argparse.Namespace) -> list[str]:
 
 
 def _evaluation(args: argparse.Namespace, name: str, policy: str, samples: int) -> list[str]:
-    runs = Path(args.runs)
-    evaluate = ["pkb_gym.training.evaluate_policy", "--prompts", str(runs / RINGS), "--model_name_or_path", policy]
-    evaluate += ["--dtype", "float32" if args.cpu else "bfloat16", "--output", str(runs / name)]
-    evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
+    evaluate = ["--model_name_or_path", policy, "--dtype", "float32" if args.cpu else "bfloat16"]
     evaluate += ["--backend", args.backend]
-    evaluate += [*_judge(args), "--max_turns", str(args.turns), "--max_completion_length", str(args.completion)]
-    return evaluate
+    evaluate += ["--max_turns", str(args.turns), "--max_completion_length", str(args.completion)]
+    return [*_on_rings(args, name, samples), *evaluate]
+
+
+def _control(args: argparse.Namespace, name: str, agent: str) -> list[str]:
+    """An agent without a model, whose samples are other kernels."""
+    return [*_on_rings(args, f"rings_{name}", args.control_samples), "--agent", agent]
+
+
+def _on_rings(args: argparse.Namespace, name: str, samples: int) -> list[str]:
+    runs = Path(args.runs)
+    evaluate = ["pkb_gym.training.evaluate_policy", "--prompts", str(runs / RINGS), "--output", str(runs / name)]
+    evaluate += ["--samples", str(samples), "--batch_size", str(args.ring_batch), "--seed", str(args.seed)]
+    return [*evaluate, "--corpus", str(args.corpus), *_judge(args)]
 
 
 def _sft(args: argparse.Namespace) -> list[str]:

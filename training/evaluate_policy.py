@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,8 +30,10 @@ from rich.table import Table
 from transformers import AutoTokenizer
 from trl import ModelConfig
 
+from pkb_gym.agents.registry import default_label
 from pkb_gym.agents.run.budget import Budget, RunLimits, Usage
 from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.evaluators.evaluator import machine_of
 from pkb_gym.engine.records.attempt import Attempt
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.setting_differences import refuse_differences
@@ -48,11 +50,12 @@ from pkb_gym.training.processes.host_group import HostGroup
 from pkb_gym.training.results.attempts import attempts_of, read_rows, row_of, with_near_copies
 from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
+from pkb_gym.training.rollout.agent_player import AgentPlayer, open_control
 from pkb_gym.training.rollout.dialogue import Dialogue
-from pkb_gym.training.rollout.episodes import FeedbackText
+from pkb_gym.training.rollout.episodes import FeedbackText, RolloutEpisode
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.rollouts import Rollouts
-from pkb_gym.training.rollout.sampling import Backend, SamplingConfig, open_sampler
+from pkb_gym.training.rollout.sampling import Backend, ReplySampler, SamplingConfig, open_sampler
 
 RESULTS, SUMMARY, RING_SUMMARY = "results.jsonl", "summary.json", "rings.json"
 REQUESTED, PARTS = "requested.json", "parts"
@@ -114,6 +117,9 @@ class EvaluationArguments(DialogueArguments):
         default=None, metadata={"help": "Stop after so many tokens read and written, likewise."}
     )
     max_hours: float | None = field(default=None, metadata={"help": "Stop so many hours after this call."})
+    agent: str | None = field(
+        default=None, metadata={"help": "An agent of `pkb run` in place of a model, a control: nearest:DATA, evolve."}
+    )
     corpus: str | None = field(
         default=None, metadata={"help": "Corpus that the policy learned from: rings.json counts near copies apart."}
     )
@@ -133,8 +139,8 @@ def main(argv: list[str] | None = None) -> PolicySummary:
         InfrastructureError: the evaluator could not be started.
     """
     args, model = parse_arguments((EvaluationArguments, ModelConfig), argv, prog="evaluate_policy")
-    if model.model_name_or_path is None:
-        raise ConfigError("no model: give --model_name_or_path")
+    if (model.model_name_or_path is None) == (args.agent is None):
+        raise ConfigError("give --model_name_or_path for a policy, or --agent for one without a model")
     args.dialogue_options(args.chat_template_kwargs)  # refuses what does not fit together
     output = Path(args.output)
     prompts: list[Row] = load_prompts(args.prompts, args.part).to_list()[: args.limit]
@@ -237,13 +243,8 @@ def _play(
         Name of the limit that ended it early; None for no limit.
     """
     state = PartialState()
-    tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
-    sampling = SamplingConfig(args.temperature, args.top_p, args.top_k, args.batch_size, args.vllm_memory)
-    apart = args.evaluation in ("dedicated", "ray")
-    sampling = replace(sampling, keep_memory=apart)
-    sampler = open_sampler(args.backend, model, tokenizer, sampling)
-    dialogue = Dialogue(tokenizer, args.dialogue_options(args.chat_template_kwargs))
-    limits = EpisodeLimits(args.turns, args.max_completion_length, sampler.context)
+    policy = _open_policy(args, model) if args.agent is None else None
+    control = None if args.agent is None else open_control(args.agent)
     part = Path(args.output) / PARTS / f"{state.process_index}.jsonl"
     part.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -264,13 +265,21 @@ def _play(
         finished.cut_off(finished.read()[1])
         base = EvalConfig(until=args.until, timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
         reward = find_reward(args.reward)
-        rollouts = Rollouts(evaluator, reward, args.turns, base, args.feedback, dialogue.shortened)
-        player = Player(sampler, dialogue, rollouts, schedule, host, limits)
-        agent = Path(str(model.model_name_or_path)).name
+        rollouts = Rollouts(evaluator, reward, args.turns, base, args.feedback)
+        play: Callable[[Sequence[Row], Sequence[int], int], Sequence[RolloutEpisode]]
+        if policy is not None:
+            rollouts = replace(rollouts, shorten=policy.dialogue.shortened)
+            player = Player(policy.sampler, policy.dialogue, rollouts, schedule, host, policy.limits)
+            play = lambda rows, _, seed: player.play(rows, seed)  # noqa: E731  # as short as a function with a name
+        else:
+            assert control is not None
+            play = AgentPlayer(control, rollouts, schedule, machine_of(schedule.evaluator)).play
+        agent = default_label(args.agent) if args.agent else Path(str(model.model_name_or_path)).name
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             if (stopped := host.from_first(budget.exhausted)) is not None:  # ranks end with the same batch
                 return stopped
-            episodes = player.play([prompts[prompt] for prompt, _ in batch], _seed(args.seed, batch))
+            rows, samples = [prompts[prompt] for prompt, _ in batch], [sample for _, sample in batch]
+            episodes = play(rows, samples, _seed(args.seed, batch))
             played: list[Attempt] = []
             for (prompt, sample), episode in zip(batch, episodes, strict=True):
                 attempts = attempts_of(sample, episode, args.reward, agent)
@@ -280,6 +289,30 @@ def _play(
             for usage in host.gather(Usage.of(*played)):
                 budget.use(usage)
     return None
+
+
+@dataclass(frozen=True)
+class _Policy:
+    """A model that plays.
+
+    Attributes:
+        sampler: Sampler of its replies.
+        dialogue: Dialogue with it.
+        limits: Limits of its episodes.
+    """
+
+    sampler: ReplySampler
+    dialogue: Dialogue
+    limits: EpisodeLimits
+
+
+def _open_policy(args: EvaluationArguments, model: ModelConfig) -> _Policy:
+    tokenizer = AutoTokenizer.from_pretrained(model.model_name_or_path, revision=model.model_revision)
+    sampling = SamplingConfig(args.temperature, args.top_p, args.top_k, args.batch_size, args.vllm_memory)
+    sampling = replace(sampling, keep_memory=args.evaluation in ("dedicated", "ray"))
+    sampler = open_sampler(args.backend, model, tokenizer, sampling)
+    dialogue = Dialogue(tokenizer, args.dialogue_options(args.chat_template_kwargs))
+    return _Policy(sampler, dialogue, EpisodeLimits(args.turns, args.max_completion_length, sampler.context))
 
 
 def _batches(

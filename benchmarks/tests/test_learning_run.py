@@ -232,9 +232,9 @@ def test_evaluations_take_turns_with_the_policy_in_every_stage(tmp_path: Path, m
     seen: list[Stage] = []
     monkeypatch.setattr(Run, "go_on", lambda run: seen.extend(run.stages()))
     farm = ["--evaluation-gpus", "0", "1", "--evaluation-compilers", "20"]
-    learning_run.main(command_line(tmp_path, "--take-turns", *farm))
+    learning_run.main(command_line(tmp_path, "--take-turns", "--temperatures", "0.3", *farm))
     judged = [list(stage.arguments) for stage in seen if "--evaluation" in stage.arguments]
-    assert len(judged) == 5
+    assert len(judged) == 9
     for words in judged:
         assert words[words.index("--evaluation") + 1] == "colocated"
         at = words.index("--evaluation_gpus")

@@ -245,6 +245,27 @@ def test_near_copies_of_the_corpus_are_counted_apart(evaluate, tmp_path, read, o
     assert sizes["correct_original"]["mean"] == float(bool(original))
 
 
+def test_an_agent_without_a_model_is_a_control(prompts, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        evaluate_policy, "start_evaluation", lambda mode, host, **_: EvaluationSchedule(FakeEvaluator(), host)
+    )
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    for name, source in (("AllReduce.a", "speedup 2.0"), ("AllReduce.b", "compile_error")):
+        (kernels / f"{name}.cpp").write_text(source)
+    argv = ["--prompts", str(prompts), "--output", str(tmp_path / "out"), "--samples", "2"]
+    summary = evaluate_policy.main([*argv, "--agent", f"replay:{kernels}"])
+    assert summary.problems["AllReduce"].correct.mean == 0.5
+    others = [figures for name, figures in summary.problems.items() if name != "AllReduce"]
+    assert others and all(figures.correct.mean == 0.0 for figures in others), "nothing was submitted for them"
+    attempts = read_attempts(tmp_path / "out" / "results.jsonl")
+    assert {one.agent for one in attempts} == {"replay:kernels"}
+    with pytest.raises(ConfigError, match=r"--agent takes one of evolve, .*, got 'openai'"):
+        evaluate_policy.main([*argv, "--output", str(tmp_path / "other"), "--agent", "openai:some"])
+    with pytest.raises(ConfigError, match="give --model_name_or_path for a policy, or --agent"):
+        evaluate_policy.main(argv)
+
+
 def test_a_row_for_each_submission_and_a_summary(evaluate, tmp_path, capsys):
     summary, _ = evaluate(knows_all_reduce, "--limit", "3")
     attempts = read_attempts(tmp_path / "out" / "results.jsonl")
