@@ -14,6 +14,7 @@
 // Loss: W. Fedus, B. Zoph, N. Shazeer, Switch Transformers, arXiv:2101.03961, equations 4 to 6.
 #include <algorithm>
 
+#include "pkb/routing_cuda.h"
 #include "pkb/select_cuda.h"
 #include "pkb/symm.h"
 #include "pkb/tagged_cuda.h"
@@ -57,45 +58,6 @@ struct Logits {
   }
 };
 
-// combine(x, y) of the values of kLanes neighbouring lanes.
-template <int kLanes, class X, class Combine>
-__device__ __forceinline__ X reduce_lanes(X x, Combine combine) {
-#pragma unroll
-  for (int apart = kLanes / 2; apart > 0; apart /= 2) x = combine(x, __shfl_xor_sync(pkb::kAllLanes, x, apart));
-  return x;
-}
-
-template <int kLanes>
-__device__ __forceinline__ uint32_t largest_of_lanes(uint32_t x) {
-  if constexpr (kLanes == 32) return __reduce_max_sync(pkb::kAllLanes, x);
-  return reduce_lanes<kLanes>(x, [](uint32_t a, uint32_t b) { return max(a, b); });
-}
-
-// Marks the k largest of the keys of kLanes lanes, of equal ones those that come first, as bits of each lane. Keys are
-// lost; 0 is none.
-template <int kLanes, int kEach>
-__device__ __forceinline__ uint32_t choose(uint32_t (&keys)[kEach], int k) {
-  const unsigned group = kLanes == 32 ? pkb::kAllLanes : ((1u << kLanes % 32) - 1) << pkb::lane_id() / kLanes * kLanes;
-  uint32_t chosen = 0;
-  for (int i = 0; i < k; ++i) {
-    uint32_t own = 0;
-#pragma unroll
-    for (int each = 0; each < kEach; ++each) own = max(own, keys[each]);
-    const uint32_t largest = largest_of_lanes<kLanes>(own);
-    const unsigned holders = __ballot_sync(pkb::kAllLanes, own == largest) & group;
-    bool open = __ffs(int(holders)) - 1 == pkb::lane_id();
-#pragma unroll
-    for (int each = 0; each < kEach; ++each) {
-      if (open && keys[each] == largest) {
-        keys[each] = 0;
-        chosen |= 1u << each;
-        open = false;
-      }
-    }
-  }
-  return chosen;
-}
-
 // Lane l of kLanes has experts l, l + kLanes, ...
 template <class T, int kLanes, int kEach>
 __global__ void __launch_bounds__(kThreads)
@@ -126,15 +88,15 @@ __global__ void __launch_bounds__(kThreads)
       keys[each] = exists ? pkb::key_of<float>(x[each]) : 0;
       highest = fmaxf(highest, x[each]);
     }
-    highest = reduce_lanes<kLanes>(highest, [](float a, float b) { return fmaxf(a, b); });
+    highest = pkb::reduce_lanes<kLanes>(highest, [](float a, float b) { return fmaxf(a, b); });
     float sum = 0.0f;
 #pragma unroll
     for (int each = 0; each < kEach; ++each) {
       x[each] = __expf(x[each] - highest);
       sum += x[each];
     }
-    sum = reduce_lanes<kLanes>(sum, [](float a, float b) { return a + b; });
-    const uint32_t chosen = choose<kLanes>(keys, g.top_k);
+    sum = pkb::reduce_lanes<kLanes>(sum, [](float a, float b) { return a + b; });
+    const uint32_t chosen = pkb::choose_largest<kLanes>(keys, g.top_k);
     const float scale = weight / sum;
 #pragma unroll
     for (int each = 0; each < kEach; ++each) {

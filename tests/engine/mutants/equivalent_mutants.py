@@ -154,7 +154,7 @@ SUMMARIES = (*FILTERED_LOG_PROBS, BACKWARD)
 OF_PRODUCTS: Mapping[str, str] = {
     "symm_cuda.h:39: st.release -> st.relaxed": BETWEEN_KERNELS,
     "gemm_sm90_ptx.h:47: st.release -> st.relaxed": NOBODY_LOADS_IT,
-    "gemm_sm90.h:248: __syncwarp() -> ((void)0)": ELECTED_ALONE,
+    "gemm_sm90.h:251: __syncwarp() -> ((void)0)": ELECTED_ALONE,
     AWAIT_SUMS: WAIT_IS_INJECTED,
     READ_BEFORE_STAGING: ONE_TILE,
 }

@@ -128,6 +128,8 @@ struct Plain {
 
   // Called by all threads, first of all.
   __device__ __forceinline__ void enter() const {}
+  // Tiles of all blocks, at most those of the product: fewer where only the device knows how many rows there are.
+  __device__ __forceinline__ int tiles(const Product& product) const { return product.tiles; }
   template <class Shape>
   __device__ __forceinline__ Tile tile(const Product& product, int index) const {
     return tile_at<Shape>(index, product.row_tiles, product.col_tiles, product.group);
@@ -165,9 +167,10 @@ __device__ __forceinline__ void publish_staging(int consumer) {
   named_barrier(1 + consumer, 128);
 }
 
-// Stores a consumer's sums to all destinations, by way of its staging memory.
-template <class T, class Shape>
-__device__ __forceinline__ void store_sums(const Product& product, const float (&sums)[Shape::kSums], uint32_t staging,
+// Stores a consumer's sums to all destinations of a Product, or of what else has `out` and `destinations`, by way of its
+// staging memory.
+template <class T, class Shape, class Results>
+__device__ __forceinline__ void store_sums(const Results& product, const float (&sums)[Shape::kSums], uint32_t staging,
                                            int consumer, int row, int col) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const int box_row = warp * 16 + lane % 16;
@@ -226,7 +229,7 @@ __device__ __forceinline__ void load_operands(const Product& product, const Hook
                                               const Block& block) {
   constexpr int kBoxes = Shape::kBlockN / kBoxCols / Shape::kCluster;  // of B that this block loads
   Cursor<Shape> at;
-  for (int index = block.first; index < product.tiles; index += block.stride) {
+  for (int index = block.first, tiles = hooks.tiles(product); index < tiles; index += block.stride) {
     const Tile tile = hooks.template tile<Shape>(product, index);
     for (int segment = 0; segment < product.segments; ++segment) {
       hooks.template await<Shape>(tile, segment, block);
@@ -267,7 +270,7 @@ __device__ __forceinline__ void consume(const Product& product, const Hooks& hoo
   float sums[Shape::kSums];
   Cursor<Shape> at;
   uint32_t completed = 0;
-  for (int index = block.first; index < product.tiles; index += block.stride) {
+  for (int index = block.first, tiles = hooks.tiles(product); index < tiles; index += block.stride) {
     const Tile tile = hooks.template tile<Shape>(product, index);
     int previous = 0;
     for (int step = 0; step < steps; ++step, at.advance()) {

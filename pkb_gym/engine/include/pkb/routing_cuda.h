@@ -18,6 +18,49 @@
 
 namespace pkb {
 
+// ---- choice of a token's experts ----
+
+// combine(x, y) of the values of kLanes neighbouring lanes.
+template <int kLanes, class X, class Combine>
+__device__ __forceinline__ X reduce_lanes(X x, Combine combine) {
+#pragma unroll
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, apart));
+  return x;
+}
+
+template <int kLanes>
+__device__ __forceinline__ uint32_t largest_of_lanes(uint32_t x) {
+  if constexpr (kLanes == 32) return __reduce_max_sync(kAllLanes, x);
+  return reduce_lanes<kLanes>(x, [](uint32_t a, uint32_t b) { return max(a, b); });
+}
+
+// Marks the k largest of the keys of kLanes lanes, of equal ones those that come first, as bits of each lane. Keys are
+// lost; 0 is none.
+template <int kLanes, int kEach>
+__device__ __forceinline__ uint32_t choose_largest(uint32_t (&keys)[kEach], int k) {
+  const unsigned group = kLanes == 32 ? kAllLanes : ((1u << kLanes % 32) - 1) << lane_id() / kLanes * kLanes;
+  uint32_t chosen = 0;
+  for (int i = 0; i < k; ++i) {
+    uint32_t own = 0;
+#pragma unroll
+    for (int each = 0; each < kEach; ++each) own = max(own, keys[each]);
+    const uint32_t largest = largest_of_lanes<kLanes>(own);
+    const unsigned holders = __ballot_sync(kAllLanes, own == largest) & group;
+    bool open = __ffs(int(holders)) - 1 == lane_id();
+#pragma unroll
+    for (int each = 0; each < kEach; ++each) {
+      if (open && keys[each] == largest) {
+        keys[each] = 0;
+        chosen |= 1u << each;
+        open = false;
+      }
+    }
+  }
+  return chosen;
+}
+
+// ---- pairs (expert, token) ----
+
 constexpr int kNumberingThreads = 1024;
 
 struct Pairs {
