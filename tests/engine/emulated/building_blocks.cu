@@ -7,6 +7,8 @@
 #include "pkb/norm_backward_cuda.h"
 #include "pkb/online_softmax_cuda.h"
 #include "pkb/rms_norm_cuda.h"
+#include "pkb/routing_cuda.h"
+#include "pkb/thin_product_cuda.h"
 #include "pkb/token_filter_cuda.h"
 
 using T = __nv_bfloat16;
@@ -229,7 +231,65 @@ void differentiate_one_head(float* out, int rows, int keys, int diagonal, int he
   widen<<<1, 64, 0, stream>>>(dk, out + rows * head, 2 * keys * head);
 }
 
+// x: whether each of `pairs.tokens` tokens chose each expert.
+struct IsOne {
+  const float* x;
+  int64_t tokens;
+  __device__ bool operator()(int expert, int64_t token) const { return x[expert * tokens + token] != 0.0f; }
+};
+
+// The token of each pair.
+__global__ void list_pairs(const pkb::Pairs pairs, float* out) {
+  extern __shared__ int starts[];
+  pkb::count_before(pairs, starts);
+  const int64_t token = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (token >= pairs.tokens) return;
+  pairs.visit(token, [&](int expert, int64_t number) { out[starts[expert] + number] = float(token); });
+}
+
+// x: kLanes * kEach numbers for each of the warp's 32 / kLanes lists; marks the k largest of each.
+template <int kLanes, int kEach>
+__global__ void mark_largest(const float* x, float* out, int k) {
+  const int first = pkb::lane_id() / kLanes * kLanes * kEach + pkb::lane_id() % kLanes;
+  uint32_t keys[kEach];
+  for (int each = 0; each < kEach; ++each) keys[each] = pkb::key_of<float>(x[first + each * kLanes]);
+  const uint32_t chosen = pkb::choose_largest<kLanes>(keys, k);
+  for (int each = 0; each < kEach; ++each) out[first + each * kLanes] = float(chosen >> each & 1);
+}
+
+__global__ void __launch_bounds__(pkb::kThinThreads) multiply_thin(const T* a, const T* b, float* out, int rows, int cols,
+                                                                   int depth) {
+  __shared__ pkb::ThinParts parts;
+  extern __shared__ float sums[];
+  const int first = int(blockIdx.x) * pkb::kThinRows;
+  const auto row_of = [&](int i) -> const T* { return first + i < rows ? a + (first + i) * depth : nullptr; };
+  pkb::multiply_thin(row_of, b, depth, cols, depth, sums, parts);
+  for (int i = int(threadIdx.x); i < pkb::kThinRows * cols; i += pkb::kThinThreads) {
+    if (first + i / cols < rows) out[first * cols + i] = sums[i];
+  }
+}
+
 extern "C" {
+
+void run_list_pairs(const float* x, float* out, int experts, int tokens, cudaStream_t stream) {
+  const auto pairs = pkb::Pairs::of(experts, tokens, pkb::kept_memory<char>(pkb::Pairs::bytes(experts, tokens)));
+  pkb::number_pairs(pairs, IsOne{x, tokens}, stream);
+  list_pairs<<<(tokens + 63) / 64, 64, experts * sizeof(int), stream>>>(pairs, out);
+}
+
+void run_mark_largest(const float* x, float* out, int lanes, int k, cudaStream_t stream) {
+  if (lanes == 8) mark_largest<8, 1><<<1, 32, 0, stream>>>(x, out, k);
+  else mark_largest<32, 4><<<1, 32, 0, stream>>>(x, out, k);
+}
+
+void run_multiply_thin(const float*, float* out, int rows, int cols, int depth, cudaStream_t stream) {
+  T *a, *b;
+  PKB_CUDA(cudaMalloc(&a, rows * depth * sizeof(T)));
+  PKB_CUDA(cudaMalloc(&b, cols * depth * sizeof(T)));
+  fill<<<1, 64, 0, stream>>>(a, rows * depth, 0);
+  fill<<<1, 64, 0, stream>>>(b, cols * depth, 1);
+  multiply_thin<<<(rows + 15) / 16, pkb::kThinThreads, 16 * cols * sizeof(float), stream>>>(a, b, out, rows, cols, depth);
+}
 
 void run_attention_backward(const float*, float* out, int rows, int keys, int diagonal, int head, float scale,
                             int is_half, cudaStream_t stream) {

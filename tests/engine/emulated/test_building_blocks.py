@@ -154,6 +154,30 @@ def test_a_filter_keeps_the_likeliest(k: int, tail: float | None, threads: int, 
     assert own == (pytest.approx(x[0] - normaliser, abs=1e-4) if x[0] >= kept[0] else -math.inf)
 
 
+@pytest.mark.parametrize(("experts", "tokens"), [(3, 1100), (40, 70), (1, 1)])
+def test_pairs_are_numbered_by_expert_and_token(experts: int, tokens: int, call: Call) -> None:
+    """More experts than lanes, more tokens than threads, and experts that nobody chose."""
+    draw = random.Random(tokens)
+    chosen = [[expert % 7 != 5 and draw.random() < 0.3 for _ in range(tokens)] for expert in range(experts)]
+    expected = [float(token) for row in chosen for token, is_chosen in enumerate(row) if is_chosen]
+    numbers = [float(is_chosen) for row in chosen for is_chosen in row]
+    assert call("run_list_pairs", numbers, len(expected), experts, tokens) == expected
+
+
+@pytest.mark.parametrize(("lanes", "size"), [(8, 8), (32, 128)])
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_the_largest_of_each_list_are_chosen_and_of_equal_ones_as_many_as_fit(
+    lanes: int, size: int, k: int, call: Call
+) -> None:
+    """Four lists of a warp, or one; multiples of 1/2, of which several are equal."""
+    draw, lists = random.Random(k), 32 // lanes
+    x = [[round(2 * draw.gauss(0, 1)) / 2 for _ in range(size)] for _ in range(lists)]
+    got = call("run_mark_largest", [value for values in x for value in values], lists * size, lanes, k)
+    for i, values in enumerate(x):
+        marks = got[i * size : (i + 1) * size]
+        assert sorted(value for value, mark in zip(values, marks, strict=True) if mark) == sorted(values)[-k:]
+
+
 def number_at(matrix: int, i: int) -> float:
     """What `building_blocks.cu` fills matrices with: multiples of 1/128, which bfloat16 holds."""
     return ((i * 2654435761 + matrix * 40503) % 2**32 >> 16 & 255) / 128 - 1
@@ -169,6 +193,14 @@ def rows_of(matrix: int, rows: int, head: int) -> list[list[float]]:
 
 def product(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(("rows", "cols", "depth"), [(1, 1, 8), (20, 40, 304), (33, 9, 37)])
+def test_thin_products_are_sums_of_products(rows: int, cols: int, depth: int, call: Call) -> None:
+    """More columns than a round has, and depths that no vector divides."""
+    a, b = rows_of(0, rows, depth), rows_of(1, cols, depth)
+    expected = [product(row, column) for row in a for column in b]
+    assert call("run_multiply_thin", [], rows * cols, rows, cols, depth) == pytest.approx(expected, abs=1e-3)
 
 
 @pytest.mark.parametrize(

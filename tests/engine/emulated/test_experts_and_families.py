@@ -109,6 +109,30 @@ def _scores(samples: int, prototypes: int) -> str:
     return json.dumps({"b": samples, "K": prototypes, "tau": 0.07, "I": 3, "samples": None, "group": None})
 
 
+def _layer(tokens: int, width: int, inner: int, experts: int, choices: int, **others: object) -> str:
+    """A size of FusedMoE, or, with others of its axes, of FusedMoELoRA, of so many tokens on each rank."""
+    axes = {"T": tokens, "H": width, "I": inner, "E": experts, "K": choices, "rows": None, "biased": True}
+    return json.dumps(axes | {"idle_rank": None, "group": None} | others)
+
+
+def _tokens(tokens: int, width: int, experts: int, choices: int) -> str:
+    """A size of MoEDispatch and MoECombine, of so many tokens on each rank."""
+    axes = {"T": tokens, "H": width, "E": experts, "K": choices, "rows": None, "routing": None, "group": None}
+    return json.dumps(axes)
+
+
+def _logits(experts: int, choices: int, mask: str) -> str:
+    """A size of LoadBalancingLoss."""
+    axes = {"L": 2, "batch": 3, "seq": 7, "E": experts, "k": choices, "plain": False, "masked": True}
+    return json.dumps(axes | {"mask_dtype": mask})
+
+
+def _slots(experts: int, slots: int, tokens: int) -> str:
+    """A size of MoETokenPreprocess."""
+    axes = {"E": experts, "K": slots, "T": tokens, "rows": None, "distinct": False, "idle": False, "group": None}
+    return json.dumps(axes)
+
+
 RARE_SIZES = {
     "CSOAttention": (_ranges(2, 70, 64), _ranges(3, 34, 128) + "/float16"),
     "BlockedFP8Dequantize": ('{"M": 3, "N": 14, "block_size": 2, "y_dtype": "float8_e4m3fn", "s_dtype": "float32"}',),
@@ -119,6 +143,8 @@ RARE_SIZES = {
     "DDP": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
     "DistributedKNN": ("tiny/float32", _neighbours(130, 16, 10, 64), _neighbours(5, 20, 70, 70) + "/float16"),
     "EmbeddingLookup": ('{"Vs": 5, "E": 13, "L": 900, "lengths": null, "law": "uniform"}',),
+    "FusedMoE": (_layer(50, 45, 13, 6, 3), _layer(700, 64, 1500, 4, 2)),
+    "FusedMoELoRA": (_layer(50, 72, 44, 40, 3, rank=11),),
     "FP8AllGatherParams": ('{"p": 1003}',),
     "FP8ReduceScatterGrads": ('{"p": 1003}',),
     "FSDPStep": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
@@ -139,6 +165,12 @@ RARE_SIZES = {
         '{"B": 300, "H": 600, "whole": false}/float32',
         '{"B": 300, "H": 300, "whole": false}/float64',
     ),
+    "LoadBalancingLoss": (_logits(40, 3, "bool") + "/float16", _logits(150, 9, "int64") + "/float32"),
+    "MoEAllToAll": ('{"T": 60, "H": 13, "ragged": true, "pieces": null, "explicit": true, "group": null}/float16',),
+    "MoECombine": (_tokens(70, 13, 12, 3) + "/float16", "tiny/float64"),
+    "MoEDispatch": (_tokens(70, 13, 12, 3) + "/float16", "tiny/float64"),
+    "MoELoRAGroupGemmBackward": ("tiny/float64",),
+    "MoETokenPreprocess": (_slots(96, 3, 301) + "/float64",),
     "QuantizedGradAllReduce": ('{"N": 1003, "B": 12}', '{"N": 300000, "B": 128}', '{"N": 100000, "B": 64}/float32'),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
     "RingAttentionPP": (

@@ -30,6 +30,9 @@ MANY_LOGITS = '{"B": 1, "S": 16, "V": 65536, "top_k": 10, "top_p": 0.9}'
 MANY_PARAMETERS = '{"p": 300000}'
 """More than is sent as tagged words."""
 
+MANY_GRADIENTS = '{"rank": 64, "F_in": 1501, "F_out": 1703, "group": null}'
+"""More gradients than are sent as tagged words."""
+
 LONG_ROWS = '{"h": 1024, "rows_per_rank": 150}'
 """More rows than are sent as tagged words."""
 
@@ -62,6 +65,7 @@ FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "FP8AllGatherParams": (MANY_PARAMETERS,),
     "FP8ReduceScatterGrads": (MANY_PARAMETERS,),
     "FusedAdamAllGather": (MANY_PARAMETERS,),
+    "MoELoRAGroupGemmBackward": (MANY_GRADIENTS,),
     "ReduceScatterRMSNorm": (LONG_ROWS,),
     "RopeAllGather": (LONG_SEQUENCE,),
     "UlyssesGatherHeadsScatterSeq": (MANY_HEADS,),
