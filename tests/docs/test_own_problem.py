@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, ROOT
+from tests.whole_tables import by_make_all
 
 PACKAGE = DOCS / "own_problem"
 
@@ -43,6 +44,7 @@ def test_the_wheel_holds_every_file(installed: Path) -> None:
     assert not missing and len(files) >= 5
 
 
+@by_make_all
 def test_its_reference_is_evaluated_by_name(installed: Path, compiled_before: Path) -> None:
     reference = installed / "my_pkb_problems" / "sharded_softmax" / "reference.py"
     options = ["--device", "cpu", "--world-size", "2", "--until", "check", "--json"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pkb_gym.problems.catalogue import expert_source, find_problem, reference_source
 
-PROBLEMS = ("AllReduce", "Gather", "SampleSort", "SAM3IoUSuppression")
-"""With one output and several, of fixed shape and not: a door treats all problems alike."""
+PROBLEMS = ("AllReduce", "Gather", "SampleSort")
+"""With outputs of fixed shape and not, on all ranks and on one: a door treats all problems alike."""
 SEED = 11
 INFRASTRUCTURE = "# contract: the evaluator fails at this source"
 """A source with this line is answered by the service as a failure of its own."""

@@ -32,6 +32,7 @@ from tests.training.scripted import (
     tokenizer_of,
     weights,
 )
+from tests.whole_tables import sampled
 
 LIMIT_S = 60.0
 
@@ -140,7 +141,7 @@ def _check_old_log_probabilities(policy: Path, folder: Path, trainer: Watched) -
         assert torch.allclose(batch["old_per_token_logps"][used], expected[used], atol=1e-4)
 
 
-@pytest.mark.parametrize("single_turn", [False, True])
+@pytest.mark.parametrize("single_turn", sampled([False, True], 2))
 def test_a_run_ahead_resumes_without_the_batch_that_was_not_learnt_from(
     monkeypatch, policy, evaluator, tmp_path, single_turn
 ):

@@ -22,6 +22,7 @@ from pkb_gym.engine.support import atomic_write
 from pkb_gym.engine.support.atomic_write import write_atomically
 from tests.engine.candidates import FOLDER, read
 from tests.waiting import PATIENCE_S
+from tests.whole_tables import sampled
 
 KEY = CompileCache.key(source="text")
 NATIVE = Artifact(ok=True, log="a warning\n\u00e9", duration_s=1.5, binary=b"\x7fELF\n\n" + bytes(range(256)))
@@ -195,7 +196,7 @@ def test_what_was_used_longest_ago_is_removed(tmp_path: Path) -> None:
     assert cache.get(CompileCache.key(last=True)) is not None
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", sampled([0, 1], 2))
 def test_evaluations_go_on_without_a_cache(tmp_path: Path, index: int) -> None:
     from pkb_gym.problems.catalogue import find_problem
 

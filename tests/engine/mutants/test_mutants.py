@@ -1,8 +1,8 @@
 """Experts without one of their synchronisations, or with a weak one, are refused; the unchanged experts are not.
 
-Each mutant of every expert takes hours, and GPUs where there are some: `make mutants`. A small kernel and a sample
-stand for them otherwise, and a sample of problems for tables of mutants. A mutant that passes at a size has to be
-equivalent, or the kernel must not reach the operation there, which one that traps at the operation shows.
+Each mutant of every expert takes hours, and GPUs where there are some: `make mutants`. A small kernel stands for them
+otherwise, and a sample of problems for tables of mutants. A mutant that passes at a size has to be equivalent, or the
+kernel must not reach the operation there, which one that traps at the operation shows.
 """
 
 from __future__ import annotations
@@ -232,6 +232,7 @@ SAMPLE = {
 
 
 @pytest.mark.usefixtures("emulator_is_built")
+@BY_MAKE_MUTANTS
 @NEEDS_NVCC
 @pytest.mark.slow
 @pytest.mark.timeout(900)

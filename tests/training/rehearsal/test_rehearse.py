@@ -21,6 +21,7 @@ from pkb_gym.training.rehearsal.rehearse import rehearse
 from pkb_gym.training.rehearsal.target import Target
 from pkb_gym.training.smoke import CONFIGS
 from tests.training.scripted import row
+from tests.whole_tables import by_make_all
 
 ROOT = Path(__file__).parents[3]
 FILES = "training/configs/accelerate"
@@ -220,6 +221,7 @@ def test_the_exit_status_tells_whether_it_would_run(policy, tmp_path, capsys):
     assert "describes no machine" in capsys.readouterr().err
 
 
+@by_make_all
 def test_recipes_rehearse_themselves(prompts, policy, tmp_path):
     """As a user types it, in the first of several processes; the others say nothing."""
     words = [sys.executable, str(ROOT / "training" / "grpo.py"), "--rehearse", "1x80", "--prompts", str(prompts)]
