@@ -1,9 +1,9 @@
 # make demo     sets up .venv and evaluates four kernels of one problem on the CPU
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
 # make test     sets up .venv with the development tools, then lints and tests; WORKERS is the number of test processes
-# make all      runs all cases of tables of one kind, of which `make test` has a sample, and the door of vLLM
-# make doors    runs the tests of each foreign framework but vLLM in an environment of its own (docs/frameworks.md); DOORS names
-#               some, and BEHIND a process whose end their tests wait for
+# make all      runs all cases of tables of one kind, of which `make test` has a sample
+# make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some, and
+#               BEHIND a process whose end their tests wait for; vLLM's run when named, or with PKB_TEST_ALL=1
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has a sample; needs nvcc (docs/emulator.md)
 # make limits   runs tests of gangs and candidates as on a machine without bubblewrap
@@ -44,7 +44,6 @@ doors: $(VENV)/.installed-dev
 
 all: $(VENV)/.installed-dev
 	PKB_TEST_ALL=1 $(MAKE) pytest
-	$(MAKE) doors DOORS=vllm
 
 cluster: $(VENV)/.installed-dev
 	PKB_TEST_CLUSTER=1 $(BIN)/python -m pytest tests/cluster benchmarks/tests/test_ray_load.py
