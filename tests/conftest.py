@@ -16,6 +16,7 @@ import pytest
 
 from tests.garbage import pause_collections, resume_collections
 from tests.leaks import Lasting, leftovers, snapshot
+from tests.whole_tables import examples
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -39,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     import torch
     from hypothesis import settings
 
-    settings.register_profile("project", deadline=None, derandomize=True, max_examples=50)
+    settings.register_profile("project", deadline=None, derandomize=True, max_examples=examples(50))
     settings.load_profile("project")
     torch.set_num_threads(1)  # threads of test processes side by side wait for each other, at full load
 

@@ -22,3 +22,8 @@ def sampled(cases: Iterable[Case], step: int, first: int = 0) -> list[Case]:
     Tables over one catalogue that begin at different numbers have different problems in their samples.
     """
     return list(cases) if IS_WHOLE else list(cases)[first::step]
+
+
+def examples(number: int) -> int:
+    """A quarter of a number of generated examples, the first ones; all of them by `make all`."""
+    return number if IS_WHOLE else -(-number // 4)

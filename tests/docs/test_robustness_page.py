@@ -9,6 +9,9 @@ from pkb_gym.problems.catalogue import catalogue, find_problem
 from tests.docs.pages import DOCS
 from tests.problems.counterfeit_runs import evidence_of, references
 from tests.problems.finer_runs import evaluated_in_float32, shares_wrong
+from tests.whole_tables import sampled
+
+WEAK = [problem for problem in catalogue() if problem.weaknesses]
 
 
 def test_totals_are_those_of_the_catalogue():
@@ -23,7 +26,7 @@ def test_totals_are_those_of_the_catalogue():
     assert sentence in (DOCS / "robustness.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("problem", [p for p in catalogue() if p.weaknesses], ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(WEAK, 4), ids=lambda problem: problem.name)
 def test_the_page_of_a_problem_has_its_counterfeits(problem):
     text, found = problems.page(problem), evidence_of(problem.folder)
     assert found and all(f"{fake.name}: {fake.why}".replace("*", "\\*") in text for fake in found.counterfeits)

@@ -20,6 +20,7 @@ from pkb_gym.envs.wrappers import chat_message
 from pkb_gym.rewards import EpisodeScore, find_reward
 from pkb_gym.rewards.examples import failed, timed
 from tests.rewards.strategies import feedbacks
+from tests.whole_tables import examples
 
 DEFAULT = find_reward("default")
 FAST, SLOW, BROKEN = timed(speedup_low=2.0), timed(speedup_low=1.0), failed("compile_error")
@@ -64,7 +65,7 @@ def test_the_first_feedback_on_a_source_is_found_again():
     assert episode.earlier_feedback("source 3") is None, "no verdict"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(feedbacks(), max_size=6))
 def test_rewards_are_those_of_the_score(found):
     score = EpisodeScore(DEFAULT)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pkb_gym.engine.problem import Problem
 from pkb_gym.envs.equal_sources import MAX_CHARS, code_of
 from pkb_gym.problems.catalogue import catalogue, reference_source
+from tests.whole_tables import examples
 
 NATIVE = """#include "pkb/symm.h"
 // Adds.
@@ -93,7 +94,7 @@ def test_a_python_module_that_holds_native_code_is_python(problem: Problem) -> N
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_any_text_is_equal_to_itself(text: str) -> None:
     assert code_of(text) == code_of(text)
     assert code_of(f"{NATIVE}{text}") == code_of(f"{NATIVE}{text}")

@@ -23,6 +23,7 @@ from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.examples import failed, timed
 from tests.rewards.strategies import feedbacks
+from tests.whole_tables import examples
 
 pytestmark = pytest.mark.usefixtures("evaluator")
 PROBLEM = find_problem("AllReduce")
@@ -108,7 +109,7 @@ def test_the_card_before_the_first_submission():
 
 
 @given(feedback=feedbacks())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_every_feedback_has_a_card(feedback):
     card = plain(feedback, reward=0.0)
     assert "stages" in card and all(len(line) <= 100 for line in card.splitlines() if line.isascii())

@@ -20,6 +20,7 @@ from pkb_gym.envs.spaces import MAX_RATIO, SourceText, action_space, observation
 from pkb_gym.envs.text.feedback import ADVICE, MAX_FEEDBACK_CHARS, feedback_text
 from pkb_gym.rewards.examples import failed, timed
 from tests.rewards.strategies import feedbacks
+from tests.whole_tables import examples
 
 SPACE = observation_space()
 
@@ -75,7 +76,7 @@ def test_samples_do_not_depend_on_the_hash_seed():
     assert len(headings) == 1
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(submitted=st.lists(feedbacks(), max_size=2), value=st.floats(-1e300, 1e300), source=st.text())
 def test_every_observation_lies_in_the_space(submitted, value, source):
     episode = Episode(lambda _: value)

@@ -36,6 +36,7 @@ from pkb_gym.rewards.component import Recorded
 from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.presets import PRESETS
 from tests.rewards.strategies import NOT_JUDGED, feedbacks
+from tests.whole_tables import examples
 
 NAMES = vars(pkb_gym.rewards)
 numbers = st.floats(-1e6, 1e6)
@@ -65,13 +66,13 @@ def compositions(inner: st.SearchStrategy[Component]) -> st.SearchStrategy[Compo
 rewards = st.recursive(leaves, compositions, max_leaves=8)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(reward=rewards)
 def test_what_is_printed_can_be_read(reward):
     assert eval(repr(reward), dict(NAMES)) == reward
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(reward=rewards)
 def test_round_trips_are_exact(reward):
     assert from_json(to_json(reward)) == pickle.loads(pickle.dumps(reward)) == reward
@@ -90,7 +91,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(reward=rewards, data=st.data())
 def test_a_record_with_one_value_replaced_is_a_reward_or_refused(reward, data):
     content = json.loads(to_json(reward))
@@ -107,7 +108,7 @@ def test_a_record_with_one_value_replaced_is_a_reward_or_refused(reward, data):
     assert from_json(to_json(found)) == found
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(reward=rewards, feedback=feedbacks())
 def test_finite_within_bounds_and_none_exactly_for_infrastructure_failures(reward, feedback):
     value, (low, high) = reward(feedback), reward.bounds()

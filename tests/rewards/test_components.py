@@ -31,6 +31,7 @@ from pkb_gym.rewards.examples import profiled, timed
 from pkb_gym.rewards.profiling import is_own, own_time_share
 from pkb_gym.rewards.reward import is_caught
 from tests.rewards.strategies import NOT_JUDGED, feedbacks
+from tests.whole_tables import examples
 
 MODULES = [
     "baseline",
@@ -104,7 +105,7 @@ def test_faster_never_earns_less(speedups, bound):
         assert component(slower) <= component(faster), component
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(feedback=feedbacks().filter(is_caught))
 def test_what_is_caught_earns_nothing(feedback):
     assume(feedback.failure not in NOT_JUDGED)

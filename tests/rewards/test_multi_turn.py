@@ -30,6 +30,7 @@ from pkb_gym.rewards.examples import failed, timed
 from pkb_gym.rewards.returns import own_value
 from pkb_gym.rewards.reward import is_breach
 from tests.rewards.strategies import NOT_JUDGED, feedbacks
+from tests.whole_tables import examples
 
 VALUES = (0.0, 0.25, 1.0, 1.5)
 """Values of one submission; an episode is a sequence of them."""
@@ -93,7 +94,7 @@ def test_the_best_episodes_by_the_best_so_far_are_those_with_the_best_submission
     assert best(episodes, pay) == {episode for episode in episodes if len(SUBMISSIONS) - 1 in episode}
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(episode=st.lists(feedbacks(), max_size=5), data=st.data())
 def test_no_order_repetition_or_relapse_earns_anything(episode, data):
     episode = [turn for turn in episode if not is_breach(turn)]

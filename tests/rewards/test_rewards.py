@@ -31,6 +31,7 @@ from pkb_gym.rewards.performance import EXPERTS_EXPONENT, MAX_HEADROOM, UNKNOWN_
 from pkb_gym.rewards.presets import PRESETS
 from pkb_gym.rewards.reward import is_breach, is_right
 from tests.rewards.strategies import NOT_JUDGED, feedbacks
+from tests.whole_tables import examples
 
 NAMES = [*PRESETS, "fast_p:1.5"]
 MODULES = ["default", "ladder", "performance", "presets", "shaping", "simple"]
@@ -64,7 +65,7 @@ def test_parts_add_up_to_the_value(feedback):
     assert sum(reward.parts(feedback).values()) == (reward(feedback) or 0.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(wrong=feedbacks(), right=feedbacks(right=True))
 def test_right_earns_more_than_anything_else(wrong, right):
     value = LadderThenPerformance()
@@ -72,7 +73,7 @@ def test_right_earns_more_than_anything_else(wrong, right):
         assert value(right) > value(wrong)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(feedback=feedbacks().filter(is_breach))
 def test_a_breach_falls_to_the_floor(feedback):
     if feedback.failure not in NOT_JUDGED:
@@ -259,7 +260,7 @@ def test_deleting_a_wait_of_a_kernel_that_hangs_does_not_pay():
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(episode=st.lists(feedbacks(), max_size=8))
 def test_the_return_telescopes_to_the_best_submission(gamma, episode):
     value = LadderThenPerformance()

@@ -20,6 +20,7 @@ from pkb_gym.engine.rankside import confine
 from pkb_gym.engine.wire.frames import HEADER, MAX_FDS, MAX_HEAD_BYTES, SO_PASSRIGHTS, Wire, pair
 from pkb_gym.engine.wire.messages import ProtocolError, WireError, WireMessage
 from tests.engine.forked import in_child
+from tests.whole_tables import examples
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ FRAMES = st.one_of(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(frames=st.lists(st.tuples(FRAMES, st.integers(0, 3)), min_size=1, max_size=4), cut=st.integers(0, 3))
 def test_any_frames_with_any_descriptors_leave_none_open(frames: list[tuple[bytes, int]], cut: int) -> None:
     before = len(os.listdir("/proc/self/fd"))

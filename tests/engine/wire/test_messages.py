@@ -32,6 +32,7 @@ from pkb_gym.engine.wire.messages import (
     read,
     to_json,
 )
+from tests.whole_tables import examples
 
 MODULES = (orders, forking, builder, reference_orders)
 KINDS = [
@@ -154,7 +155,7 @@ NESTED = Nested(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(message=values(Nested))
 def test_unions_may_be_nested(message: Nested) -> None:
     assert read(sent(message), Nested) == message
