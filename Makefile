@@ -19,9 +19,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # Files of packages that no part of pkb-gym imports, as a regular expression.
-RARELY_IMPORTED := /transformers/models/(?!auto/|llama/|qwen3/)|/ray/(data|llm|rllib|serve|train|tune)/$(strip \
-    )|/torch/testing/_internal/|/sympy/(codegen|combinatorics|physics|stats|vector)/|/numpy/(distutils|f2py)/$(strip \
-    )|/(fontTools|mypy|mypyc|networkx|pre_commit|virtualenv)/|/openai/resources/(?!chat/)[^/]+/
+RARELY_IMPORTED := /transformers/(exporters/|pipelines/|models/(?!auto/|llama/|qwen3/))|/ray/(data|llm|rllib|serve|train|tune)/$(strip \
+    )|/torch/(_inductor|_vendor|testing/_internal)/|/sympy/(codegen|combinatorics|physics|polys/benchmarks|stats|vector)/$(strip \
+    )|/numpy/(distutils|f2py)/|/openai/(resources/(?!chat/)[^/]+|types/(admin|beta))/|/pygments/lexers/[a-z]$(strip \
+    )|/(backrefs|fontTools|mypy|mypyc|networkx|pre_commit|pymdownx|torchgen|virtualenv)/
 
 EXTRAS ?=
 WORKERS ?= 2
