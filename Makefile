@@ -3,7 +3,7 @@
 # make test     sets up .venv with the development tools, then lints and tests; WORKERS is the number of test processes
 # make all      runs all cases of tables of one kind, of which `make test` has a sample
 # make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some, and
-#               BEHIND a process whose end their tests wait for; vLLM's run when named, or with PKB_TEST_ALL=1
+#               BEHIND a process whose end their tests wait for
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has a sample; needs nvcc (docs/emulator.md)
 # make limits   runs tests of gangs and candidates as on a machine without bubblewrap

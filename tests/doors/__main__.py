@@ -2,11 +2,10 @@
 
     python -m tests.doors [--venvs FOLDER] [--behind PID] [NAME ...]
 
-Doors: the folders beside this file; those of `LONG` where they are named, or with PKB_TEST_ALL=1. The packages of a
-constraints.txt are installed from the package index; they were resolved from the requirements.txt beside it. The
-service that judges runs in the environment of this interpreter, so that the doors need no torch. A test that fails, or
-a door that cannot be installed, fails all. A framework that takes no Python that can be had here is skipped and named
-at the end.
+Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
+resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
+that the doors need no torch. A test that fails, or a door that cannot be installed, fails all. A framework that takes
+no Python that can be had here is skipped and named at the end.
 """
 
 from __future__ import annotations
@@ -27,16 +26,12 @@ from pathlib import Path
 
 from tests.doors.commands import HERE, ROOT, environment, run
 from tests.doors.installation import Door, NotForThisPython, doors, install_all
-from tests.whole_tables import IS_WHOLE
 
 CONTRACT_S, TESTS_S = 1200, 1200
 """Deadlines in seconds, on processors that other tests use too: of judging the contract, of the tests of one door."""
 
 LONGEST_FIRST = ("vllm", "verifiers", "harbor", "openenv", "trl", "verl", "inspect_ai")
 """All doors, in the order in which their tests begin."""
-
-LONG = ("vllm",)
-"""Doors that take minutes on two processors. Tests with a server that speaks vLLM's protocol stand for them."""
 
 SIDE_BY_SIDE = 3
 """Doors that are tested at once: each mostly imports its framework, and what it submits was judged before."""
@@ -103,10 +98,10 @@ def main() -> int:
         metavar="PID",
         help="begin the tests when this process has ended; install and judge meanwhile",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="doors; by default all but the long ones")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="doors; all by default")
     options = parser.parse_args()
     venvs = options.venvs.absolute()
-    chosen = doors(venvs, options.names or [name for name in LONGEST_FIRST if IS_WHOLE or name not in LONG])
+    chosen = doors(venvs, options.names)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was begun is ended
     token, began = secrets.token_hex(16), time.monotonic()
 
