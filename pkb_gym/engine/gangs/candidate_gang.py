@@ -74,6 +74,7 @@ class Job:
         scratch_bytes: Symmetric scratch of each rank.
         memory_bytes: Main memory that each rank may allocate.
         stack_trace: The library that records the call stack of a crashed rank; None for none.
+        gsan_seed: Seed of Triton's GSan, as in `Load`; None to run the candidate as it is.
     """
 
     problem: Problem
@@ -81,6 +82,7 @@ class Job:
     scratch_bytes: int
     memory_bytes: int
     stack_trace: bytes | None = None
+    gsan_seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ class CandidateGang:
             signature=cpp_signature(job.problem),
             extensions=extensions,
             stack_trace=None if job.stack_trace is None else 1 + len(extensions),
+            gsan_seed=job.gsan_seed,
         )
         fds: list[int] = []
         try:

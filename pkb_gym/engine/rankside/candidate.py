@@ -189,11 +189,13 @@ def _load(order: Load, fds: list[int], heap: AnyHeap, device: Device, rank: int,
         if order.stack_trace is not None:
             native.trace_thrown = trace_native_code(f"/proc/self/fd/{fds[order.stack_trace]}", library_path(rank))
         return native
+    from .gsan import WatchedPython
     from .python import Python
 
     trace_python_code()
     libraries = {name: f"/proc/self/fd/{fds[place]}" for name, place in order.extensions.items()}
-    return Python(order, fds[0], libraries, heap, device, rank)
+    module = Python if order.gsan_seed is None else WatchedPython
+    return module(order, fds[0], libraries, heap, device, rank)
 
 
 def _failed(error: BaseException, call: int = 0) -> Failed:

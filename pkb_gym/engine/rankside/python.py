@@ -10,11 +10,12 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from multiprocessing import resource_tracker
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pkb_gym.engine.wire.arguments import Argument, CallSpec, GroupArgument, ScalarArgument
+from pkb_gym.engine.wire.arguments import Argument, CallSpec, GroupArgument, ScalarArgument, TensorSlot
 from pkb_gym.engine.wire.orders import FILE_NAME, Claims, Load, OperatorTime, Partition, ProfileDone, Transfers
 
 from . import cuda_profile
@@ -24,6 +25,9 @@ from .failures import CandidateError
 from .process_groups import ProcessGroups
 from .results import Delivery
 from .usage import usage_since
+
+if TYPE_CHECKING:
+    import torch
 
 SHIMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shims")
 """Packages that solutions written for the published benchmark import; on the path of gangs alone."""
@@ -62,7 +66,7 @@ class Python:
 
     def _bind_call(self, call: CallSpec, groups: list[Any]) -> list[Any]:
         self._heap.populate(call.offset, call.nbytes)
-        return [make_argument(self._heap, argument, groups) for argument in call.arguments]
+        return [make_argument(self._heap.tensor, argument, groups) for argument in call.arguments]
 
     def call(self, index: int, epoch: int, hold_ns: int = 0) -> Claims:
         """Calls `solution` on one set; returns its claims."""
@@ -109,8 +113,14 @@ class Python:
         )
 
 
-def make_argument(heap: AnyHeap, argument: Argument, groups: list[Any]) -> Any:
-    """One argument of `solution`, made of tensors that lie in the heap."""
+def make_argument(tensor: Callable[[TensorSlot], torch.Tensor], argument: Argument, groups: list[Any]) -> Any:
+    """One argument of `solution`.
+
+    Args:
+        tensor: Function that gives the tensor of a place in the heap.
+        argument: Description of the argument.
+        groups: Process groups of the block's partitions.
+    """
     import torch
 
     if isinstance(argument, ScalarArgument):
@@ -118,7 +128,7 @@ def make_argument(heap: AnyHeap, argument: Argument, groups: list[Any]) -> Any:
         return list(value) if isinstance(value, tuple) else value
     if isinstance(argument, GroupArgument):
         return None if argument.partition is None else groups[argument.partition]
-    tensors = [None if slot is None else heap.tensor(slot) for slot in argument.slots]
+    tensors = [None if slot is None else tensor(slot) for slot in argument.slots]
     if argument.kind == "list":
         return tensors
     if argument.kind in ("tensor", "bare"):
@@ -197,8 +207,13 @@ def execute(source: str, module: ModuleType, file_name: str = FILE_NAME) -> None
     """
     # `inspect` asks linecache for the text where there is no file.
     linecache.cache[file_name] = (len(source), None, source.splitlines(keepends=True), file_name)
-    os.environ["TRITON_CACHE_DIR"] = os.path.join(os.getcwd(), "triton")
+    use_own_triton_cache()
     exec(compile(source, file_name, "exec"), module.__dict__)
+
+
+def use_own_triton_cache() -> None:
+    """Has Triton keep what it compiles in the working folder, which goes with the gang."""
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(os.getcwd(), "triton")
 
 
 def new_module() -> ModuleType:

@@ -236,7 +236,7 @@ class ReferenceRank:
         calls = unroll(call_runs(problem, plan, self._rank, "python"))
         arguments = []
         for call in calls:
-            values = [make_argument(self._heaps.own, argument, groups) for argument in call.arguments]
+            values = [make_argument(self._heaps.own.tensor, argument, groups) for argument in call.arguments]
             arguments.append([_private(arg, value) for arg, value in zip(problem.args, values, strict=True)])
         seed = self._workload.trial_key(order.trials[0], order.timed).derive_seed("handover", self._rank)
         self._bound = BoundBlock(problem, plan, self._rank, self._heaps.own, calls, arguments, self._solution, seed)

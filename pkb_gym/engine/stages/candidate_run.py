@@ -274,8 +274,11 @@ class CandidateRun:
         offsets, recurrences = recurring(plan.sets, earlier, self.config.world_size)
         return self.workload.plan(trials, timed, scratch_bytes, segment_bytes, offsets, recurrences)
 
-    def load(self) -> None:
+    def load(self, *, gsan_seed: int | None = None) -> None:
         """Loads the candidate on every rank.
+
+        Args:
+            gsan_seed: Seed of Triton's GSan, as in `Load`; None to run the candidate as it is.
 
         Raises:
             Stopped: it could not be loaded.
@@ -286,6 +289,7 @@ class CandidateRun:
             self.layout.scratch_bytes,
             self.config.memory_bytes,
             self._stack_trace,
+            gsan_seed,
         )
         self.feedback.has_loaded = True
         with self._failures():

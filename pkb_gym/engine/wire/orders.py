@@ -127,6 +127,7 @@ class Load(WireMessage):
         signature: Signature that a native kernel should have, for errors.
         extensions: C++ extensions that a module built -> place among the descriptors.
         stack_trace: Place of the library that records the call stack of a crashed rank; None for none.
+        gsan_seed: Seed of Triton's GSan, in [0, 2^32), under which the candidate runs; None to run it as it is.
     """
 
     dialect: Dialect
@@ -137,6 +138,7 @@ class Load(WireMessage):
     signature: str
     extensions: dict[str, int]
     stack_trace: int | None = None
+    gsan_seed: int | None = None
 
 
 @dataclass(frozen=True)
