@@ -144,12 +144,15 @@ def _debug_text(feedback: Feedback) -> str:
 
 
 def race_check_text(report: RaceCheckReport | None) -> str:
-    """The race detector's verdict beside GPUs; empty where it has none, or a race, which is the failure itself."""
+    """A race detector's verdict beside GPUs; empty where it has none, or a race, which is the failure itself."""
     if report is None or report.verdict == "race":
         return ""
+    is_gsan = report.detector == "gsan"
     if report.verdict == "no_race":
-        return f"the emulated run at size {report.size} shows no race"
-    return f"warning, no failure: the race detector does not judge this source, since {report.reason}"
+        run = "a run under Triton's GSan" if is_gsan else "the emulated run"
+        return f"{run} at size {report.size} shows no race"
+    detector = "Triton's GSan" if is_gsan else "the race detector"
+    return f"warning, no failure: {detector} does not judge this source, since {report.reason}"
 
 
 def _emulation_text(emulation: Emulation, message: str) -> str:

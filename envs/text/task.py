@@ -91,6 +91,8 @@ def _judged(config: ResolvedConfig) -> str:
     races = config.race_check != "off"
     if config.device == "emulated":
         return f"{text}; nothing is timed{', and each access to memory is checked for races' if races else ''}."
+    if races and config.language == "triton":
+        return f"{text}, then time; in calls of their own the kernels run under Triton's GSan, for races."
     emulated = f"; of CUDA sources each access to memory in an emulated run at size {EMULATED_SIZE}, for races"
     return f"{text}, then time{emulated if races else ''}."
 

@@ -85,8 +85,8 @@ def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
         dest="race_check",
         choices=choices_of("race_check"),
         default="auto",
-        help="of native CUDA sources: whether the race detector judges, which names races by their lines; strict also "
-        "fails order that PTX calls too weak (default: auto, on where this machine can)",
+        help="whether races are looked for: in CUDA sources by the race detector, in Triton sources by Triton's GSan, "
+        "with lines; strict also fails order that PTX calls too weak (default: auto, on where this machine can)",
     )
 
 

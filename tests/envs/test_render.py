@@ -90,8 +90,8 @@ def test_card_and_text_show_races_that_do_not_fail():
 
 
 def test_card_and_text_show_the_verdict_of_the_race_detector_beside_gpus():
-    def shown(verdict, reason=""):
-        report = RaceCheckReport(verdict=verdict, reason=reason, size="tiny", duration_s=1.0)
+    def shown(verdict, reason="", detector="emulator"):
+        report = RaceCheckReport(detector=detector, verdict=verdict, reason=reason, size="tiny", duration_s=1.0)
         feedback = timed(speedup=2.0).model_copy(update={"race_check": report})
         return " ".join(plain(feedback).split()), feedback_text(feedback)
 
@@ -102,6 +102,9 @@ def test_card_and_text_show_the_verdict_of_the_race_detector_beside_gpus():
     assert "races warning, no failure: the race detector does not judge" in card
     assert "does not judge this source, since the emulated driver has no cuStreamWriteValue." in text
     assert "Race check" not in shown("race")[1], "the failure has it"
+    assert "races a run under Triton's GSan at size tiny shows no race" in shown("no_race", detector="gsan")[0]
+    text = shown("not_judged", "its outputs are wrong there", "gsan")[1]
+    assert "no failure: Triton's GSan does not judge this source, since its outputs are wrong there." in text
 
 
 def test_the_card_before_the_first_submission():

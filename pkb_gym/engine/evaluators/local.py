@@ -4,7 +4,7 @@
 
 Texts are compiled side by side; from loading on, one candidate at a time has the machine, except that candidates that
 are only checked run beside each other while none is timed. On GPUs the race detector judges native sources beside these
-stages.
+stages, and Triton's GSan Triton sources after them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators import second_judging
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import STANDBY_GANGS, GangPool
+from pkb_gym.engine.evaluators.gsan_check import add_verdict_of_gsan, awaits_gsan
 from pkb_gym.engine.evaluators.lanes import MAX_GPU_LANES, Lanes, Need
 from pkb_gym.engine.evaluators.race_detector import RaceDetector
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
@@ -182,7 +183,7 @@ class LocalEvaluator:
         runs = config.until != "compile" and execution_environment.can_run(config.device)
         if runs:
             self._pool.start_zygotes()  # they load torch while the compiler runs
-            if _has_races_judged(config):
+            if _has_emulated_run(config):
                 with on_processors(working_processors()):
                     self._races.start_processes()
         # Compilers take processors from what ranks of the CPU compute with.
@@ -211,7 +212,7 @@ class LocalEvaluator:
         self, feedback: FeedbackBuilder, artifact: Artifact, key: bytes, report: Progress
     ) -> Iterator[None]:
         """Has the race detector judge meanwhile, beside GPUs; its verdict counts where nothing else has failed."""
-        if not _has_races_judged(feedback.config):
+        if not _has_emulated_run(feedback.config):
             yield
             return
         pending = self._races.begin(feedback.problem, feedback.source, artifact, feedback.config, key)
@@ -242,6 +243,11 @@ class LocalEvaluator:
                     new_gang = functools.partial(self._pool.candidate_gang, config, feedback.source.text)
                     run = ranks.enter_context(self._new_run(feedback, artifact, key, new_gang, lane))
                 judge(run, self._baseline_cache, idle_devices, report)
+                if awaits_gsan(feedback):
+                    ranks.close()
+                    add_verdict_of_gsan(self._pool, feedback, artifact, key, lane, report)
+                    if self._closed:
+                        raise InfrastructureError("this evaluator was closed meanwhile")
             finally:
                 with feedback.stopwatch.phase(ENDING):
                     ranks.close()
@@ -365,9 +371,9 @@ def _room_of(feedback: FeedbackBuilder) -> tuple[Need, int, int | None]:
     return Need(processors, nbytes), gpus.memory_bytes() or 0, MAX_GPU_LANES
 
 
-def _has_races_judged(config: ResolvedConfig) -> bool:
+def _has_emulated_run(config: ResolvedConfig) -> bool:
     """Whether the race detector judges beside GPUs; on emulated ones it is part of the check."""
-    return config.device == "cuda" and config.race_check != "off"
+    return config.device == "cuda" and config.dialect == "native" and config.race_check != "off"
 
 
 class _Turns(Protocol):

@@ -71,16 +71,17 @@ class Race(Record):
     tensor was read ("late_read") or an output written ("late_output") after its rank's call had finished; a rank did
     not wait for data of this call ("missing_wait"); scratch or a signal was used again while a peer needed it
     ("reuse"); two accesses to the same bytes, one of them a write, are ordered by nothing, by the detector of emulated
-    ranks ("unordered"); one of these, but which is not known ("unknown")."""
+    ranks or Triton's GSan ("unordered"); one of these, but which is not known ("unknown")."""
     rank: int | None = None
-    """Rank that reads; None where another rank's part is not known."""
+    """Rank that reads, or of GSan makes the later access; None where another rank's part is not known."""
     owner: int | None = None
     """Rank that owns the tensor, or that was not waited for; None for "reuse" and "unknown"."""
     tensor: str | None = None
-    """Argument or output, of "unordered" any memory by its name; None for "missing_wait", "reuse" and "unknown"."""
+    """Argument or output, of "unordered" any memory by its name; None for "missing_wait", "reuse" and "unknown", and of
+    GSan."""
     evidence: str
     """The wrong output: what it shows of the poison, or another call's values; of "unordered" both accesses with their
-    lines."""
+    lines, of GSan the later one."""
 
     def __str__(self) -> str:
         """The breach, and its remedy."""

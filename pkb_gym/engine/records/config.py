@@ -95,9 +95,10 @@ class EvalConfig(Record):
     """Sanitizers that the checked calls are run under first, in the standalone harness: those of g++ for C++ sources,
     tools of compute-sanitizer for CUDA sources. Includes `debug`."""
     race_check: Literal["auto", "on", "off", "strict"] = "auto"
-    """Whether the race detector judges: each access of the checked calls on the device "emulated", and on "cuda" of an
-    emulated run of native sources beside the other stages. "auto" is "on" there, as far as the machine can, and "off"
-    elsewhere. "strict" also fails races of class "weak_order", as the letter of PTX's memory model does."""
+    """Whether a race detector judges: each access of the checked calls on the device "emulated", and on "cuda" of an
+    emulated run of native sources beside the other stages, of Triton sources by calls under Triton's GSan. "auto" is
+    "on" there, as far as the machine can, and "off" elsewhere. "strict" also fails races of class "weak_order", as the
+    letter of PTX's memory model does; GSan has no such class."""
 
     @field_validator("size")
     @classmethod
@@ -185,6 +186,7 @@ def resolve(
     memory_total_bytes: int,
     gpus: int = 0,
     no_detector: str = "it was not looked for",
+    no_gsan: str = "it was not looked for",
 ) -> ResolvedConfig:
     """Fills in the open choices; the only place where defaults are decided.
 
@@ -196,6 +198,7 @@ def resolve(
         memory_total_bytes: Main memory of this machine, in bytes.
         gpus: GPUs of this machine; none where "cuda" sources are only compiled.
         no_detector: Why the race detector cannot run beside the GPUs of this machine; empty where it can.
+        no_gsan: Why Triton's GSan cannot run on the GPUs of this machine; empty where it can.
 
     Raises:
         ConfigError: the configuration cannot be met on this machine.
@@ -229,34 +232,47 @@ def resolve(
         trace=config.trace,
         debug=debug,
         sanitize=tuple(dict.fromkeys(config.sanitize)),
-        race_check=_race_check(problem, config, device, resolved_language, until, no_detector),
+        race_check=_race_check(
+            problem, config, device, until, _no_races(device, resolved_language, ranks_per_gpu, no_detector, no_gsan)
+        ),
     )
 
 
-def _race_check(
-    problem: Problem, config: EvalConfig, device: Device, language: Language, until: Until, no_detector: str
-) -> RaceCheck:
-    """Whether the race detector judges; the arguments of `resolve`.
+def _race_check(problem: Problem, config: EvalConfig, device: Device, until: Until, why_not: str) -> RaceCheck:
+    """Whether a race detector judges.
+
+    Args:
+        problem: Problem to be solved.
+        config: Requested configuration.
+        device: Device of the candidate.
+        until: Last stage.
+        why_not: Why there is none for the source on this device, as from `_no_races`; empty where there is.
 
     Raises:
-        ConfigError: it is asked for where it cannot.
+        ConfigError: It is asked for where there is none.
     """
     requested = config.race_check
-    if device == "emulated":
-        return "on" if requested == "auto" else requested
-    if device == "cpu":
-        why = "races are detected in CUDA sources, on device 'emulated' or 'cuda'"
-    elif DIALECTS[language] != "native":
-        why = f"races are detected in native CUDA sources; this one is {language!r}"
-        if language == "triton":
-            why += ", whose kernels Triton's GSan (python -m triton.tools.gsan) and rank_emulator.checking check"
-    else:
-        why = no_detector and f"races cannot be detected here: {no_detector}"
-    if requested in ("on", "strict") and why:
-        raise ConfigError(f"{problem.name}: {why}; leave out race_check={requested!r}")
-    if why or until == "compile":
+    if requested in ("on", "strict") and why_not:
+        raise ConfigError(f"{problem.name}: {why_not}; leave out race_check={requested!r}")
+    if why_not or (until == "compile" and device != "emulated"):
         return "off"
     return "on" if requested == "auto" else requested
+
+
+def _no_races(device: Device, language: Language, ranks_per_gpu: int, no_detector: str, no_gsan: str) -> str:
+    """Why no race detector judges such a source on the device; empty where one does."""
+    if device == "emulated":
+        return ""
+    if device == "cpu":
+        return "races are detected in CUDA sources, on device 'emulated' or 'cuda'"
+    if language == "triton":
+        if ranks_per_gpu > 1:
+            no_gsan = f"each rank needs a GPU of its own, and ranks_per_gpu={ranks_per_gpu}"
+        checked = "; rank_emulator.checking (TritonProgram) checks kernels without a GPU"
+        return no_gsan and f"Triton's GSan cannot look for races here: {no_gsan}{checked}"
+    if DIALECTS[language] != "native":
+        return f"races are detected in CUDA and Triton sources; this one is {language!r}"
+    return no_detector and f"races cannot be detected here: {no_detector}"
 
 
 def _check_device(problem: Problem, device: Device, config: EvalConfig) -> None:

@@ -63,6 +63,8 @@ class Machine(Record):
     """Why kernels cannot be emulated, with the remedy; empty where they can."""
     no_detector: str = ""
     """Why the race detector cannot judge beside the GPUs; empty where it can."""
+    no_gsan: str = "its evaluator does not know of GSan"
+    """Why Triton's GSan cannot look for races on the GPUs; empty where it can."""
     header_libraries: tuple[HeaderLibrary, ...] = ()
     """Libraries that CUDA sources may include."""
     cpu: HardwareSpec | None = None
@@ -124,4 +126,5 @@ class Machine(Record):
             memory_total_bytes=self.memory_bytes,
             gpus=len(self.gpu_names),
             no_detector=self.no_detector if device == "cuda" else "",
+            no_gsan=self.no_gsan,
         )

@@ -1,4 +1,4 @@
-"""The race detector's verdict on a source that runs on GPUs."""
+"""The verdict of a race detector on a source that runs on GPUs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ EMULATED_SIZE = "tiny"
 
 
 class RaceCheckReport(Record):
-    """An emulated run of a native CUDA source, beside the stages on GPUs."""
+    """A run under a race detector, beside the stages on GPUs."""
 
+    detector: Literal["emulator", "gsan"] = "emulator"
+    """Detector: of native CUDA sources an emulated run, of Triton sources calls under Triton's GSan."""
     verdict: Literal["no_race", "race", "not_judged"]
-    """"race" fails the evaluation; "not_judged" is a warning, and the stages on GPUs decide alone."""
+    """"race" fails the evaluation; "not_judged" is a warning, and the stages on GPUs decide alone. What GSan reports of
+    a source with synchronisation that it does not see is "not_judged"."""
     reason: str = ""
     """Reason why it is not judged; empty otherwise."""
     size: str
-    """Size of the emulated calls, `EMULATED_SIZE` when it was recorded."""
+    """Size of the calls: of emulated ones `EMULATED_SIZE` when it was recorded, else that of the evaluation."""
     duration_s: float
     """Wall time of the run, of what it compiled and of its waits; of the original run where the verdict was cached."""
     cached: bool = False
@@ -33,7 +36,7 @@ class JudgedRaces(Record):
     report: RaceCheckReport
     """The verdict."""
     emulation: Emulation | None = None
-    """The emulated calls and the findings; None where no call was made."""
+    """The emulated calls and the findings; None where no such call was made."""
     race: Race | None = None
     """Present exactly when the verdict is "race"."""
     message: str = ""

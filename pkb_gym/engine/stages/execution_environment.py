@@ -38,6 +38,7 @@ def this_machine() -> Machine:
         architecture=default_architecture(),
         no_emulator=why_not_emulated() or "",
         no_detector=no_detector(),
+        no_gsan=no_gsan(),
         header_libraries=_libraries(),
         cpu=known_hardware("cpu"),
         gpu=known_hardware("cuda"),
@@ -77,6 +78,23 @@ def no_detector() -> str:
     if host.processors() < PROCESSORS_PER_GPU * count + SPARE_PROCESSORS:
         return f"{host.processors()} processors leave none to spare beside {count} GPUs"
     return why_not_emulated() or ""
+
+
+GSAN_SINCE = (3, 9)
+"""First version of Triton whose GSan is used: that of 3.8 loses the place of a symmetric buffer in its allocation."""
+
+
+def no_gsan() -> str:
+    """The reason why Triton's GSan cannot look for races on this machine's GPUs; empty where it can."""
+    if not gpus.names():
+        return "this machine has no GPU"
+    wanted = f"Triton {'.'.join(map(str, GSAN_SINCE))} or later has it"
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return f"Triton is not installed; {wanted}"
+    is_there = tuple(int(part) for part in version.split(".")[:2]) >= GSAN_SINCE
+    return "" if is_there else f"Triton {version} is installed, and {wanted}"
 
 
 def compiled_only(dialect: Dialect) -> str:

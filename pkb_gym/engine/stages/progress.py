@@ -19,3 +19,6 @@ BUILDING = "compiling the emulator, once for this machine (minutes)"
 
 CHECKING_RACES = "waiting for the race detector"
 """State of an evaluation on GPUs whose emulated run takes longer than everything else."""
+
+UNDER_GSAN = "calls under Triton's GSan"
+"""State of an evaluation on GPUs whose stages a Triton source has passed."""

@@ -16,7 +16,7 @@ import pytest
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError, ReferenceOutOfMemory
 from pkb_gym.engine.evaluators import gang_pool as gang_pool_module
-from pkb_gym.engine.evaluators import local
+from pkb_gym.engine.evaluators import gsan_check, local
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.evaluators.lanes import Need
 from pkb_gym.engine.evaluators.local import LocalEvaluator
@@ -34,7 +34,7 @@ from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder, Stopped
 from pkb_gym.engine.stages.machine_sharing import machine_to_itself
-from pkb_gym.engine.stages.progress import CHECKING_RACES, PREPARING, WAITING
+from pkb_gym.engine.stages.progress import CHECKING_RACES, PREPARING, UNDER_GSAN, WAITING
 from pkb_gym.engine.stages.stopwatch import ENDING, OTHER, Stopwatch
 from pkb_gym.problems.catalogue import find_problem, reference_source
 from pkb_gym.rewards.examples import MACHINE
@@ -697,6 +697,75 @@ def test_a_verdict_that_closing_has_cut_short_is_none(on_gpus: LocalEvaluator, m
 def test_modules_are_not_for_the_detector(on_gpus: LocalEvaluator) -> None:
     feedback, log = on_two_gpus(on_gpus, reference_source(PROBLEM))
     assert feedback.config.race_check == "off" and not any(entry.startswith(("start", "begin")) for entry in log)
+
+
+TRITON = "import triton\n\n\ndef solution(tensor):\n    return tensor\n"
+
+
+@pytest.fixture
+def gsan(on_gpus: LocalEvaluator, monkeypatch: pytest.MonkeyPatch) -> list[ResolvedConfig]:
+    """Configurations of the runs under GSan, which finds a race in every source."""
+    configs: list[ResolvedConfig] = []
+
+    def judge_by_gsan(builder: FeedbackBuilder) -> JudgedRaces:
+        configs.append(builder.config)
+        return RACE
+
+    monkeypatch.setattr(execution_environment, "no_gsan", lambda: "")
+    monkeypatch.setattr(gsan_check, "judge_by_gsan", judge_by_gsan)
+    return configs
+
+
+def test_a_race_that_gsan_finds_in_a_triton_source_is_the_verdict(
+    on_gpus: LocalEvaluator, gsan: list[ResolvedConfig]
+) -> None:
+    feedback, log = on_two_gpus(on_gpus, TRITON)
+    assert feedback.failure is Failure.RACE and feedback.race == RACE.race and feedback.timing is None
+    assert log[-1] == UNDER_GSAN, "after the stages, and without the detector of native sources"
+    assert feedback.race_check is not None and feedback.race_check.duration_s < 1.0, "as it was measured"
+    assert gsan == [gsan[0]] and gsan[0].until == "check" and feedback.config.until == "profile"
+
+
+@pytest.mark.parametrize(
+    ("source", "requested"),
+    [(TRITON, {"race_check": "off"}), (TRITON, {"until": "compile"}), (reference_source(PROBLEM), {}), (CUDA, {})],
+)
+def test_gsan_judges_triton_sources_whose_races_are_of_interest(
+    on_gpus: LocalEvaluator, gsan: list[ResolvedConfig], source: str, requested: dict[str, object]
+) -> None:
+    on_two_gpus(on_gpus, source, **requested)
+    assert not gsan
+
+
+def test_what_keeps_this_machine_from_gsan_is_a_warning(
+    on_gpus: LocalEvaluator, gsan: list[ResolvedConfig], judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(builder: FeedbackBuilder) -> JudgedRaces:
+        raise InfrastructureError("no memory is left\nbeside it")
+
+    monkeypatch.setattr(gsan_check, "judge_by_gsan", fails)
+    feedback, _ = on_two_gpus(on_gpus, TRITON)
+    assert feedback.failure is None and feedback.race_check is not None and judge.discarded == 1
+    assert (feedback.race_check.verdict, feedback.race_check.reason) == ("not_judged", "no memory is left")
+
+
+def test_a_verdict_of_gsan_that_closing_has_cut_short_is_none(
+    on_gpus: LocalEvaluator, gsan: list[ResolvedConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closes(builder: FeedbackBuilder) -> JudgedRaces:
+        on_gpus._closed = True
+        return RACE
+
+    monkeypatch.setattr(gsan_check, "judge_by_gsan", closes)
+    feedback, _ = on_two_gpus(on_gpus, TRITON)
+    assert feedback.failure is Failure.INFRASTRUCTURE
+
+
+def test_a_triton_source_that_has_failed_does_not_run_under_gsan(
+    on_gpus: LocalEvaluator, gsan: list[ResolvedConfig], judge: Judge
+) -> None:
+    judge.error = InfrastructureError("a GPU is lost")
+    assert on_two_gpus(on_gpus, TRITON)[0].failure is Failure.INFRASTRUCTURE and not gsan
 
 
 def test_what_has_failed_already_waits_for_no_verdict(on_gpus: LocalEvaluator, judge: Judge) -> None:

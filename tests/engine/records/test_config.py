@@ -12,7 +12,9 @@ from pkb_gym.problems.catalogue import find_problem
 PROBLEM = find_problem("AllReduce")
 
 
-def resolved(device: str, *, gpus: int = 0, no_detector: str = "", **requested: object) -> ResolvedConfig:
+def resolved(
+    device: str, *, gpus: int = 0, no_detector: str = "", no_gsan: str = "", **requested: object
+) -> ResolvedConfig:
     language = "cuda" if device == "cuda" else "cpp"
     return resolve(
         EvalConfig(**requested),
@@ -22,6 +24,7 @@ def resolved(device: str, *, gpus: int = 0, no_detector: str = "", **requested: 
         memory_total_bytes=64 << 30,
         gpus=gpus,
         no_detector=no_detector,
+        no_gsan=no_gsan,
     )
 
 
@@ -110,32 +113,41 @@ def test_numbers_are_such_as_every_message_carries(name: str) -> None:
 
 
 @pytest.mark.parametrize("requested", ["auto", "on", "off", "strict"])
-def test_races_of_native_sources_on_gpus_are_checked_unless_it_is_asked_not_to(requested: str) -> None:
-    found = resolved("cuda", gpus=2, no_detector="", race_check=requested)
-    assert found.race_check == {"auto": "on"}.get(requested, requested)
-    assert resolved("cuda", gpus=2, no_detector="", race_check=requested, until="compile").race_check == "off"
+@pytest.mark.parametrize(("language", "of_other"), [("cuda", "no_gsan"), ("triton", "no_detector")])
+def test_races_of_kernels_on_gpus_are_checked_unless_it_is_asked_not_to(
+    requested: str, language: str, of_other: str
+) -> None:
+    where: dict[str, object] = {"gpus": 2, "language": language, "race_check": requested, of_other: "it is missing"}
+    assert resolved("cuda", **where).race_check == {"auto": "on"}.get(requested, requested)
+    assert resolved("cuda", **where, until="compile").race_check == "off"
 
 
 @pytest.mark.parametrize(
-    ("device", "language", "no_detector", "message"),
+    ("device", "language", "missing", "message"),
     [
-        ("cpu", "cpp", "", "races are detected in CUDA sources, on device 'emulated' or 'cuda'"),
-        ("cuda", "python", "", "races are detected in native CUDA sources; this one is 'python'"),
+        ("cpu", "cpp", {}, "races are detected in CUDA sources, on device 'emulated' or 'cuda'"),
+        ("cuda", "python", {}, "races are detected in CUDA and Triton sources; this one is 'python'"),
         (
             "cuda",
             "triton",
-            "",
-            r"races are detected in native CUDA sources; this one is 'triton', whose kernels Triton's GSan "
-            r"\(python -m triton.tools.gsan\) and rank_emulator.checking check",
+            {"no_gsan": "Triton 3.6.0 is installed"},
+            r"Triton's GSan cannot look for races here: Triton 3.6.0 is installed; rank_emulator.checking "
+            r"\(TritonProgram\) checks kernels without a GPU",
         ),
-        ("cuda", "cuda", "install nvcc", "races cannot be detected here: install nvcc"),
+        (
+            "cuda",
+            "triton",
+            {"ranks_per_gpu": 2, "world_size": 4},
+            "Triton's GSan cannot look for races here: each rank needs a GPU of its own, and ranks_per_gpu=2; .*",
+        ),
+        ("cuda", "cuda", {"no_detector": "install nvcc"}, "races cannot be detected here: install nvcc"),
     ],
 )
 @pytest.mark.parametrize("requested", ["on", "strict"])
 def test_where_races_cannot_be_checked_it_is_left_out_or_refused(
-    device: str, language: str, no_detector: str, message: str, requested: str
+    device: str, language: str, missing: dict[str, object], message: str, requested: str
 ) -> None:
-    where: dict[str, object] = {"gpus": 2, "no_detector": no_detector, "language": language}
+    where: dict[str, object] = {"gpus": 2, "language": language, **missing}
     assert resolved(device, **where).race_check == resolved(device, **where, race_check="off").race_check == "off"
     with pytest.raises(ConfigError, match=f"AllReduce: {message}; leave out race_check='{requested}'"):
         resolved(device, **where, race_check=requested)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.problems.catalogue import find_problem
 from tests.fake_gpus import pretend_gpus
@@ -166,6 +168,38 @@ def test_a_size_that_this_machine_has_no_memory_for_is_refused(
         execution_environment.resolve_source(config, TABLES, "a source")
     memory(monkeypatch, 200)
     execution_environment.resolve_source(config, TABLES, "a source")
+
+
+@pytest.mark.parametrize(
+    ("names", "version", "words"),
+    [
+        ((H200,), "3.9.0", ""),
+        ((H200,), "3.10.1+git1", ""),
+        ((H200,), "4.0", ""),
+        ((H200,), "3.8.0", "Triton 3.8.0 is installed, and Triton 3.9 or later has it"),
+        ((H200,), None, "Triton is not installed; Triton 3.9 or later has it"),
+        ((), "3.9.0", "this machine has no GPU"),
+    ],
+)
+def test_gsan_is_that_of_the_installed_triton(
+    monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], version: str | None, words: str
+) -> None:
+    on_a_machine(monkeypatch, *names, nvcc=True)
+    installed = importlib.metadata.version
+
+    def of(name: str) -> str:
+        if name != "triton":
+            return installed(name)
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", of)
+    assert execution_environment.no_gsan() == execution_environment.this_machine().no_gsan == words
+    config = EvalConfig(device="cuda", language="triton", world_size=1)
+    assert execution_environment.resolve_here(config, PROBLEM, Source.parse(MODULE, "cuda")).race_check == (
+        "off" if words else "on"
+    )
 
 
 def test_memory_is_not_asked_for_where_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:

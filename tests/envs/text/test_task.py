@@ -11,6 +11,7 @@ from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.hardware import host
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
+from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.stages.execution_environment import this_machine
 from pkb_gym.envs import PKBEnv
 from pkb_gym.envs.env import LANGUAGES
@@ -73,7 +74,11 @@ def test_the_race_detector_is_named_where_it_judges(monkeypatch):
     monkeypatch.setattr(host, "processors", lambda: 64)
     text = "then time; of CUDA sources each access to memory in an emulated run at size tiny, for races."
     assert text in text_on("cuda") and "for races" not in text_on("cuda", race_check="off")
+    monkeypatch.setattr(execution_environment, "no_gsan", lambda: "Triton is not installed")
     assert "for races" not in text_on("cuda", language="triton")
+    monkeypatch.setattr(execution_environment, "no_gsan", lambda: "")
+    text = "then time; in calls of their own the kernels run under Triton's GSan, for races."
+    assert text in text_on("cuda", language="triton")
 
 
 def test_links_and_multicast_are_reported(monkeypatch):
