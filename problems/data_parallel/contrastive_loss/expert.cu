@@ -52,21 +52,22 @@ struct Loss {
 
 // The sum of max(x, 0) + log(1 + e^-|x|), x being minus z.
 template <int kCount>
-__device__ __forceinline__ float sum_losses(float (&logits)[kCount]) {
+__device__ __forceinline__ float sum_losses(const float (&logits)[kCount]) {
+  constexpr int kGroup = 16;  // formed together: there are no registers to keep more exponentials in
   float all = 0.0f;
-  bool has_others = false;
 #pragma unroll
-  for (float x : logits) {
-    const float e = __expf(-fabsf(x));
-    has_others |= e >= kSmall;
-    all += fmaxf(x, 0.0f) + log1p_of_small(e);
-  }
-  if (!has_others) return all;
+  for (int first = 0; first < kCount; first += kGroup) {
+    float e[kGroup], largest = 0.0f;
 #pragma unroll
-  for (float& x : logits) {
-    asm("" : "+f"(x));  // exponentials are formed again: there are no registers to keep them in
-    const float e = __expf(-fabsf(x));
-    if (e >= kSmall) all += __logf(1.0f + e) - log1p_of_small(e);
+    for (int i = 0; i < kGroup; ++i) {
+      const float x = logits[first + i];
+      e[i] = __expf(-fabsf(x));
+      largest = fmaxf(largest, e[i]);
+      all += fmaxf(x, 0.0f) + log1p_of_small(e[i]);
+    }
+    if (largest < kSmall) continue;
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) all += log1p_of(e[i]) - log1p_of_small(e[i]);
   }
   return all;
 }
