@@ -5,8 +5,10 @@
 // stored: of each token, a warp keeps the largest logit and the sum of exponentials of the tile's columns
 // (pkb/online_softmax_cuda.h), and the label's logit if it is among them. A second kernel joins the parts of a token by
 // a warp, forms its ratio and loss, and adds up; its last block sends the seven statistics to all ranks as words that
-// carry the number of the call (pkb/tagged_cuda.h), and divides. Words lie in two halves by turns; each rank needs
-// those of all others in every call. Nobody touches a peer's arguments or outputs.
+// carry the number of the call (pkb/tagged_cuda.h), and divides. What belongs to a token is rounded after each
+// operation, as in the reference: a rounding of a logit of 16 moves a ratio by 3 %, and of few tokens the mean. Words
+// lie in two halves by turns; each rank needs those of all others in every call. Nobody touches a peer's arguments or
+// outputs.
 //
 // Bound: arithmetic, 2 T H V operations. The baseline stores T V logits, reads them three times, and reduces seven
 // scalars one after another.
@@ -58,6 +60,13 @@ struct KeepParts : pkb::gemm::Plain {
     const int thread = threadIdx.x % 128, lane = thread % 32, column = tile.col + lane % 4 * 2, left = V - column;
     const int first = tile.out_row + block.in_cluster * pkb::gemm::kBlockM + consumer * pkb::gemm::kStoreRows +
                       thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < Shape::kSums; i += 2) {
+      T a, b;
+      pkb::round_to(a, b, sums[i], sums[i + 1]);
+      sums[i] = pkb::to_float(a);
+      sums[i + 1] = pkb::to_float(b);
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int token = first + half * 8;
@@ -164,6 +173,11 @@ __device__ __forceinline__ Statistics join_block(Statistics own) {
 }
 
 template <class T>
+__device__ __forceinline__ float rounded(float x) {
+  return pkb::to_float(T(x));
+}
+
+template <class T>
 __global__ void __launch_bounds__(kThreads)
     reduce(const __grid_constant__ Globals<T> g, const __grid_constant__ pkb::Device comm) {
   const int64_t step = int64_t(gridDim.x) * kWarps;
@@ -183,12 +197,13 @@ __global__ void __launch_bounds__(kThreads)
       g.logprobs[token] = g.losses[token] = T(0.0f);
       continue;
     }
-    const float logprob = g.of.label_logits[token] - sum.log();
-    const float delta = fminf(fmaxf(logprob - pkb::to_float(g.old_logprobs[token]), -kMaxDelta), kMaxDelta);
-    const float ratio = expf(delta), loss = -ratio * pkb::to_float(g.advantages[token]);
+    const float logprob = rounded<T>(g.of.label_logits[token] - sum.log());
+    const float difference = rounded<T>(logprob - pkb::to_float(g.old_logprobs[token]));
+    const float delta = fminf(fmaxf(difference, -kMaxDelta), kMaxDelta), ratio = rounded<T>(expf(delta));
+    const float loss = -rounded<T>(ratio * pkb::to_float(g.advantages[token]));
     g.logprobs[token] = T(logprob);
     g.losses[token] = T(loss);
-    own.join(Statistics{1.0f, loss, ratio, ratio - delta - 1.0f, -logprob, ratio, ratio});
+    own.join(Statistics{1.0f, loss, ratio, rounded<T>(ratio - delta) - 1.0f, -logprob, ratio, ratio});
   }
   const Scratch scratch{comm};
   own = join_block(own);
