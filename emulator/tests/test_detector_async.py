@@ -79,9 +79,30 @@ launch 3 0 10 2 32 2
 """
 
 ARRIVE = "3 0 * barrier.cluster.arrive"
+RELAXED_CLUSTER = CLUSTER.replace("3 0 * barrier", "3 0 0 fence.acq_rel.cluster :2\n3 0 * barrier").replace("arrive", "arrive.relaxed")
+
+INIT = """
+1 0 0 mbarrier.init 0x900140 1 :1
+1 0 0-31 bar.warp.sync :2
+1 0 0 mbarrier.arrive 0x900140 0 :3
+mbarrier.complete 0x900140 0
+1 0 0 mbarrier.wait 0x900140 0 :4
+1 0 7 mbarrier.wait 0x900140 0 :5
+"""
+
+CLUSTER_INIT = """
+launch 3 0 10 2 32 2
+3 0 0 mbarrier.init 0x900140 1 :1
+3 0 0 fence.mbarrier_init.release.cluster :2
+3 0 * barrier.cluster.arrive.relaxed 0 :3
+3 1 * barrier.cluster.arrive.relaxed 0 :3
+3 0 * barrier.cluster.wait 0 :4
+3 1 * barrier.cluster.wait 0 :4
+3 1 7 mbarrier.arrive.relaxed 0x900140 0 :5
+"""
 
 
-@pytest.mark.parametrize("trace", [LOAD, STORE, WGMMA, COPIES, PEER_LOAD, CLUSTER])
+@pytest.mark.parametrize("trace", [LOAD, STORE, WGMMA, COPIES, PEER_LOAD, CLUSTER, RELAXED_CLUSTER, INIT, CLUSTER_INIT])
 def test_copies_that_are_waited_for_are_no_race(detector: DetectorLibrary, trace: str) -> None:
     assert detector.findings(START + trace) == []
 
@@ -119,6 +140,10 @@ def without(trace: str, *begins: str) -> str:
             "no_synchronisation",
             (1, 4),
         ),
+        (CLUSTER.replace(ARRIVE, "3 0 * fence.mbarrier_init :2\n3 0 * barrier.cluster.arrive.relaxed"), "no_synchronisation", (1, 4)),
+        (without(INIT, "1 0 0-31 bar.warp"), "warp_barrier", (1, 5)),
+        (INIT.replace("1 0 7 mbarrier.wait", "1 0 37 mbarrier.wait"), "block_barrier", (1, 5)),
+        (without(CLUSTER_INIT, "3 0 0 fence"), "no_synchronisation", (1, 5)),
     ],
     ids=[
         "load not waited for",
@@ -138,6 +163,10 @@ def without(trace: str, *begins: str) -> str:
         "load of a peer's bytes without a flag",
         "cluster barrier that the writer skips",
         "relaxed cluster barrier",
+        "relaxed cluster barrier behind a fence of mbarriers alone",
+        "mbarrier that another lane has initialised",
+        "mbarrier that another warp has initialised",
+        "mbarrier of another block without a fence",
     ],
 )
 def test_a_copy_that_is_not_waited_for_is_a_race(

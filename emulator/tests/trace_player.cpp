@@ -272,6 +272,8 @@ void Player::warp_event(Warp warp, const string& opcode, std::istringstream& in,
   } else if (is("fence.proxy")) {
     observer.proxy_fence(warp, has(opcode, "global") ? ProxyFence::kAsyncGlobal
                                : has(opcode, "shared") ? ProxyFence::kAsyncShared : ProxyFence::kAsync);
+  } else if (is("fence.mbarrier_init")) {
+    observer.mbarrier_init_fence(warp);
   } else if (kind == "fence") {
     observer.fence(warp, order_of(opcode), scope_of(opcode));
   } else if (is("bar.warp.sync")) {

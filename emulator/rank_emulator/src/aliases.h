@@ -38,6 +38,7 @@ class Aliases : public Observer {
 
   void fence(const Warp& warp, Order order, Scope scope) override { next_->fence(warp, order, scope); }
   void proxy_fence(const Warp& warp, ProxyFence kind) override { next_->proxy_fence(warp, kind); }
+  void mbarrier_init_fence(const Warp& warp) override { next_->mbarrier_init_fence(warp); }
   void barrier_arrive(const Warp& warp, uint32_t barrier, uint64_t generation) override { next_->barrier_arrive(warp, barrier, generation); }
   void barrier_leave(const Warp& warp, uint32_t barrier, uint64_t generation) override { next_->barrier_leave(warp, barrier, generation); }
   void cluster_arrive(const Warp& warp, bool releases, uint64_t generation) override { next_->cluster_arrive(warp, releases, generation); }

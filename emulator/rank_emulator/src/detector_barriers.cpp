@@ -117,7 +117,7 @@ void Barriers::cluster_arrive(const Warp& of, bool releases, uint64_t generation
   Meeting& meeting = meeting_of(grid.clusters[of.cluster], generation);
   WarpState& warp = kernels_.warp(of);
   join_arrival(meeting, warp, of.lanes, false, releases);
-  if (!releases) return;
+  if (!releases) return flags_.bring_releases(warp, of.lanes, meeting);
   const Time block_time = warp.past.at(__builtin_ctz(of.lanes)).block_time;
   meeting.entries.push_back({key_of(AgentKind::kBlock, agents_.block_index_of(warp.key)), block_time});
 }
@@ -130,7 +130,13 @@ void Barriers::cluster_leave(const Warp& of, bool acquires, uint64_t generation)
     meeting.base = clocks_.with(meeting.base, meeting.entries.data(), int(meeting.entries.size()));
   }
   if (!acquires) return;
-  flags_.learn(kernels_.warp(of), of.lanes, meeting.base, meeting.proxied_global, meeting.proxied_shared);
+  WarpState& warp = kernels_.warp(of);
+  flags_.learn(warp, of.lanes, meeting.base, meeting.proxied_global, meeting.proxied_shared);
+  if (!meeting.initialised) return;
+  warp.fences.change(of.lanes, warp.all_lanes, [&](Fences& fences) {
+    fences.initialised = clocks_.join(fences.initialised, meeting.initialised);
+  });
+  warp.fences.unite(warp.all_lanes);
 }
 
 // ---- mbarriers ----

@@ -25,7 +25,15 @@ class Barriers {
   void exit(const Warp& warp);
 
   // mbarriers, by address.
-  void init(uint64_t address) { mbarriers_[address] = Mbarrier(); }
+  void init(uint64_t address, const Record& by) {
+    mbarriers_[address] = Mbarrier();
+    mbarriers_[address].initialised = by;
+  }
+  // The mbarrier.init of an mbarrier; none where it is not known.
+  Record initialised(uint64_t address) const {
+    const auto found = mbarriers_.find(address);
+    return found == mbarriers_.end() ? Record() : found->second.initialised;
+  }
   void invalidate(uint64_t address) { mbarriers_.erase(address); }
   void arrive_mbarrier(const Warp& warp, uint64_t address, bool releases);
   void expect(uint64_t address, uint32_t bytes, const Record& by);
@@ -48,6 +56,7 @@ class Barriers {
     ClockRef base, proxied_global, proxied_shared;  // of arrivals of the phase under way
     std::vector<Entry> entries;
     ClockRef done, done_global, done_shared;        // of the last complete phase
+    Record initialised;                             // its mbarrier.init
     Record expecting;                               // the instruction that announced bytes of the phase under way
     Record unwaited;                                // the same of the last complete phase, until somebody waits for it
   };

@@ -284,6 +284,27 @@ void Flags::proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence) {
   }
 }
 
+void Flags::mbarrier_init_fence(WarpState& warp, uint32_t lanes) {
+  const Time time = clocks_.tick();
+  warp.epoch = clocks_.now();
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const ClockRef before = clock_before(warp, 1u << lane, FencePoint{warp.past.at(lane), time, 0});
+    warp.fences.change(1u << lane, warp.all_lanes, [&](Fences& fences) { fences.initialised = clocks_.join(fences.initialised, before); });
+  }
+}
+
+void Flags::bring_releases(const WarpState& warp, uint32_t lanes, Meeting& meeting) {
+  for (uint32_t rest = lanes; rest; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const uint32_t group = warp.fences.is_uniform() ? lanes : 1u << lane;
+    const Fences& fences = warp.fences.at(lane);
+    meeting.base = clocks_.join(meeting.base, clock_before(warp, group, fences.released[size_t(index_of(Scope::kCluster))]));
+    meeting.initialised = clocks_.join(meeting.initialised, fences.initialised);
+    if (group == lanes) break;
+  }
+}
+
 // ---- edges that are missing ----
 
 void Flags::fail(FailedEdge edge) {

@@ -54,6 +54,10 @@ class Flags {
 
   void fence(WarpState& warp, uint32_t lanes, Order order, Scope scope, uint32_t site_number);
   void proxy_fence(WarpState& warp, uint32_t lanes, ProxyFence fence);
+  void mbarrier_init_fence(WarpState& warp, uint32_t lanes);
+  // What came before the last fences of cluster scope that release, and before those of `mbarrier_init_fence`: a relaxed
+  // arrival at a barrier of the cluster brings them.
+  void bring_releases(const WarpState& warp, uint32_t lanes, Meeting& meeting);
 
   // fence.sc: lanes that arrive at a barrier of their warp or block bring theirs; those that leave it take all.
   void bring_fences(const WarpState& warp, uint32_t lanes, Meeting& meeting);

@@ -270,6 +270,7 @@ uint32_t Detector::site_of(const Warp& warp, Operation operation, Order order, S
   access.space = space;
   access.proxy = Proxy::kGeneric;
   access.element_bytes = bytes;
+  access.decides = false;  // no flag: what a load of an mbarrier sees orders nothing by itself
   return sites_.of(access);
 }
 
@@ -280,6 +281,10 @@ void Detector::fence(const Warp& warp, Order order, Scope scope) {
 
 void Detector::proxy_fence(const Warp& warp, ProxyFence fence) {
   if (races_are_looked_for_) flags_.proxy_fence(kernels_.warp(warp), warp.lanes, fence);
+}
+
+void Detector::mbarrier_init_fence(const Warp& warp) {
+  if (races_are_looked_for_) flags_.mbarrier_init_fence(kernels_.warp(warp), warp.lanes);
 }
 
 void Detector::barrier_arrive(const Warp& warp, uint32_t barrier, uint64_t generation) {
@@ -315,25 +320,32 @@ void Detector::cluster_leave(const Warp& warp, bool acquires, uint64_t generatio
 
 void Detector::warp_barrier(const Warp& warp) { barriers_.warp_barrier(warp); }
 
-// An mbarrier is a word that is initialised by a plain store and then only used as a whole.
-void Detector::mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order) {
-  if (!races_are_looked_for_) return;
+// An mbarrier is a word that is initialised by a plain store and then only used as a whole. Each lane that uses it has to
+// come after its initialisation, which shadow memory forgets with the first use. Returns the access of the lane.
+Record Detector::mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order) {
+  if (!races_are_looked_for_) return {};
   WarpState& state = kernels_.warp(warp);
   const Scope scope = order == Order::kWeak ? Scope::kNone : Scope::kCluster;
   const uint32_t site = site_of(warp, operation, order, scope, Space::kShared, kMbarrierBytes);
   const uint32_t lane = warp.lanes & -warp.lanes;
-  const Accessor who = kernels_.lane_accessor(state, lane);
+  Accessor who = kernels_.lane_accessor(state, lane);
+  Past past = *who.past;
+  if (order != Order::kWeak) {
+    past.base = clocks_.join(past.base, state.fences.at(__builtin_ctz(lane)).initialised);
+    who.past = &past;
+    races_.check_follows(barriers_.initialised(address), who, site, address, kMbarrierBytes);
+  }
   if (operation == Operation::kRead) {
     races_.read(who, site, address, kMbarrierBytes);
   } else {
     races_.write(who, site, address, kMbarrierBytes);
     shadow_.mark_written(address, kMbarrierBytes);
   }
+  return {who.who, who.time, site, who.lanes};
 }
 
 void Detector::mbarrier_init(const Warp& warp, uint64_t address, uint32_t /*count*/) {
-  mbarrier_access(warp, address, Operation::kWrite, Order::kWeak);
-  barriers_.init(address);
+  barriers_.init(address, mbarrier_access(warp, address, Operation::kWrite, Order::kWeak));
 }
 
 void Detector::mbarrier_invalidate(const Warp& warp, uint64_t address) {

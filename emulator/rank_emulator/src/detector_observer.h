@@ -32,6 +32,7 @@ class Detector : public Observer {
 
   void fence(const Warp& warp, Order order, Scope scope) override;
   void proxy_fence(const Warp& warp, ProxyFence fence) override;
+  void mbarrier_init_fence(const Warp& warp) override;
   void barrier_arrive(const Warp& warp, uint32_t barrier, uint64_t generation) override;
   void barrier_leave(const Warp& warp, uint32_t barrier, uint64_t generation) override;
   void cluster_arrive(const Warp& warp, bool releases, uint64_t generation) override;
@@ -82,7 +83,7 @@ class Detector : public Observer {
   const Span& span_of(uint64_t address, uint32_t bytes, const Record& access, int rank);
   void check_written(uint64_t address, uint64_t bytes, const Record& access);
   void write_tensors(const char* what, int rank, RegionKind kind);
-  void mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order);
+  Record mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order);
 
   const bool races_are_looked_for_, strict_;
   Agents agents_;

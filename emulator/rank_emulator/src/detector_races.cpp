@@ -94,6 +94,11 @@ void Races::write_same(const Accessor& who, uint32_t site, uint64_t address, uin
                     [&](Cell& cell, uint64_t at, uint32_t size) { write_same_cell(cell, who, access, at, size); });
 }
 
+void Races::check_follows(const Record& earlier, const Accessor& who, uint32_t site, uint64_t address, uint32_t bytes) {
+  if (!earlier.present() || agents_.ordered(who, earlier, false)) return;
+  found(earlier, who, {who.who, who.time, site, who.lanes}, address, bytes);
+}
+
 bool Races::is_own_store(const Record& write, const Accessor& who) const {
   return who.in_block && kind_of(write.who) == AgentKind::kWarp && agents_.block_index_of(write.who) == who.block;
 }

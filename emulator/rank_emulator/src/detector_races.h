@@ -27,6 +27,8 @@ class Races {
   // A plain store of the value that is there. Which of several such stores a thread reads makes no difference where the
   // thread itself, or its block in an earlier phase, has made one of them; to all others it is a store like any.
   void write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
+  // An access that has to come after an earlier weak one, if there is any, which may have left shadow memory.
+  void check_follows(const Record& earlier, const Accessor& who, uint32_t site, uint64_t address, uint32_t bytes);
 
  private:
   // What most accesses come to: the cell's last accesses are of the same lane, or of the block before a barrier. False:

@@ -84,14 +84,16 @@ struct Fences {
   std::array<FencePoint, kScopes> released;  // by scope: the last fence of at least this scope
   std::array<ClockRef, kScopes> read;        // by distance of the writer: what strong loads have seen and no fence has acquired
   ClockRef proxied_global, proxied_shared;   // what proxy fences lead from
+  ClockRef initialised;                      // what came before fence.mbarrier_init, its own or beyond a relaxed cluster barrier
   SequentialFences sequential;
   // What came before fences.sc of system scope: as of `released`, and what `read` brings of it.
   ScopedClocks sequential_released, sequential_read;
 
   bool operator==(const Fences& other) const {
     return released == other.released && read == other.read && proxied_global == other.proxied_global &&
-           proxied_shared == other.proxied_shared && sequential == other.sequential &&
-           sequential_released == other.sequential_released && sequential_read == other.sequential_read;
+           proxied_shared == other.proxied_shared && initialised == other.initialised &&
+           sequential == other.sequential && sequential_released == other.sequential_released &&
+           sequential_read == other.sequential_read;
   }
 };
 
@@ -121,7 +123,7 @@ struct WarpState {
 // A meeting of warps: one generation of a barrier.
 struct Meeting {
   uint64_t generation = 0;
-  ClockRef base, proxied_global, proxied_shared;
+  ClockRef base, proxied_global, proxied_shared, initialised;
   ScopedClocks sequential, observed;  // of SequentialFences
   Time block_time = 0;
   std::vector<Entry> entries;  // of those that arrived

@@ -164,6 +164,8 @@ class Observer {
   // ---- within a kernel ----
   virtual void fence(const Warp&, Order, Scope) {}
   virtual void proxy_fence(const Warp&, ProxyFence) {}
+  // fence.mbarrier_init: a release at cluster scope of earlier mbarrier.init alone.
+  virtual void mbarrier_init_fence(const Warp&) {}
   // bar.sync, bar.red: arrive, and leave once all have arrived; bar.arrive: arrive alone. `generation` counts how often
   // this barrier of this block has completed; leave has the generation of the arrivals that it waited for.
   virtual void barrier_arrive(const Warp&, uint32_t /*barrier*/, uint64_t /*generation*/) {}

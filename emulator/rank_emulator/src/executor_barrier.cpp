@@ -151,6 +151,11 @@ Step fence(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
+Step mbarrier_init_fence(Executor& x, const Op& op, uint32_t lanes) {
+  if (x.engine.observer) x.engine.observer->mbarrier_init_fence(x.seen(op, lanes));
+  return Step::kNext;
+}
+
 ProxyFence proxy_of(const Instruction& instruction) {
   if (instruction.has("alias")) return ProxyFence::kAlias;
   for (const auto part : instruction.parts) {
@@ -166,13 +171,11 @@ Handler find_fence(const Instruction& instruction, Detail& detail) {
     // fence.proxy.tensormap::generic.acquire.gpu is a fence with an order besides.
     return fence;
   }
+  if (instruction.has("mbarrier_init")) return mbarrier_init_fence;
   detail.variant = 0;
   if (instruction.parts[0] == "membar") {
     detail.order = Order::kSequential;
     detail.scope = instruction.has("cta") ? Scope::kCta : instruction.has("gl") ? Scope::kGpu : Scope::kSys;
-  } else if (instruction.has("mbarrier_init")) {
-    detail.order = Order::kRelease;
-    detail.scope = Scope::kCluster;
   } else if (detail.order == Order::kWeak) {
     detail.order = Order::kAcquireRelease;
   }
