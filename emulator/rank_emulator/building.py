@@ -27,8 +27,17 @@ RESULT = "out.so"
 """Name of the file that `command` makes."""
 
 FLAGS = ("-std=c++20", "-fPIC", "-pthread", "-march=native", "-ffp-contract=off", "-fvisibility=hidden")
-FAST = ("alu", "detector_races", "executor_matrix", "executor_memory", "executor_run", "executor_state", "matrix_tiles")
-"""Beginnings of the translation units in which runs spend their time; the others compile sooner."""
+INNER = (
+    "executor_matrix",
+    "executor_memory",
+    "executor_run",
+    "executor_state",
+    "executor_wgmma",
+    "matrix_tiles",
+)
+"""Sources of the unit "inner": with those of `alu` and the races, what runs spend their time in."""
+FAST = ("alu", "detector_races", "inner")
+"""Beginnings of the units whose loops are vectorised; the others compile sooner."""
 FAST_LEVEL = ("-O3", "-fno-ipa-cp")
 """Optimisation of those units, without a pass in which GCC 12 crashes."""
 SELDOM = ("prepare", "remaining", "runtime")
@@ -36,19 +45,8 @@ SELDOM = ("prepare", "remaining", "runtime")
 
 TOGETHER = ("alu", "detector", "executor", "prepare", "ptx", "runtime")
 """Beginnings of sources that form one translation unit, as the remaining ones do: they include the same headers."""
-ALONE = (
-    "alu_half",
-    "detector_races",
-    "executor_matrix",
-    "executor_memory",
-    "executor_run",
-    "executor_state",
-    "executor_wgmma",
-    "matrix_tiles",
-    "ptx_parser",
-)
-"""Sources with a unit of their own: vectorised ones, and those that define names of internal linkage which another
-source of their unit defines, too."""
+ALONE = ("alu_half", "detector_races")
+"""Sources with a unit of their own: of another level, or with names of internal linkage that its kin define, too."""
 
 ALIASES = (
     r"nm -g --defined-only *.o | sed -n -e 's/.* T \(_*\)cuda\(.*\)$/-Wl,--defsym=\1CUDA\2=\1cuda\2/p'"
@@ -116,7 +114,8 @@ def units(names: Iterable[str]) -> dict[str, list[str]]:
     for stem in sorted(name.removesuffix(".cpp") for name in names if name.endswith(".cpp")):
         beginning = stem.partition("_")[0]
         shared = beginning if beginning in TOGETHER else "remaining"
-        found.setdefault(stem if stem in ALONE else shared, []).append(f"{stem}.cpp")
+        unit = stem if stem in ALONE else "inner" if stem in INNER else shared
+        found.setdefault(unit, []).append(f"{stem}.cpp")
     return found
 
 

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "alignment.h"
+
 namespace pkb::emulator {
 namespace {
 
 constexpr uint64_t kUnit = 16;    // of sizes, and of the alignment that malloc gives
 constexpr uint64_t kLeastHeap = 4 << 20;  // an H100 raises smaller limits to this
 constexpr uint64_t kHeader = 16;  // before each allocation, as GPUs have one; nobody may touch it
-
-uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
 }  // namespace
 

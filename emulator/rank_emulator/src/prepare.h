@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "alignment.h"
 #include "program.h"
 
 namespace pkb::emulator {
@@ -15,8 +16,6 @@ namespace pkb::emulator {
 struct SharedLayout {
   std::map<std::string_view, uint32_t> offsets;
 };
-
-inline uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
 // Throws PtxError: the instruction is not known, with its name and line.
 [[noreturn]] void refuse(const Instruction& instruction, const std::string& problem);

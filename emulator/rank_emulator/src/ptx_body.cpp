@@ -2,12 +2,11 @@
 #include <algorithm>
 #include <optional>
 
+#include "alignment.h"
 #include "ptx_parser.h"
 
 namespace pkb::emulator {
 namespace {
-
-uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
 RegisterClass class_of(std::string_view type) {
   if (type == ".pred") return RegisterClass::kPredicate;

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "alignment.h"
+
 namespace pkb::emulator {
 namespace {
 
@@ -64,8 +66,6 @@ void read_initial(Lexer& lexer, Variable& variable, uint32_t element) {
 bool is_linkage(const Token& token) {
   return token.is(".visible") || token.is(".extern") || token.is(".weak") || token.is(".common");
 }
-
-uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
 class Parser {
  public:

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "alignment.h"
 #include "runtime_cuda.h"
 
 using namespace pkb::emulator;
@@ -22,8 +23,6 @@ SharedState& shared_state(World& world) {
 }  // namespace pkb::emulator
 
 namespace {
-
-uint64_t align_up(uint64_t value, uint64_t alignment) { return (value + alignment - 1) / alignment * alignment; }
 
 // Declared buffers lie in the lower half of a segment, the symmetric heap in the upper one.
 uint64_t heap_offset(const RankState& rank) { return align_up(rank.segment.bytes() / 2, 4096); }

@@ -39,8 +39,8 @@ __device__ __forceinline__ void store_release(uint64_t* word, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
-__device__ __forceinline__ void store_relaxed(uint64_t* word, uint64_t value) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+__device__ __forceinline__ void store_begun(uint64_t* word, uint64_t value) {  // of signal_begun()
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 
 __device__ __forceinline__ uint64_t load_acquire(const uint64_t* word) {
@@ -116,12 +116,12 @@ class Device : public CommData {
   }
 
   // Signals the other ranks of the group that this call has begun here: now they may access this rank's arguments and
-  // outputs; called by all threads, of which those of the first block do it. What the stream did before is visible to
-  // all, since a kernel begins after it, and needs no release.
+  // outputs; called by all threads, of which those of the first block do it. GPUs make visible to all what the stream did
+  // before, as a kernel begins after it; PTX promises it for a release alone.
   __device__ __forceinline__ void signal_begun(int64_t group_index = -1) const {
     const int thread = thread_of_block();
     if (block_of_grid() == 0 && thread < group_size(group_index) && thread != group_rank(group_index)) {
-      store_relaxed(signal_word(kBegunSlot + rank, group_member(group_index, thread)), epoch);
+      store_begun(signal_word(kBegunSlot + rank, group_member(group_index, thread)), epoch);
     }
     hold();
   }
