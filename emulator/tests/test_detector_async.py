@@ -79,7 +79,8 @@ launch 3 0 10 2 32 2
 """
 
 ARRIVE = "3 0 * barrier.cluster.arrive"
-RELAXED_CLUSTER = CLUSTER.replace("3 0 * barrier", "3 0 0 fence.acq_rel.cluster :2\n3 0 * barrier").replace("arrive", "arrive.relaxed")
+RELAXED = "3 0 * barrier.cluster.arrive.relaxed"
+RELAXED_CLUSTER = CLUSTER.replace(ARRIVE, "3 0 0 fence.acq_rel.cluster :2\n" + RELAXED)
 
 INIT = """
 1 0 0 mbarrier.init 0x900140 1 :1
@@ -135,12 +136,8 @@ def without(trace: str, *begins: str) -> str:
         (without(PEER_LOAD, "1 0 0 fence.proxy"), "proxy_fence", (20, 24)),
         (without(PEER_LOAD, "1 0 0 ld.acquire"), "no_synchronisation", (20, 24)),
         (without(CLUSTER, ARRIVE), "no_synchronisation", (1, 4)),
-        (
-            CLUSTER.replace(ARRIVE, "3 0 * barrier.cluster.arrive.relaxed"),
-            "no_synchronisation",
-            (1, 4),
-        ),
-        (CLUSTER.replace(ARRIVE, "3 0 * fence.mbarrier_init :2\n3 0 * barrier.cluster.arrive.relaxed"), "no_synchronisation", (1, 4)),
+        (CLUSTER.replace(ARRIVE, RELAXED), "no_synchronisation", (1, 4)),
+        (CLUSTER.replace(ARRIVE, "3 0 * fence.mbarrier_init :2\n" + RELAXED), "no_synchronisation", (1, 4)),
         (without(INIT, "1 0 0-31 bar.warp"), "warp_barrier", (1, 5)),
         (INIT.replace("1 0 7 mbarrier.wait", "1 0 37 mbarrier.wait"), "block_barrier", (1, 5)),
         (without(CLUSTER_INIT, "3 0 0 fence"), "no_synchronisation", (1, 5)),

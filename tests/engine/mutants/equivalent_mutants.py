@@ -163,7 +163,7 @@ OF_PRODUCTS: Mapping[str, str] = {
 BY_THE_LETTER: Mapping[str, str] = {
     "symm_cuda.h:43: st.release -> st.relaxed": (
         "signal_begun() announces what the stream did before its kernel, which GPUs make visible to all; "
-        "`race_check=\"strict\"` alone asks for the release"
+        '`race_check="strict"` alone asks for the release'
     )
 }
 """Name of a mutant -> why it is right on GPUs, whichever kernel calls the operation."""
@@ -212,6 +212,7 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("VocabParallelLogProbChunked", "symm_cuda.h:162: __syncthreads() -> ((void)0)"): STORES_AND_SIGNALS,
 }
 """(Problem, name of a mutant) -> why it is right at the sizes at which it is judged on emulated GPUs."""
+
 
 def reason_why(problem: str, suffix: str, file: str, code: str, nth: int) -> str | None:
     """Why a mutant is right, or None if it is wrong.
