@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #ifndef PKB_LIGHT_FFI
 #include <tvm/ffi/error.h>
@@ -79,34 +80,35 @@ __device__ __forceinline__ float2 root(int k, int n) {
   return w;
 }
 
-// The same for all k, known when the kernel is compiled.
-template <int N>
-struct Roots {
-  float x[N] = {}, y[N] = {};
-
-  constexpr Roots() {
-    for (int k = 0; k < N; ++k) {
-      const double angle = -2 * 3.14159265358979323846 * (2 * k > N ? k - N : k) / N;
-      double cosine = 0, sine = 0, term = 1;
-      for (int i = 0; i < 40; i += 2) {
-        cosine += i % 4 ? -term : term;
-        term *= angle / (i + 1);
-        sine += i % 4 ? -term : term;
-        term *= angle / (i + 2);
-      }
-      x[k] = float(cosine);
-      y[k] = float(sine);
-    }
+// cos(2 pi k / n), or -sin, when the kernel is compiled.
+constexpr float root_part(int k, int n, bool imaginary) {
+  const double angle = -2 * 3.14159265358979323846 * (2 * k > n ? k - n : k) / n;
+  double cosine = 0, sine = 0, term = 1;
+  for (int i = 0; i < 40; i += 2) {
+    cosine += i % 4 ? -term : term;
+    term *= angle / (i + 1);
+    sine += i % 4 ? -term : term;
+    term *= angle / (i + 2);
   }
-};
+  return float(imaginary ? sine : cosine);
+}
+
+template <int K, int N>
+__device__ __forceinline__ float2 turn(float2 a) {
+  constexpr float x = root_part(K, N, false), y = root_part(K, N, true);
+  return K == 0 ? a : times(a, make_float2(x, y));
+}
 
 template <int R>
 __device__ __forceinline__ void transform_in_thread(float2 (&x)[R]);
 
 // Of A * B numbers, by transforms of A and of B.
+template <int A, int B, int... I>
+__device__ __forceinline__ void turn_product(float2 (&x)[A * B], std::integer_sequence<int, I...>) {
+  ((x[I] = turn<I / B * (I % B), A * B>(x[I])), ...);
+}
 template <int A, int B>
 __device__ __forceinline__ void transform_product(float2 (&x)[A * B]) {
-  constexpr Roots<A * B> roots;
 #pragma unroll
   for (int b = 0; b < B; ++b) {
     float2 y[A];
@@ -114,10 +116,9 @@ __device__ __forceinline__ void transform_product(float2 (&x)[A * B]) {
     for (int a = 0; a < A; ++a) y[a] = x[a * B + b];
     transform_in_thread<A>(y);
 #pragma unroll
-    for (int k = 0; k < A; ++k) {
-      x[k * B + b] = b * k == 0 ? y[k] : times(y[k], make_float2(roots.x[b * k], roots.y[b * k]));
-    }
+    for (int k = 0; k < A; ++k) x[k * B + b] = y[k];
   }
+  turn_product<A, B>(x, std::make_integer_sequence<int, A * B>());
   float2 z[A * B];
 #pragma unroll
   for (int k = 0; k < A; ++k) {
@@ -179,16 +180,17 @@ __device__ __forceinline__ void transform_in_thread(float2 (&x)[R]) {
 
 // ---- by a block ----
 
-// A step of radix R, behind others whose product is `before`. Out of line: it stands in a kernel once.
+// A step of radix R, behind others whose product is `before`. Inline: a call would keep registers in memory.
 template <int R>
-__device__ __noinline__ void step(float2* numbers, int lines, const Plan& plan, int before) {
+__device__ __forceinline__ void step(float2* numbers, int lines, const Plan& plan, int before) {
   constexpr int kItems = (kEach + R - 1) / R;
   const int of_line = plan.length / R, items = lines * of_line;
+  if (items == 0) return;
   float2 x[kItems][R];
 #pragma unroll
   for (int item = 0; item < kItems; ++item) {
-    const int at = item * kThreads + int(threadIdx.x), line = at / of_line, j = at - line * of_line;
-    if (at >= items) break;
+    // The last one again where there is none: a register that some threads do not set would live for the whole kernel.
+    const int at = min(item * kThreads + int(threadIdx.x), items - 1), line = at / of_line, j = at - line * of_line;
 #pragma unroll
     for (int i = 0; i < R; ++i) x[item][i] = numbers[plan.place(line, j + i * of_line)];
     if (before > 1) {
@@ -206,7 +208,7 @@ __device__ __noinline__ void step(float2* numbers, int lines, const Plan& plan, 
 #pragma unroll
   for (int item = 0; item < kItems; ++item) {
     const int at = item * kThreads + int(threadIdx.x), line = at / of_line, j = at - line * of_line;
-    if (at >= items) break;
+    if (at >= items) continue;
     const int low = j % before, first = (j - low) * R + low;
 #pragma unroll
     for (int i = 0; i < R; ++i) numbers[plan.place(line, first + i * before)] = x[item][i];
