@@ -3,7 +3,7 @@
 // The first projects this rank's Gaussians into all cameras, keeps a bit of each pair, and counts visible ones by block
 // and camera. Its last block forms their sums, tells all ranks how many rows each gets, and so knows where its own
 // begin on every owner. The second projects the visible pairs again, which is cheaper than keeping them, and stores
-// rows into the owners' scratch in the order of the results, which are returned from there. The host waits once, for
+// rows into the owners' scratch in the order of the results, which are returned from there. Meanwhile the host waits for
 // the number of rows. The baseline has a hundred kernels, writes every intermediate result of all pairs, and exchanges
 // counts and three kinds of rows one after another.
 //
@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "pkb/last_block_cuda.h"
 #include "pkb/launch_cuda.h"
+#include "pkb/returned_cuda.h"
 #include "pkb/symm.h"
 #include "pkb/teams_cuda.h"
 
@@ -58,10 +60,7 @@ struct Placed {
   int64_t first_id[pkb::kMaxRanks];     // of a Gaussian, on each owner
   bool fits;
 };
-struct ForHost {
-  int64_t rows;
-  bool fits;
-};
+enum ForHost { kRows, kFits, kForHost };  // numbers that the host waits for
 
 struct Globals {
   const float *means, *quats, *scales, *opacities, *colors, *viewmats, *intrinsics;
@@ -71,7 +70,7 @@ struct Globals {
   uint32_t* bits;            // (all cameras, words): who sees whom
   int* counts;               // (all cameras, chunks), then rows of the owner before the chunk's
   Placed* placed;
-  ForHost* for_host;
+  int64_t* for_host;
   Rows rows;
 
   __host__ __device__ int words() const { return chunks * each * kWarps; }
@@ -239,9 +238,10 @@ __device__ void place_rows(const Globals& g, const pkb::Device& comm) {
     g.placed->first_id[owner] = ids;
     ids += gaussians[owner];
     fits = fits && all <= g.rows.capacity;
-    if (owner == comm.rank) g.for_host->rows = all;
+    if (owner == comm.rank) g.for_host[kRows] = all;
   }
-  g.placed->fits = g.for_host->fits = fits;
+  g.placed->fits = fits;
+  g.for_host[kFits] = fits;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -312,19 +312,8 @@ __global__ void __launch_bounds__(kThreads)
       }
     });
   }
-  // Ranks have different numbers of blocks: the last one speaks for all.
-  if (!pkb::arrives_last(comm.scratch<unsigned>() + 1)) return;
-  const int r = int(threadIdx.x);
-  if (r >= comm.world_size || r == comm.rank) return;
-  comm.signal(kStoredSlot + comm.rank, r);
-  comm.wait(kStoredSlot + r);
+  pkb::meet_in_last_block(comm.scratch<unsigned>() + 1, kStoredSlot, comm);
 }
-
-struct Borrowed {
-  void* data;
-  void AllocData(DLTensor* tensor) { tensor->data = data; }
-  void FreeData(DLTensor*) {}
-};
 
 }  // namespace
 
@@ -333,8 +322,7 @@ Array<Tensor> solution(TensorView means, TensorView quats, TensorView scales, Te
                        double near_plane, double far_plane, tvm::ffi::String camera_model, pkb::Comm comm) {
   if (camera_model != "pinhole") TVM_FFI_THROW(ValueError) << "camera_model must be 'pinhole', got " << camera_model;
   const auto of = [](const TensorView& x) { return static_cast<const float*>(x.data_ptr()); };
-  static ForHost* for_host = nullptr;
-  if (!for_host) PKB_CUDA(cudaMallocHost(reinterpret_cast<void**>(&for_host), sizeof(ForHost)));
+  static const pkb::HostNumbers for_host(kForHost);
   const int D = int(colors.size(1));
   Globals g{of(means),
             of(quats),
@@ -356,7 +344,7 @@ Array<Tensor> solution(TensorView means, TensorView quats, TensorView scales, Te
             nullptr,
             nullptr,
             pkb::kept_memory<Placed>(1),
-            for_host,
+            for_host.data(),
             Rows(comm.scratch_bytes, D)};
   g.chunks = std::max(1, (g.gaussians + g.in_chunk() - 1) / g.in_chunk());
   const int64_t cameras = int64_t(comm.world_size) * g.cameras;
@@ -364,18 +352,19 @@ Array<Tensor> solution(TensorView means, TensorView quats, TensorView scales, Te
   g.counts = pkb::kept_memory<int>(cameras * g.chunks);
   count<<<g.chunks, kThreads, 0, comm.cuda_stream()>>>(g, comm.device());
   PKB_CUDA_LAUNCHED();
+  for_host.record(comm.cuda_stream());
   store<<<g.chunks, kThreads, 0, comm.cuda_stream()>>>(g, comm.device());
   PKB_CUDA_LAUNCHED();
-  PKB_CUDA(cudaStreamSynchronize(comm.cuda_stream()));
-  if (!for_host->fits) {
+  for_host.wait();
+  if (!for_host.data()[kFits]) {
     TVM_FFI_THROW(ValueError) << "scratch of " << comm.scratch_bytes << " bytes holds " << g.rows.capacity << " rows";
   }
-  const int64_t rows = for_host->rows;
+  const int64_t rows = for_host.data()[kRows];
   const DLDataType kId{kDLInt, 64, 1}, kWhole{kDLInt, 32, 1}, kReal{kDLFloat, 32, 1};
   const auto result = [&](uint64_t begin, DLDataType dtype, int64_t columns) {
     const int64_t shape[2] = {rows, columns};
-    return Tensor::FromNDAlloc(Borrowed{comm.scratch<char>(begin)}, tvm::ffi::ShapeView(shape, columns ? 2 : 1), dtype,
-                               means.device());
+    return pkb::Returned::borrowed(comm.scratch<char>(begin), tvm::ffi::ShapeView(shape, columns ? 2 : 1), dtype,
+                                   means.device());
   };
   const std::vector<Tensor> results{result(g.rows.camera_ids, kId, 0),  result(g.rows.gaussian_ids, kId, 0),
                                     result(g.rows.radii, kWhole, 2),    result(g.rows.means2d, kReal, 2),

@@ -4,6 +4,7 @@
 #include "pkb/adam_cuda.h"
 #include "pkb/attention_backward_cuda.h"
 #include "pkb/attention_cuda.h"
+#include "pkb/fft_lines_cuda.h"
 #include "pkb/norm_backward_cuda.h"
 #include "pkb/online_softmax_cuda.h"
 #include "pkb/rms_norm_cuda.h"
@@ -86,6 +87,14 @@ void launch_sums(const float* x, float* out, int rows, int columns, int slabs, c
     const Sums sums{rows, columns, slabs, partials, arrived};
     sum_columns<Sums, kLanes><<<dim3(tiles, slabs), 64, 0, stream>>>(x, out, sums);
   }
+}
+
+__global__ void transform_lines(const float2* z, float2* out, int lines, const __grid_constant__ pkb::fft_lines::Plan plan) {
+  extern __shared__ float2 numbers[];
+  const int all = lines * plan.length;
+  for (int i = threadIdx.x; i < all; i += blockDim.x) numbers[plan.place(i / plan.length, i % plan.length)] = z[i];
+  pkb::fft_lines::transform(numbers, lines, plan);
+  for (int i = threadIdx.x; i < all; i += blockDim.x) out[i] = numbers[plan.place(i / plan.length, i % plan.length)];
 }
 
 template <class Team>
@@ -322,6 +331,12 @@ void run_norm_backward(const float* x, float* out, int columns, float inverse, i
 void run_sum_columns(const float* x, float* out, int rows, int columns, int slabs, int across, cudaStream_t stream) {
   if (across == 8) launch_sums<8, 4>(x, out, rows, columns, slabs, stream);
   else launch_sums<32, 1>(x, out, rows, columns, slabs, stream);
+}
+
+void run_transform_lines(const float* z, float* out, int lines, int length, cudaStream_t stream) {
+  pkb::allow_shared_memory<transform_lines>(pkb::fft_lines::kSharedBytes);
+  transform_lines<<<1, pkb::fft_lines::kThreads, pkb::fft_lines::kSharedBytes, stream>>>(
+      reinterpret_cast<const float2*>(z), reinterpret_cast<float2*>(out), lines, pkb::fft_lines::Plan(length));
 }
 
 void run_log_sum_exp(const float* x, float* out, int n, int threads, cudaStream_t stream) {

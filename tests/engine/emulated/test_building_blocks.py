@@ -3,6 +3,7 @@ experts that are made of them."""
 
 from __future__ import annotations
 
+import cmath
 import ctypes
 import math
 import random
@@ -120,6 +121,21 @@ def test_gradients_of_gain_and_bias_are_sums_over_rows(
     for column in range(columns):
         own, other = dy[column::columns], x_hat[column::columns]
         assert [got[column], got[columns + column]] == [product(own, other), sum(own)]
+
+
+@pytest.mark.parametrize(("length", "lines"), [(1, 3), (2048, 4), (1440, 2), (77, 2), (30, 16), (23, 1)])
+def test_lines_of_any_length_are_transformed(length: int, lines: int, call: Call) -> None:
+    """Of every radix, of prime factors that have none, and as many numbers as a block holds."""
+    draw = random.Random(length)
+    numbers = [draw.gauss(0, 1) for _ in range(2 * length * lines)]
+    got = call("run_transform_lines", numbers, len(numbers), lines, length)
+    for line in range(lines):
+        first = 2 * length * line
+        z = [complex(*numbers[first + 2 * n : first + 2 * n + 2]) for n in range(length)]
+        for k in {0, 1, length // 2, length - 1, *(draw.randrange(length) for _ in range(4))} & set(range(length)):
+            expected = sum(value * cmath.exp(-2j * cmath.pi * (k * n % length) / length) for n, value in enumerate(z))
+            error = abs(complex(*got[first + 2 * k : first + 2 * k + 2]) - expected)
+            assert error < 5e-6 * math.sqrt(2 * length), (line, k)
 
 
 @pytest.mark.parametrize("threads", [32, 96])

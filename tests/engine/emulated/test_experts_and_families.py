@@ -133,6 +133,37 @@ def _slots(experts: int, slots: int, tokens: int) -> str:
     return json.dumps(axes)
 
 
+def _image(height: int, width: int) -> str:
+    """A size of DistributedRFFT, of an image of so many rows and columns."""
+    axes = {"B": 1, "H": height, "width": width, "n0": None, "n1": None, "norm": "ortho", "layout": "bhw"}
+    return json.dumps(axes)
+
+
+def _spectrum(rows: int, columns: int) -> str:
+    """A size of DistributedIRFFT, of an image of so many rows and columns."""
+    axes = {"B": 1, "C": 1, "H": rows, "Wc": columns // 2 + 1, "n0": rows, "n1": columns}
+    return json.dumps(axes | {"norm": "ortho", "layout": "bchw"})
+
+
+def _gaussians(number: int) -> str:
+    """A size of GaussianSplatting, of so many Gaussians on each rank."""
+    axes = {"N": number, "C": 1, "D": 3, "width": 64, "height": 64}
+    return json.dumps(axes | {"eps2d": 0.3, "near_plane": 0.01, "far_plane": 1e10})
+
+
+def _sphere(channels: int, longitudes: int) -> str:
+    """A size of SphericalConvolution, of so many channels in and out, and longitudes."""
+    axes = {"A": None, "B": 1, "Cin": channels, "Cout": channels, "groups": 1, "K": 2, "nlat_in": 4, "nlat_out": 4}
+    return json.dumps(axes | {"nlon_in": longitudes, "nlon_out": longitudes, "per_row": 2, "has_bias": True})
+
+
+def _tiles(channels: int, up: int) -> str:
+    """A size of TileParallelVAEDecode, of so many channels, and pixels of a cell along h and w."""
+    axes = {"B": 1, "C": channels, "T": 3, "H": 7, "width": 7, "tile_length": 2, "tile_height": 4, "tile_width": 4}
+    axes |= {"spatial_upsample": up, "temporal_upsample": 2, "sr_ratio": 1, "first_frame_as_image": False}
+    return json.dumps(axes | {"spatial_overlap": 0.25, "temporal_overlap": 0.5})
+
+
 RARE_SIZES = {
     "CSOAttention": (_ranges(2, 70, 64), _ranges(3, 34, 128) + "/float16"),
     "BlockedFP8Dequantize": ('{"M": 3, "N": 14, "block_size": 2, "y_dtype": "float8_e4m3fn", "s_dtype": "float32"}',),
@@ -142,6 +173,8 @@ RARE_SIZES = {
     "ContrastiveLoss": ("tiny/float32", _pairs(9, 20) + "/float16", _pairs(300, 64)),
     "DDP": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
     "DistributedKNN": ("tiny/float32", _neighbours(130, 16, 10, 64), _neighbours(5, 20, 70, 70) + "/float16"),
+    "DistributedIRFFT": (_spectrum(96, 180), _spectrum(1440, 6)),
+    "DistributedRFFT": (_image(1440, 4), _image(4, 2048)),
     "EmbeddingLookup": ('{"Vs": 5, "E": 13, "L": 900, "lengths": null, "law": "uniform"}',),
     "FusedMoE": (_layer(50, 45, 13, 6, 3), _layer(700, 64, 1500, 4, 2)),
     "FusedMoELoRA": (_layer(50, 72, 44, 40, 3, rank=11),),
@@ -150,6 +183,7 @@ RARE_SIZES = {
     "FSDPStep": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),
     "FSDPTensorParallel": ('{"D": 20, "F": 36, "rows": 24}',),
     "FusedAdamAllGather": ('{"p": 1001}',),
+    "GaussianSplatting": (_gaussians(2100),),
     "GemvDecode": ('{"T": 3, "h": 13, "Vl": 7, "V": null}', '{"T": 20, "h": 64, "Vl": 135, "V": null}/float16'),
     "GatedDeltaNetCP": (
         '{"B": 1, "L": 11, "Hq": 2, "Hv": 4, "heads": null, "K": 40, "D": 36}',
@@ -185,6 +219,8 @@ RARE_SIZES = {
         _sequence(70, 128, G=None, averaged=True) + "/float16",
     ),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
+    "SphericalConvolution": (_sphere(40, 70), _sphere(7, 33)),
+    "TileParallelVAEDecode": (_tiles(3, 8) + "/float16", _tiles(5, 3) + "/float32"),
     "UlyssesAllGatherVariable": ('{"lengths": [5, 0, 9, 3, 7, 1, 4, 2], "rest": [3], "gather_dim": 0}',),
     "UlyssesAllToAll": ('{"x_shape": [384, 1536]}',),
     "UlyssesAttention": ('{"B": 1, "S": 2, "T": null, "H": 64, "h": 8, "d": 130, "D_out": 40}',),
