@@ -133,6 +133,12 @@ def _slots(experts: int, slots: int, tokens: int) -> str:
     return json.dumps(axes)
 
 
+def _rows(samples: int, channels: int, filters: int) -> str:
+    """A size of Conv2dBoundaryExchange, of so many samples, channels and filters, for tensor cores."""
+    axes = {"B": samples, "C": channels, "Co": filters, "Hl": 3, "width": 64}
+    return json.dumps(axes | {"kh": 3, "kw": 3, "stride": 1, "padding": 1, "has_bias": True})
+
+
 def _image(height: int, width: int) -> str:
     """A size of DistributedRFFT, of an image of so many rows and columns."""
     axes = {"B": 1, "H": height, "width": width, "n0": None, "n1": None, "norm": "ortho", "layout": "bhw"}
@@ -169,6 +175,7 @@ RARE_SIZES = {
     "BlockedFP8Dequantize": ('{"M": 3, "N": 14, "block_size": 2, "y_dtype": "float8_e4m3fn", "s_dtype": "float32"}',),
     "BlockedFP8Quantize": ('{"M": 3, "N": 24, "block_size": 8}', '{"M": 1, "N": 2048, "block_size": 1024}/float32'),
     "CombinedShardedGemms": ('{"M": 10, "H": 12, "F": 20, "H2": 14}',),
+    "Conv2dBoundaryExchange": (_rows(2, 4, 4), _rows(1, 70, 130) + "/float16", "tiny/float32"),
     "Conv3dAllReduce": ('{"N": 1, "C": 8, "Co": 8, "size": [3, 4, 130]}', "tiny/float32"),
     "ContrastiveLoss": ("tiny/float32", _pairs(9, 20) + "/float16", _pairs(300, 64)),
     "DDP": ('{"n": 11, "batch": null, "d_in": 20, "hid": 36, "d_out": 14}',),

@@ -81,7 +81,7 @@ __device__ __forceinline__ float2 root(int k, int n) {
 }
 
 // cos(2 pi k / n), or -sin, when the kernel is compiled.
-constexpr float root_part(int k, int n, bool imaginary) {
+__host__ __device__ constexpr float root_part(int k, int n, bool imaginary) {
   const double angle = -2 * 3.14159265358979323846 * (2 * k > n ? k - n : k) / n;
   double cosine = 0, sine = 0, term = 1;
   for (int i = 0; i < 40; i += 2) {
