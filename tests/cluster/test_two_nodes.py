@@ -1,6 +1,6 @@
 """The core of evaluations on Ray, on two nodes: verdicts, a killed gang, a lost node, environments, trainers.
 
-`make test` runs verdicts and the lost node, whose gangs are lost with it; `make cluster` all tests on a cluster.
+`make test` compares verdicts; `make cluster` runs all tests on a cluster.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def test_a_gang_that_is_killed_costs_a_retry(evaluator: RayEvaluator, tmp_path: 
     assert (after.retries, after.gangs_lost) == (before.retries + 1, before.gangs_lost + 1)
 
 
+@by_make_cluster
 def test_a_node_that_is_lost_costs_a_retry(evaluator: RayEvaluator, ray_cluster: LocalCluster, tmp_path: Path):
     """The node of all gangs dies while two of them judge."""
     log, go = tmp_path / "log", tmp_path / "go"

@@ -1,7 +1,7 @@
 """docs/first_half_hour.md: its marked commands, run again in their order, print what stands there, numbers aside.
 
 A block is marked by `compared="PATTERN"`: lines that fit it are compared, others may differ between runs. Blocks
-without a mark take long.
+without a mark take long. `make test` runs them as far as the first kernel that is refused, `make all` all.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, ROOT
+from tests.whole_tables import IS_WHOLE
 
 PAGE = (DOCS / "first_half_hour.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r'^```(console|python)(?: compared="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 STEPS = [found.groups() for found in BLOCK.finditer(PAGE)]
+REFUSED = next(number for number, (_, _, text) in enumerate(STEPS) if "failure" in text)
+SHOWN = STEPS if IS_WHOLE else [*STEPS[: REFUSED + 1], STEPS[-1]]
 Run = Callable[[str], list[str]]
 
 
@@ -87,7 +90,7 @@ def test_most_commands_are_run() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_commands_print_what_the_page_shows(folder: Path, run: Run) -> None:
-    for kind, mark, text in STEPS:
+    for kind, mark, text in SHOWN:
         first, *lines = text.splitlines()
         if kind == "python":
             path = folder / "work" / first.removeprefix("# ")

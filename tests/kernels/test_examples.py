@@ -23,6 +23,7 @@ from tests.whole_tables import sampled
 LANGUAGES = ("cpp", "cuda", "python")
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 ALL = [example for language in LANGUAGES for pattern in PATTERNS for example in examples(language, pattern)]
+ON_CPU = sampled((each for each in ALL if each.language != "cuda"), 2)
 MAX_TOKENS = 500
 
 
@@ -75,12 +76,12 @@ def test_triton_is_shown_python():
 @pytest.fixture(scope="module")
 def compiled(compiled_before: Path) -> None:
     """Those in C++, compiled together."""
-    sources = [example.source for example in ALL if example.language == "cpp"]
+    sources = [example.source for example in ON_CPU if example.language == "cpp"]
     compile_together(sources, CompileCache.in_folder(compiled_before))
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("example", [each for each in ALL if each.language != "cuda"], ids=_ids)
+@pytest.mark.parametrize("example", ON_CPU, ids=_ids)
 def test_an_example_is_right_on_two_ranks(example, local_evaluator):
     assert example.language != "cpp" or cpp_errors(example.source) == ""
     config = EvalConfig(device="cpu", language=example.language, world_size=2, size="tiny", until="check", trials=2)
@@ -91,7 +92,7 @@ def test_an_example_is_right_on_two_ranks(example, local_evaluator):
 @pytest.mark.slow
 @pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-@pytest.mark.parametrize("example", sampled((each for each in ALL if each.language == "cuda"), 4), ids=_ids)
+@pytest.mark.parametrize("example", sampled((each for each in ALL if each.language == "cuda"), 8), ids=_ids)
 def test_an_example_for_gpus_is_right_and_without_races_on_the_emulator(example, local_evaluator):
     config = EvalConfig(
         device="emulated", language="cuda", world_size=2, size="tiny", until="check", trials=2, race_check="on"

@@ -12,7 +12,7 @@ import pytest
 from rank_emulator.checking.command import main
 
 FOLDER = Path(__file__).parents[2] / "examples"
-SAMPLE = ("one_shot", "nvshmem_put_signal")
+SAMPLE = ("nvshmem_put_signal",)
 """Examples that are checked without PKB_TEST_EMULATED."""
 
 MISTAKES = {
