@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -50,8 +50,8 @@ def settings(tmp_path_factory) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def serving(model: Path, settings: dict[str, str], log: Path) -> Iterator[str]:
-    """`trl vllm-serve`; its URL once it answers."""
+def starting(model: Path, settings: dict[str, str], log: Path) -> Iterator[Callable[[], str]]:
+    """`trl vllm-serve`, and a function that waits until it answers and returns its URL."""
     port = free_port()
     command = [sys.executable, "-m", "trl.scripts.vllm_serve", "--model", str(model), "--port", str(port)]
     command += ["--host", "127.0.0.1", "--dtype", "float32", "--enforce_eager", "true", "--max_model_len", "2048"]
@@ -66,9 +66,12 @@ def serving(model: Path, settings: dict[str, str], log: Path) -> Iterator[str]:
             return True
         return False
 
-    try:
+    def url() -> str:
         until(answers, "the vLLM server does not answer", START_S)
-        yield f"http://127.0.0.1:{port}"
+        return f"http://127.0.0.1:{port}"
+
+    try:
+        yield url
     finally:
         server.terminate()  # lest the processes behind it leave shared memory
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -86,8 +89,9 @@ def test_ragged_rollouts_of_two_processes_with_weights_that_move(settings, tmp_p
     """
     untrained, policy, output = tmp_path / "untrained", tmp_path / "policy", tmp_path / "out"
     write_untrained(untrained)
-    write_trained(untrained, policy)
-    with serving(untrained, settings, tmp_path / "server.log") as url:
+    with starting(untrained, settings, tmp_path / "server.log") as url_of_server:
+        write_trained(untrained, policy)  # meanwhile
+        url = url_of_server()
         common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         arguments = [str(policy), str(output), url, str(tmp_path / "weights")]
         ranks = [
