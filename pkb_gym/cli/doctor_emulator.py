@@ -6,7 +6,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.emulator import is_built
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.hardware import gpus
-from pkb_gym.engine.stages.execution_environment import no_detector, why_not_emulated
+from pkb_gym.engine.stages.execution_environment import no_detector, no_gsan, why_not_emulated
 
 from .diagnosis import Diagnosis
 
@@ -27,8 +27,10 @@ def examine_emulator() -> Diagnosis:
 
 
 def _beside_gpus() -> str:
-    """Whether the race detector judges beside the GPUs of this machine; empty where there is none."""
+    """Whether the race detector and GSan judge beside the GPUs of this machine; empty where there is none."""
     if not gpus.names():
         return ""
-    why = no_detector()
-    return f"; the race detector does not judge beside GPUs: {why}" if why else "; the race detector judges beside GPUs"
+    why, why_triton = no_detector(), no_gsan()
+    native = f"the race detector does not judge beside GPUs: {why}" if why else "the race detector judges beside GPUs"
+    of_triton = f"does not judge Triton sources: {why_triton}" if why_triton else "judges Triton sources"
+    return f"; {native}; Triton's GSan {of_triton}"

@@ -76,10 +76,18 @@ def test_doctor_says_whether_it_works(monkeypatch, built, words):
 
 
 @pytest.mark.parametrize(
-    ("why", "words"),
-    [("", "; the race detector judges beside GPUs"), ("2 processors", "does not judge beside GPUs: 2 processors")],
+    ("why", "why_triton", "words"),
+    [
+        ("", "", "; the race detector judges beside GPUs; Triton's GSan judges Triton sources"),
+        (
+            "2 processors",
+            "Triton is old",
+            "does not judge beside GPUs: 2 processors; Triton's GSan does not judge Triton sources: Triton is old",
+        ),
+    ],
 )
-def test_doctor_says_whether_races_are_judged_beside_gpus(monkeypatch, why, words):
+def test_doctor_says_whether_races_are_judged_beside_gpus(monkeypatch, why, why_triton, words):
+    monkeypatch.setattr(doctor_emulator, "no_gsan", lambda: why_triton)
     monkeypatch.setattr(doctor_emulator, "why_not_emulated", lambda: None)
     monkeypatch.setattr(doctor_emulator, "is_built", lambda cache: True)
     monkeypatch.setattr(doctor_emulator, "no_detector", lambda: why)

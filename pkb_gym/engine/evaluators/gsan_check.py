@@ -46,6 +46,7 @@ def _judge(pool: GangPool, feedback: FeedbackBuilder, artifact: Artifact, key: b
     environment = execution_environment.describe(config.device, config.dialect)
     builder = FeedbackBuilder(feedback.problem, feedback.source, config, environment, nonce=feedback.nonce)
     new_gang = functools.partial(pool.candidate_gang, config, feedback.source.text)
+    pool.wait_for_endings()  # the judged gang may still hold memory, of which GSan takes seven times that of tensors
     try:
         with pool.new_run(builder, artifact, key, new_gang, lane) as run:
             judged = judge_by_gsan(run)
