@@ -7,6 +7,8 @@
 #include "pkb/fft_lines_cuda.h"
 #include "pkb/norm_backward_cuda.h"
 #include "pkb/online_softmax_cuda.h"
+#include "pkb/partition_cuda.h"
+#include "pkb/radix_sort_cuda.h"
 #include "pkb/rms_norm_cuda.h"
 #include "pkb/routing_cuda.h"
 #include "pkb/thin_product_cuda.h"
@@ -117,6 +119,50 @@ __global__ void filter(const float* x, float* out, int n, pkb::TokenFilter filte
     out[2] = cut.stay;
     out[3] = pkb::log_prob<T>(cut, x[0]);
   }
+}
+
+// ---- lists of items by class, and sorted keys, of numbers that are whole ----
+
+constexpr int kListThreads = 64;
+
+__global__ void list_by_class(const float* classes, float* out, int items, int count, char* grid, uint32_t* table) {
+  __shared__ pkb::ClassBegins begins;
+  pkb::partition<kListThreads>(
+      pkb::Grid(grid), table, items, count, [&](uint64_t i) { return int(classes[i]); },
+      [&](uint64_t i, int, uint64_t place) { out[place] = float(i); }, begins);
+  if (blockIdx.x == 1 && threadIdx.x <= count) out[items + threadIdx.x] = float(begins.at[threadIdx.x]);
+}
+
+__global__ void sum_before_blocks(const float* of_blocks, float* out, char* memory) {
+  const pkb::Grid grid(memory);
+  for (int turn = 0; turn < 3; ++turn) {
+    const pkb::Before sums = grid.sums_before<kListThreads>(uint64_t(of_blocks[blockIdx.x]) + turn, turn);
+    if (threadIdx.x == 0) {
+      out[turn * 2 * gridDim.x + blockIdx.x] = float(sums.before);
+      out[(turn * 2 + 1) * gridDim.x + blockIdx.x] = float(sums.all);
+    }
+  }
+}
+
+template <class Key>
+struct NumberAsKey {
+  const float* numbers;
+  __device__ Key operator()(uint64_t i) const { return Key(numbers[i]); }
+};
+template <class Key>
+struct KeyAsNumber {
+  float* numbers;
+  __device__ void operator()(uint64_t i, Key key) const { numbers[i] = float(key); }
+};
+
+template <class Key>
+void sort_numbers(const float* numbers, float* out, int n, cudaStream_t stream) {
+  Key* keys;
+  char* state;
+  PKB_CUDA(cudaMalloc(&keys, 2 * n * sizeof(Key)));
+  PKB_CUDA(cudaMalloc(&state, pkb::RadixSort<Key>::state_bytes(n)));
+  const pkb::RadixSort<Key> sort{keys + n, state};
+  sort.launch(n, NumberAsKey<Key>{numbers}, keys, KeyAsNumber<Key>{out}, stream);
 }
 
 // ---- attention of one head, on numbers that a formula gives ----
@@ -279,6 +325,27 @@ __global__ void __launch_bounds__(pkb::kThinThreads) multiply_thin(const T* a, c
 }
 
 extern "C" {
+
+void run_list_by_class(const float* classes, float* out, int items, int count, int blocks, cudaStream_t stream) {
+  char* memory;
+  PKB_CUDA(cudaMalloc(&memory, pkb::kGridScratch + pkb::kPartitionBytes));
+  PKB_CUDA(cudaMemsetAsync(memory, 0, pkb::kGridScratch, stream));
+  auto* const table = reinterpret_cast<uint32_t*>(memory + pkb::kGridScratch);
+  list_by_class<<<blocks, kListThreads, 0, stream>>>(classes, out, items, count, memory, table);
+}
+
+void run_sum_before_blocks(const float* of_blocks, float* out, int blocks, cudaStream_t stream) {
+  char* memory;
+  PKB_CUDA(cudaMalloc(&memory, pkb::kGridScratch));
+  PKB_CUDA(cudaMemsetAsync(memory, 0, pkb::kGridScratch, stream));
+  sum_before_blocks<<<blocks, kListThreads, 0, stream>>>(of_blocks, out, memory);
+}
+
+void run_sort(const float* numbers, float* out, int n, int bits, cudaStream_t stream) {
+  if (bits == 16) sort_numbers<uint16_t>(numbers, out, n, stream);
+  else if (bits == 32) sort_numbers<uint32_t>(numbers, out, n, stream);
+  else sort_numbers<uint64_t>(numbers, out, n, stream);
+}
 
 void run_list_pairs(const float* x, float* out, int experts, int tokens, cudaStream_t stream) {
   const auto pairs = pkb::Pairs::of(experts, tokens, pkb::kept_memory<char>(pkb::Pairs::bytes(experts, tokens)));

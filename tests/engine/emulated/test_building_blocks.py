@@ -194,6 +194,32 @@ def test_the_largest_of_each_list_are_chosen_and_of_equal_ones_as_many_as_fit(
         assert sorted(value for value, mark in zip(values, marks, strict=True) if mark) == sorted(values)[-k:]
 
 
+@pytest.mark.parametrize(("items", "classes", "blocks"), [(0, 3, 2), (50, 1, 2), (700, 5, 3), (900, 16, 4)])
+def test_items_are_listed_by_class_in_their_order(items: int, classes: int, blocks: int, call: Call) -> None:
+    draw = random.Random(items)
+    x = [float(draw.randrange(classes)) for _ in range(items)]
+    got = call("run_list_by_class", x, items + classes + 1, items, classes, blocks)
+    assert got[:items] == sorted(range(items), key=x.__getitem__)
+    assert got[items:] == [sum(value < c for value in x) for c in range(classes + 1)]
+
+
+def test_blocks_know_the_sums_before_them(call: Call) -> None:
+    x = [5.0, 0.0, 7.0]
+    got = call("run_sum_before_blocks", x, 18, 3)
+    for turn in range(3):
+        numbers = [value + turn for value in x]
+        assert got[6 * turn : 6 * turn + 3] == [sum(numbers[:block]) for block in range(3)]
+        assert got[6 * turn + 3 : 6 * turn + 6] == 3 * [sum(numbers)]
+
+
+@pytest.mark.parametrize(("n", "bits"), [(1, 32), (1000, 16), (4096, 32), (4097, 32), (9000, 16), (5000, 64)])
+def test_keys_are_sorted_within_and_beyond_a_tile(n: int, bits: int, call: Call) -> None:
+    """Few high digits, and many of the lowest."""
+    draw = random.Random(n)
+    x = [float(draw.choice((draw.randrange(60000), draw.randrange(40)))) for _ in range(n)]
+    assert call("run_sort", x, n, n, bits) == sorted(x)
+
+
 def number_at(matrix: int, i: int) -> float:
     """What `building_blocks.cu` fills matrices with: multiples of 1/128, which bfloat16 holds."""
     return ((i * 2654435761 + matrix * 40503) % 2**32 >> 16 & 255) / 128 - 1

@@ -170,6 +170,17 @@ def _tiles(channels: int, up: int) -> str:
     return json.dumps(axes | {"spatial_overlap": 0.25, "temporal_overlap": 0.5})
 
 
+def _exchanged(**axes: object) -> str:
+    """A size of GNNFeatureExchange or its backward pass, of a few hundred rows."""
+    return json.dumps({"rows": 300, "ragged": True, "requests": None, "seeds": None, "group": None} | axes)
+
+
+def _looked_up(depth: int, width: int) -> str:
+    """A size of GNNSparseFeatureFetch, of rows and results of so many elements."""
+    axes = {"T": 250, "most_rows": None, "D": depth, "O": width, "Q": 40, "more_by_rank": 1}
+    return json.dumps(axes | {"law": "uniform", "queries": None, "group": None})
+
+
 RARE_SIZES = {
     "CSOAttention": (_ranges(2, 70, 64), _ranges(3, 34, 128) + "/float16"),
     "BlockedFP8Dequantize": ('{"M": 3, "N": 14, "block_size": 2, "y_dtype": "float8_e4m3fn", "s_dtype": "float32"}',),
@@ -196,10 +207,20 @@ RARE_SIZES = {
         '{"B": 1, "L": 11, "Hq": 2, "Hv": 4, "heads": null, "K": 40, "D": 36}',
         '{"B": 1, "L": 5, "Hq": 2, "Hv": 2, "heads": null, "K": 200, "D": 20}/float16',
     ),
+    "GNNFeatureExchange": (_exchanged(row=[3], S=24) + "/float32",),
+    "GNNFeatureExchangeBackward": (_exchanged(D=13, S=40), "tiny/float64"),
+    "GNNNegativeScoring": ('{"base": 30, "total": null, "K": 104, "counts": null, "special": false, "group": null}',),
+    "GNNSparseEmbedding": (
+        '{"Z": 700, "D": 13, "nodes": 100, "ragged": true, "pairs": null, "negative": false, "group": null}/float16',
+    ),
+    "GNNSparseFeatureFetch": (_looked_up(64, 48) + "/float32", _looked_up(30, 21)),
     "HyenaConv1d": ('{"B": 1, "H": 3, "l": 8204, "K": 100}', '{"B": 1, "H": 3, "l": 8208, "K": 5}/float16'),
     "GradAccLoss": ("tiny/float32",),
     "ImportanceSamplingLoss": ("tiny/float32", _policy(40, 20, 5000), _policy(300, 64, 3000)),
     "KalmanFilterOptimizer": (_filter(67, 130, 1), _filter(*range(1, 18))),
+    "KJTAllToAll": (
+        '{"features": 5, "B": 600, "low": 0, "high": 5, "weighted": false, "variable": false, "stagger": 1, "pg": null}',
+    ),
     "KimiDeltaAttention": ('{"B": 1, "L": 11, "H": 3, "K": 40, "D": 20, "P": null}/float16',),
     "LayerNormBackward": (
         '{"B": 70, "H": 13, "whole": false}',
@@ -214,6 +235,10 @@ RARE_SIZES = {
     "MoETokenPreprocess": (_slots(96, 3, 301) + "/float64",),
     "QuantizedGradAllReduce": ('{"N": 1003, "B": 12}', '{"N": 300000, "B": 128}', '{"N": 100000, "B": 64}/float32'),
     "ReduceScatterRMSNorm": ('{"h": 13, "rows_per_rank": 11}', '{"h": 8201, "rows_per_rank": 19}/float16'),
+    "NeighborSampling": (
+        '{"N": 3000, "degrees": [0, 1, 2, 3, 4, 5], "S": 900, "fanouts": [4, 2], "owned": null, "seeds": null, '
+        '"repeated": false, "ring": false, "replace": false, "group": null}',
+    ),
     "RingAttentionPP": (
         _stages(1, 1, 70, 64, 64),
         _stages(2, 1, 20, 20, 6),
@@ -226,6 +251,11 @@ RARE_SIZES = {
         _sequence(70, 128, G=None, averaged=True) + "/float16",
     ),
     "RopeAllGather": ('{"B": 2, "S": 18, "Hq": 3, "Hk": 1, "D": 12}/float16',),
+    "SampleSort": (
+        '{"counts": 12000, "pattern": "normal"}/float32',
+        '{"counts": 9000, "pattern": "duplicates"}/float16',
+        '{"counts": 9000, "pattern": "special"}/float64',
+    ),
     "SphericalConvolution": (_sphere(40, 70), _sphere(7, 33)),
     "TileParallelVAEDecode": (_tiles(3, 8) + "/float16", _tiles(5, 3) + "/float32"),
     "UlyssesAllGatherVariable": ('{"lengths": [5, 0, 9, 3, 7, 1, 4, 2], "rest": [3], "gather_dim": 0}',),
