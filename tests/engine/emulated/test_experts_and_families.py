@@ -219,7 +219,8 @@ RARE_SIZES = {
     "ImportanceSamplingLoss": ("tiny/float32", _policy(40, 20, 5000), _policy(300, 64, 3000)),
     "KalmanFilterOptimizer": (_filter(67, 130, 1), _filter(*range(1, 18))),
     "KJTAllToAll": (
-        '{"features": 5, "B": 600, "low": 0, "high": 5, "weighted": false, "variable": false, "stagger": 1, "pg": null}',
+        '{"features": 5, "B": 600, "low": 0, "high": 5, "weighted": false, "variable": false, "stagger": 1, '
+        '"pg": null}',
     ),
     "KimiDeltaAttention": ('{"B": 1, "L": 11, "H": 3, "K": 40, "D": 20, "P": null}/float16',),
     "LayerNormBackward": (
