@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kThreads, pkb::kBlocksPerSm)
   if (thread < W) {
     const auto begin = uint32_t(begins.at[thread]), count = uint32_t(begins.at[thread + 1]) - begin;
     if (thread != comm.rank) {
-      pkb::publish_number(comm, thread, 0, begin);
-      pkb::publish_number(comm, thread, 1, count);
+      pkb::post_number(comm, thread, 0, begin);
+      pkb::post_number(comm, thread, 1, count);
       g.arrivals->begin[thread] = pkb::await_number(comm, thread, 0);
       counts[thread] = pkb::await_number(comm, thread, 1);
     } else {

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
   if (thread < W) {
     batches[thread] = g.batch;
     if (thread != comm.rank) {
-      pkb::publish_number(comm, thread, 0, g.batch);
+      pkb::post_number(comm, thread, 0, g.batch);
       batches[thread] = pkb::await_number(comm, thread, 0);
     }
     if (g.stride_per_rank) g.stride_per_rank[thread] = batches[thread];

@@ -139,7 +139,7 @@ __device__ void find_piece(const Piece<Key>& g, const pkb::Device& comm) {
   if (thread < W) {
     sizes[thread] = g.own;
     if (thread != comm.rank) {
-      pkb::publish_number(comm, thread, 0, uint32_t(g.own));
+      pkb::post_number(comm, thread, 0, uint32_t(g.own));
       sizes[thread] = pkb::await_number(comm, thread, 0);
     }
   }

@@ -34,19 +34,10 @@ __device__ __forceinline__ uint64_t* number_place(const Device& comm, int receiv
   return comm.peer(comm.scratch<uint64_t>() + place, receiver);
 }
 
-__device__ __forceinline__ uint64_t tagged_number(const Device& comm, uint32_t number) {
-  return comm.epoch << 32 | number;
-}
-
-// Sends rank r a number, by one thread of the first block. It also says that this call has begun here, as
-// Device::signal_begun() does: peers that have it may access this rank's arguments and outputs.
+// Sends rank r a number, by one thread. As Device::signal(), it makes what this thread wrote before visible, and what it
+// knows of; and it says that this call has begun here: peers that have it may access this rank's arguments and outputs.
 __device__ __forceinline__ void post_number(const Device& comm, int r, int which, uint32_t number) {
-  store_relaxed(number_place(comm, r, comm.rank, which), tagged_number(comm, number));
-}
-
-// The same, as Device::signal(): what this thread wrote before, and what it knows of, is visible with the number.
-__device__ __forceinline__ void publish_number(const Device& comm, int r, int which, uint32_t number) {
-  store_release(number_place(comm, r, comm.rank, which), tagged_number(comm, number));
+  store_release(number_place(comm, r, comm.rank, which), comm.epoch << 32 | number);
 }
 
 // Waits for number `which` of rank r, by one thread; a barrier then releases the others.
