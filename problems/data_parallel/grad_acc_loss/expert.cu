@@ -47,7 +47,6 @@ __global__ void __launch_bounds__(32)
   }
   comm.hold();
   const float of_rank = has_peer ? pkb::wait_tagged(words + lane, tag) : own;
-  __syncwarp();
   float sum = 0.0f;
   for (int r = 0; r < comm.world_size; ++r) sum += __shfl_sync(pkb::kAllLanes, of_rank, r);
   if (lane == 0) {

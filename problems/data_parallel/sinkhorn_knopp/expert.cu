@@ -76,7 +76,6 @@ __device__ float await_row(const Globals<T>& g, int64_t row, uint32_t tag) {
     for (int member = pkb::lane_id(); member < g.members; member += 32) {
       parts += pkb::wait_tagged(g.row_words + row * g.members + member, tag);
     }
-    __syncwarp();
     parts = pkb::Warp().sum(parts);
     if (pkb::lane_id() == 0) sum = parts;
   }
