@@ -50,15 +50,14 @@ struct Globals {
 // Words of the signal pad: sums of this rank are ready; ranks whose weights are here.
 constexpr int kSummed = 0, kWeights = 1;
 
-// In scratch: counters of blocks, the sum of this rank, sums of blocks, and tagged words of all ranks in two halves.
+// In scratch: counters of blocks, the sum of this rank, sums of blocks, and tagged words of all ranks. A rank ends a call
+// with signals of all peers, whose blocks have read their words by then, so that these need no second place.
 struct Scratch {
   const pkb::Device& comm;
   __device__ unsigned* counter(int which) const { return comm.scratch<unsigned>() + which; }
   __device__ double* own_sum() const { return comm.scratch<double>(128); }
-  __device__ pkb::TaggedPair* sums() const {
-    return comm.scratch<pkb::TaggedPair>(1024) + comm.epoch % 2 * pkb::kMaxRanks;
-  }
-  __device__ uint64_t* counts() const { return comm.scratch<uint64_t>(2048) + comm.epoch % 2 * pkb::kMaxRanks; }
+  __device__ pkb::TaggedPair* sums() const { return comm.scratch<pkb::TaggedPair>(1024); }
+  __device__ uint64_t* counts() const { return comm.scratch<uint64_t>(2048); }
   __device__ double* block_sums() const { return comm.scratch<double>(4096); }
 };
 

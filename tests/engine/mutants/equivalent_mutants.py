@@ -138,6 +138,11 @@ LANES_HAVE_READ = (
     "have read"
 )
 
+WORLD_OF_TWO = (
+    "of two ranks every group is the world, whose ranks need words of each other in every call: none can be two calls "
+    "ahead, and nobody asks who has begun"
+)
+
 MLP_STEPS = ("DDP", "FSDPStep", "ZeRO1", "ZeRO2")
 FP8_EXCHANGES = ("FP8AllGatherParams", "FP8ReduceScatterGrads")
 
@@ -175,6 +180,11 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     **{(name, "transpose_cuda.h:78: __syncthreads() -> ((void)0)"): ONE_TRANSPOSED for name in MLP_STEPS},
     **{(name, LAST_READ): USED_ONCE for name in ("ClipGradNorm", *FP8_EXCHANGES)},
     **{(name, BEFORE_COUNTING): THREAD_0_WROTE for name in ("ClipGradNorm", "ClipGradNormEP", *FP8_EXCHANGES)},
+    ("SinkhornKnopp", "expert:193: comm.signal_begun()"): WORLD_OF_TWO,
+    ("SinkhornKnopp", "symm_cuda.h:43: sys -> gpu"): WORLD_OF_TWO,
+    ("SinkhornKnopp", LAST_READ): ONE_ROW,
+    ("KalmanFilterOptimizer", LAST_READ): USED_ONCE,
+    ("LayerNormBackward", "norm_backward_cuda.h:138: __syncthreads() -> ((void)0)"): USED_ONCE,
     ("ClipGradNorm", BEGUN_OF_ALL): OWN_GROUP,
     ("ClipGradNorm", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): OWN_GROUP,
     ("ClipGradNorm", "clip_norm_cuda.h:74: __syncthreads() -> ((void)0)"): USED_ONCE,
