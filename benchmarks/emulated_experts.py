@@ -9,6 +9,8 @@ from a control group and need root. Sources are compiled once; runs are medians.
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import json
 import os
 import statistics
@@ -39,11 +41,19 @@ def processor_seconds() -> Callable[[], float]:
     """
     version_1 = GROUPS / "cpuacct"
     group = (version_1 if version_1.is_dir() else GROUPS) / f"emulated_experts_{os.getpid()}"
-    group.mkdir()
+    group.mkdir(exist_ok=True)
     (group / "cgroup.procs").write_text(str(os.getpid()))
+    atexit.register(_leave, group)
     if version_1.is_dir():
         return lambda: int((group / "cpuacct.usage").read_text()) / 1e9
     return lambda: int((group / "cpu.stat").read_text().split()[1]) / 1e6
+
+
+def _leave(group: Path) -> None:
+    """Moves this process out of a control group, and removes the group where no other process is in it."""
+    with contextlib.suppress(OSError):
+        (group.parent / "cgroup.procs").write_text(str(os.getpid()))
+        group.rmdir()
 
 
 def measure(names: Sequence[str], folder: Path) -> dict[str, Any]:

@@ -61,7 +61,7 @@ STANDARD_HEADERS = "standard_headers.h"
 def build(folder: Path | str) -> Path:
     """Compiles the emulator for this machine, or finds what an earlier call has compiled.
 
-    It takes about 35 seconds of processor time, shared by all processors. Callers that ask at the same time wait for
+    It takes about 40 seconds of processor time, shared by all processors. Callers that ask at the same time wait for
     one compile.
 
     Args:
