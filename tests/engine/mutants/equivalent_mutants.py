@@ -112,6 +112,15 @@ BETWEEN_KERNELS = (
     "and the stream orders kernels"
 )
 
+KERNELS_HAVE_ENDED = "what it announces was written or read by kernels that have ended, and the stream orders kernels"
+
+GROUPS_OF_ONE = (
+    "two ranks wait for each other in each call but those of groups of one, which come first in a block of calls here: "
+    "no rank passes one on its way to a second call ahead"
+)
+
+ALL_TOKENS_AT_ONCE = "at size tiny a block numbers all tokens in one round"
+
 ELECTED_ALONE = (
     "one elected lane loads; the election for the next product has all lanes meet again, and nothing but the loads "
     "follows it"
@@ -149,6 +158,11 @@ FP8_EXCHANGES = ("FP8AllGatherParams", "FP8ReduceScatterGrads")
 READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'
 AWAIT_SUMS = 'gemm_sm90_ptx.h:129: "wgmma.wait_group.sync.aligned %0;" -> ""'
 
+MOE_LAYERS = ("FusedMoE", "FusedMoELoRA", "MoEBalanced", "MoENarrow", "MoEWide")
+NEXT_ROUND = "routing_cuda.h:119: __syncthreads() -> ((void)0)"
+SIGNAL = "symm_cuda.h:39: st.release -> st.relaxed"
+LEAVING = "symm_cuda.h:172: __syncthreads() -> ((void)0)"
+
 LAST_READ = "teams_cuda.h:29: __syncthreads() -> ((void)0)"
 BEFORE_COUNTING = "teams_cuda.h:101: __syncthreads() -> ((void)0)"
 BEGUN_OF_ALL = "symm_cuda.h:140: __syncthreads() -> ((void)0)"
@@ -174,6 +188,21 @@ BY_THE_LETTER: Mapping[str, str] = {
 """Name of a mutant -> why it is right on GPUs, whichever kernel calls the operation."""
 
 AT_TINY: Mapping[tuple[str, str], str] = {
+    **{(name, mutant): why for name in MOE_LAYERS for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
+    **{(name, SIGNAL): KERNELS_HAVE_ENDED for name in (*MOE_LAYERS, "MoECombine")},
+    **{(name, NEXT_ROUND): ALL_TOKENS_AT_ONCE for name in (*MOE_LAYERS, "MoECombine", "MoEDispatch")},
+    **{(name, "moe_layer_cuda.h:293: gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES for name in MOE_LAYERS},
+    **{(name, "moe_layer_cuda.h:338: gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES for name in MOE_LAYERS},
+    **{(name, LEAVING): KERNEL_ENDS for name in ("MoEAllToAll", "MoEDispatch")},
+    ("MoELoRAGroupGemmBackward", "expert:36: comm.wait_all_begun(1)"): GROUPS_OF_ONE,
+    ("MoELoRAGroupGemmBackward", BEGUN_OF_ALL): GROUPS_OF_ONE,
+    ("MoETokenPreprocess", "expert:86: comm.wait_all_begun(1)"): GROUPS_OF_ONE,
+    ("MoETokenPreprocess", BEGUN_OF_ALL): GROUPS_OF_ONE,
+    ("MoETokenPreprocess", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): GROUPS_OF_ONE,
+    ("LoadBalancingLoss", LAST_READ): USED_ONCE,
+    ("MoETokenPreprocess", LAST_READ): USED_ONCE,
+    ("MoETokenPreprocess", BEFORE_COUNTING): THREAD_0_WROTE,
+    ("MoELoRAGroupGemmBackward", "expert:121: comm.epoch % 2"): MEET_AT_END,
     ("AllGatherGemm", FENCE_BEFORE_FLAG): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemm", FENCE_BEHIND_FLAG): FENCES_ON_BOTH_SIDES,
     **{(name, mutant): why for name in (*MLP_STEPS, "FSDPTensorParallel") for mutant, why in OF_PRODUCTS.items()},

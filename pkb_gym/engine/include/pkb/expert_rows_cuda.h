@@ -109,7 +109,7 @@ class LocalRows {
  public:
   static int64_t shared_bytes(int members, int local) { return 2 * int64_t(members) * local * sizeof(int64_t); }
 
-  // By all threads of a block, with shared memory of shared_bytes().
+  // By all threads of a block, with shared memory of shared_bytes(). A barrier of the block must follow before its use.
   __device__ __forceinline__ LocalRows(const int64_t* counts, int members, int local, int64_t* shared)
       : local_(local), before_(shared), first_(shared + members * local) {
     const int thread = int(threadIdx.x);
@@ -140,7 +140,6 @@ class LocalRows {
         done += __shfl_sync(kAllLanes, up_to, 31);
       }
     }
-    __syncthreads();
   }
 
   __device__ __forceinline__ int64_t operator()(int member, int64_t row) const {
