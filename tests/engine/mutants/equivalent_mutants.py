@@ -218,7 +218,10 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("ClipGradNorm", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): OWN_GROUP,
     ("ClipGradNorm", "clip_norm_cuda.h:74: __syncthreads() -> ((void)0)"): USED_ONCE,
     ("ClipGradNormEP", "symm_cuda.h:43: sys -> gpu"): POWERS_OF_ALL,
-    **{(name, "symm_cuda.h:172: __syncthreads() -> ((void)0)"): KERNEL_ENDS for name in FILTERED_LOG_PROBS},
+    **{
+        (name, "symm_cuda.h:172: __syncthreads() -> ((void)0)"): KERNEL_ENDS
+        for name in (*FILTERED_LOG_PROBS, "SphericalConvolution", "TileParallelVAEDecode")
+    },
     **{(name, "filtered_log_prob_cuda.h:34: __syncthreads() -> ((void)0)"): ONE_ROW for name in FILTERED_LOG_PROBS},
     **{(name, "filtered_log_prob_cuda.h:36: __syncthreads() -> ((void)0)"): ONE_WARP for name in FILTERED_LOG_PROBS},
     **{(name, "filtered_log_prob_cuda.h:59: __syncwarp() -> ((void)0)"): ONE_TOKEN for name in FILTERED_LOG_PROBS},
