@@ -16,7 +16,7 @@ from pathlib import Path
 from emulator.tests import paired
 from emulator.tests.litmus.compare import compare, count
 from emulator.tests.litmus.families import GROUPS, programs
-from emulator.tests.paired import ONE_SIDED, SHIPPED
+from emulator.tests.paired import IDIOMS, ONE_SIDED, SHIPPED
 from rank_emulator import build
 
 PER_FAMILY = 100
@@ -71,7 +71,8 @@ def litmus_rows(emulator: Path, per_family: int = PER_FAMILY) -> Iterator[Row]:
 
 def pair_rows(emulator: Path) -> Iterator[Row]:
     """Pairs of programs, one right and one wrong, which is found if its finding has the expected words."""
-    for name, sources in (("one-sided communication", ONE_SIDED), ("mistakes that have shipped", SHIPPED)):
+    kinds = {"one-sided communication": ONE_SIDED, "idioms of one GPU": IDIOMS, "mistakes that have shipped": SHIPPED}
+    for name, sources in kinds.items():
         counted = paired.counts(emulator, sources)
         yield Row(name, counted.wrong, counted.found, counted.found, counted.right, counted.alarms)
 

@@ -236,6 +236,54 @@ PROGRAM(fork_and_join_in_a_graph) {
   CHECK(word(own + 1, s) == 3);
   return 0;
 }
+PROGRAM(graph_reads_beside_its_branch) {
+  cudaStream_t other;
+  cudaEvent_t fork, join;
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDA(cudaEventCreate(&fork));
+  CUDA(cudaEventCreate(&join));
+  CUDA(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+  CUDA(cudaEventRecord(fork, s));
+  CUDA(cudaStreamWaitEvent(other, fork, 0));
+  put<<<1, 1, 0, other>>>(own, 3);
+  CUDA(cudaEventRecord(join, other));
+  move<<<1, 1, 0, s>>>(own + 1, own);
+  CUDA(cudaStreamWaitEvent(s, join, 0));
+  CUDA(cudaStreamEndCapture(s, &graph));
+  CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  CUDA(cudaGraphLaunch(executable, s));
+  return 0;
+}
+PROGRAM(fork_that_is_not_joined) {
+  cudaStream_t other;
+  cudaEvent_t fork;
+  cudaGraph_t graph;
+  CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDA(cudaEventCreate(&fork));
+  CUDA(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+  CUDA(cudaEventRecord(fork, s));
+  CUDA(cudaStreamWaitEvent(other, fork, 0));
+  put<<<1, 1, 0, other>>>(own, 3);
+  CHECK(cudaStreamEndCapture(s, &graph) == cudaErrorStreamCaptureUnjoined && !graph);
+  return 0;
+}
+PROGRAM(stream_beside_a_capture) {
+  cudaStream_t other;
+  cudaStreamCaptureStatus of_stream, of_other;
+  cudaGraph_t graph;
+  CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CUDA(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+  put<<<1, 1, 0, s>>>(own, 3);
+  put<<<1, 1, 0, other>>>(own + 1, 4);
+  CUDA(cudaStreamIsCapturing(s, &of_stream));
+  CUDA(cudaStreamIsCapturing(other, &of_other));
+  CHECK(of_stream == cudaStreamCaptureStatusActive && of_other == cudaStreamCaptureStatusNone);
+  CUDA(cudaStreamEndCapture(s, &graph));
+  CHECK(word(own + 1, other) == 4);
+  return 0;
+}
 PROGRAM(host_sees_an_event_by_query) {
   cudaEvent_t event;
   CUDA(cudaEventCreate(&event));

@@ -192,6 +192,15 @@ def test_bytes_that_nobody_waits_for_are_a_leak(detector: DetectorLibrary) -> No
     assert detector.findings(START + LOAD + "unregion 0x900000\n") == []
 
 
+def test_a_phase_that_ends_before_the_bytes_of_the_last_are_waited_for_is_a_leak(detector: DetectorLibrary) -> None:
+    """As where a producer does not wait until its consumers have given a stage back."""
+    again = without(LOAD, "1 0 32").replace("77", "78").replace("0x900200", "0x900240")
+    (found,) = detector.findings(START + without(LOAD, "1 0 32") + again + "1 0 32 mbarrier.wait 0x900100 1 :9\n")
+    assert (found["kind"], found["second"]["line"], found["missing"]) == ("mbarrier_leak", 3, "completion")
+    assert "the next phase of an mbarrier of rank 0 was over before anybody waited" in found["message"]
+    assert detector.findings(START + LOAD + again + "1 0 32 mbarrier.wait 0x900100 1 :9\n") == []
+
+
 AFTER = """
 finish 1
 copy 0 10 0x102000 0x101000 64

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from emulator.tests.paired import FOLDER, ONE_SIDED, SHIPPED, pairs_of, run, verdicts
+from emulator.tests.paired import FOLDER, IDIOMS, ONE_SIDED, SHIPPED, pairs_of, run, verdicts
 from rank_emulator import Schedule
 
 CORE = FOLDER / "one_sided.cu"
 """The file that runs without PKB_TEST_EMULATED."""
+ALL = [*ONE_SIDED, *IDIOMS, *SHIPPED]
 whole = pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="runs with PKB_TEST_EMULATED=1")
 
 
@@ -25,7 +26,7 @@ def path(emulator_path: Path | None) -> Path:
 
 @pytest.mark.parametrize(
     "source",
-    [pytest.param(source, marks=() if source == CORE else whole, id=source.stem) for source in [*ONE_SIDED, *SHIPPED]],
+    [pytest.param(source, marks=() if source == CORE else whole, id=source.stem) for source in ALL],
 )
 def test_right_is_silent_and_wrong_is_found(path: Path, source: Path) -> None:
     surprises = {
@@ -48,8 +49,9 @@ def test_there_are_enough_and_each_is_another() -> None:
     one_sided = [pair for source in ONE_SIDED for pair in pairs_of(source)]
     shipped = [pair for source in SHIPPED for pair in pairs_of(source)]
     assert len(one_sided) >= 60 and len(shipped) >= 40
-    assert sorted({*ONE_SIDED, *SHIPPED}) == sorted(FOLDER.glob("*.cu"))
-    assert len({pair.name for pair in [*one_sided, *shipped]}) == len(one_sided) + len(shipped)
+    assert sorted(ALL) == sorted(FOLDER.glob("*.cu"))
+    names = [pair.name for source in ALL for pair in pairs_of(source)]
+    assert len(set(names)) == len(names)
     for pair in shipped:
         assert re.search(r"^// https://github\.com/[\w./-]+/(?:pull|issues)/\d+$", pair.comment, re.MULTILINE), (
             pair.name

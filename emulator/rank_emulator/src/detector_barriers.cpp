@@ -1,6 +1,7 @@
 #include "detector_barriers.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pkb::emulator::detector {
 
@@ -161,15 +162,14 @@ void Barriers::complete_operation(uint64_t address, Key channel, Time time) {
   mbarriers_[address].entries.push_back({channel, time});
 }
 
-void Barriers::complete(uint64_t address) {
+Record Barriers::complete(uint64_t address) {
   Mbarrier& mbarrier = mbarriers_[address];
   mbarrier.done = clocks_.with(mbarrier.base, mbarrier.entries.data(), int(mbarrier.entries.size()));
   mbarrier.done_global = mbarrier.proxied_global;
   mbarrier.done_shared = mbarrier.proxied_shared;
   mbarrier.base = mbarrier.proxied_global = mbarrier.proxied_shared = ClockRef();
   mbarrier.entries.clear();
-  mbarrier.unwaited = mbarrier.expecting;
-  mbarrier.expecting = Record();
+  return std::exchange(mbarrier.unwaited, std::exchange(mbarrier.expecting, Record()));
 }
 
 void Barriers::wait(const Warp& of, uint64_t address, bool acquires) {

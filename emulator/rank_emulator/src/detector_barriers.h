@@ -39,7 +39,8 @@ class Barriers {
   void expect(uint64_t address, uint32_t bytes, const Record& by);
   // An asynchronous operation of a channel has completed: all of it up to `time`.
   void complete_operation(uint64_t address, Key channel, Time time);
-  void complete(uint64_t address);
+  // Returns the instruction that announced the bytes of the phase before, where nobody has waited for them.
+  Record complete(uint64_t address);
   void wait(const Warp& warp, uint64_t address, bool acquires);
 
   // An mbarrier whose copies nobody waited for.

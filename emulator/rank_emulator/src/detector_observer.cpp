@@ -38,13 +38,7 @@ void Detector::region_removed(const Region& region) {
   std::fill(std::begin(spans_), std::end(spans_), Span());
   if (region.kind == RegionKind::kShared) {
     for (const Barriers::Leak& leak : barriers_.end(region.address, region.bytes)) {
-      if (!report_.is_new(FindingKind::kMbarrierLeak, 0, leak.announced.site)) continue;
-      Finding finding;
-      finding.kind = FindingKind::kMbarrierLeak;
-      finding.second = report_.describe_access(leak.announced);
-      finding.call = report_.call_of(leak.announced);
-      report_.describe_place(finding, leak.address, kMbarrierBytes);
-      report_.add(std::move(finding), 0, leak.announced.site);
+      found_leak(leak.announced, leak.address, MissingEdge::kNone);
     }
   }
   const bool is_inside = region.kind == RegionKind::kArgument || region.kind == RegionKind::kOutput ||
@@ -369,7 +363,22 @@ void Detector::mbarrier_wait(const Warp& warp, uint64_t address, uint64_t /*phas
   barriers_.wait(warp, address, acquires(order));
 }
 
-void Detector::mbarrier_complete(uint64_t address, uint64_t /*phase*/) { barriers_.complete(address); }
+void Detector::mbarrier_complete(uint64_t address, uint64_t /*phase*/) {
+  const Record announced = barriers_.complete(address);
+  if (announced.present()) found_leak(announced, address, MissingEdge::kCompletion);
+}
+
+// Bytes that an mbarrier has announced and nobody has waited for: `missing` is kCompletion where its next phase is over.
+void Detector::found_leak(const Record& announced, uint64_t mbarrier, MissingEdge missing) {
+  if (!report_.is_new(FindingKind::kMbarrierLeak, 0, announced.site)) return;
+  Finding finding;
+  finding.kind = FindingKind::kMbarrierLeak;
+  finding.missing = missing;
+  finding.second = report_.describe_access(announced);
+  finding.call = report_.call_of(announced);
+  report_.describe_place(finding, mbarrier, kMbarrierBytes);
+  report_.add(std::move(finding), 0, announced.site);
+}
 
 // ---- asynchronous operations ----
 

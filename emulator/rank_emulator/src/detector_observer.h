@@ -83,6 +83,7 @@ class Detector : public Observer {
   const Span& span_of(uint64_t address, uint32_t bytes, const Record& access, int rank);
   void check_written(uint64_t address, uint64_t bytes, const Record& access);
   void write_tensors(const char* what, int rank, RegionKind kind);
+  void found_leak(const Record& announced, uint64_t mbarrier, MissingEdge missing);
   Record mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order);
 
   const bool races_are_looked_for_, strict_;

@@ -294,8 +294,8 @@ std::string describe(const Finding& finding) {
       return "divergent barrier: `" + finding.second.what + "`" + place_of(finding.second) + " of " + rank_text(finding.second) +
              " is executed by a part of a warp: let all of its threads reach it together";
     case FindingKind::kMbarrierLeak:
-      return "mbarrier leak: a block of " + rank_text(finding.second) + " ended before anybody waited for the bytes that `" +
-             finding.second.what + "`" + place_of(finding.second) + " announces";
+      return "mbarrier leak: " + (finding.missing == MissingEdge::kCompletion ? "the next phase of an mbarrier of " + rank_text(finding.second) + " was over" : "a block of " + rank_text(finding.second) + " ended") +
+             " before anybody waited for the bytes that `" + finding.second.what + "`" + place_of(finding.second) + " announces";
     case FindingKind::kBulkCopyLeak:
       return "bulk copy leak: a block of " + rank_text(finding.second) + " ended while `" + finding.second.what + "`" +
              place_of(finding.second) + " may still read its shared memory: let the thread that issues the copy commit it " +

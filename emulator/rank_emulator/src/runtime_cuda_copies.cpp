@@ -29,9 +29,9 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, 
     if (!is_usable(rank, to, bytes) || !is_usable(rank, from, bytes)) return cudaErrorInvalidValue;
     World& world = *rank.world;
     const MemoryKind source = world.kind_of_memory(from), target = world.kind_of_memory(to);
-    const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !rank.capturing;
+    const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !rank.captures(stream);
     world.enqueue(stream, is_staged ? staged_copy_work(world, to, from, bytes, name) : copy_work(world, to, from, bytes, name));
-    return rank.capturing || !waits_for(target, source, is_async) ? cudaSuccess : waited(world.synchronize(stream));
+    return rank.captures(stream) || !waits_for(target, source, is_async) ? cudaSuccess : waited(world.synchronize(stream));
   });
 }
 
@@ -50,7 +50,7 @@ cudaError_t fill(void* to, int byte, size_t bytes, cudaStream_t handle, bool is_
     World& world = *rank.world;
     if (!is_usable(rank, to, bytes)) return cudaErrorInvalidValue;
     world.enqueue(stream, fill_work(world, to, byte, bytes, name));
-    return is_async || rank.capturing ? cudaSuccess : waited(world.synchronize(stream));
+    return is_async || rank.captures(stream) ? cudaSuccess : waited(world.synchronize(stream));
   });
 }
 

@@ -35,12 +35,23 @@ cudaError_t learnt(RankState& rank, const Event& event) {
   return cudaSuccess;
 }
 
+Stream* add_stream(RankState& rank, StreamKind kind) {
+  return rank.streams.emplace_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, kind})).get();
+}
+
 cudaError_t make_stream(cudaStream_t* handle, unsigned flags) {
   return with_rank([&](RankState& rank) {
-    const StreamKind kind = flags & cudaStreamNonBlocking ? StreamKind::kNonBlocking : StreamKind::kBlocking;
-    rank.streams.push_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, kind}));
-    *handle = reinterpret_cast<cudaStream_t>(rank.streams.back().get());
+    *handle = reinterpret_cast<cudaStream_t>(add_stream(rank, flags & cudaStreamNonBlocking ? StreamKind::kNonBlocking : StreamKind::kBlocking));
     return cudaSuccess;
+  });
+}
+
+// Whether another stream of a capture waits for all that a forked one has done.
+bool is_joined(const std::vector<Work>& works, const Stream* branch) {
+  const auto last = std::find_if(works.rbegin(), works.rend(), [&](const Work& work) { return work.branch == branch; });
+  if (last == works.rend() || last->kind == StreamOperationKind::kEventWait) return true;
+  return std::any_of(works.rbegin(), last, [&](const Work& work) {
+    return work.kind == StreamOperationKind::kEventWait && work.record == last->record && work.branch != branch;
   });
 }
 
@@ -164,49 +175,59 @@ PKB_CUDART cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t beg
   });
 }
 
-// ---- graphs: the captured operations, one after the other ----
+// ---- graphs: the captured operations, in streams of their own where they were forked ----
 
 PKB_CUDART cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
-  return with_stream(handle, [](RankState& rank, Stream&) {
+  return with_stream(handle, [](RankState& rank, Stream& stream) {
     if (rank.capturing) return cudaErrorIllegalState;
-    rank.capturing = true;
-    rank.captured.clear();
+    rank.capturing = &stream;
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-  return with_stream(handle, [&](RankState& rank, Stream&) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
     if (!rank.capturing) return cudaErrorIllegalState;
-    rank.capturing = false;
-    *graph = reinterpret_cast<cudaGraph_t>(new Graph{std::move(rank.captured)});
-    rank.captured.clear();
+    if (rank.capturing != &stream) return cudaErrorStreamCaptureUnmatched;
+    const std::vector<Work> works = std::exchange(rank.captured, {});
+    const std::vector<Stream*> forked = std::exchange(rank.forked, {});
+    rank.capturing = nullptr;
+    *graph = nullptr;
+    if (!std::all_of(forked.begin(), forked.end(), [&](const Stream* branch) { return is_joined(works, branch); })) return cudaErrorStreamCaptureUnjoined;
+    *graph = reinterpret_cast<cudaGraph_t>(new Graph{works, {}});
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  return with_stream(handle, [&](RankState& rank, Stream&) {
-    *status = rank.capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    *status = rank.captures(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  *executable = reinterpret_cast<cudaGraphExec_t>(new Graph(*reinterpret_cast<Graph*>(graph)));
+  *executable = reinterpret_cast<cudaGraphExec_t>(new Graph{reinterpret_cast<Graph*>(graph)->works, {}});
   return cudaSuccess;
 }
 
 PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     std::map<EventRecord*, std::shared_ptr<EventRecord>> records;  // of this launch
-    for (Work work : reinterpret_cast<Graph*>(executable)->works) {
+    auto& graph = *reinterpret_cast<Graph*>(executable);
+    for (Work work : graph.works) {
       if (work.record) {
         auto& record = records[work.record.get()];
         if (!record && work.kind == StreamOperationKind::kEventRecord) record = std::make_shared<EventRecord>(EventRecord{work.record->event, rank.world->engine.next_id++});
         if (record) work.record = record;
       }
-      rank.world->enqueue(stream, std::move(work));
+      Stream* to = &stream;
+      if (Stream* const branch = std::exchange(work.branch, nullptr)) {
+        Stream*& of_launch = graph.branches[branch];
+        if (!of_launch) of_launch = add_stream(rank, StreamKind::kNonBlocking);
+        to = of_launch;
+      }
+      rank.world->enqueue(*to, std::move(work));
     }
     return cudaSuccess;
   });

@@ -278,7 +278,12 @@ void World::end_hosts() {
 
 void World::enqueue(Stream& stream, Work work) {
   RankState& rank = *stream.rank;
-  if (rank.capturing) {
+  const auto is_of_capture = [&](const Work& other) { return other.record == work.record && other.kind == StreamOperationKind::kEventRecord; };
+  if (work.kind == StreamOperationKind::kEventWait && !rank.captures(stream) && std::any_of(rank.captured.begin(), rank.captured.end(), is_of_capture)) {
+    rank.forked.push_back(&stream);
+  }
+  if (rank.captures(stream)) {
+    if (&stream != rank.capturing) work.branch = &stream;
     rank.captured.push_back(std::move(work));
     return;
   }

@@ -39,6 +39,8 @@ struct EventRecord {
 };
 
 // Work of a stream. `start` begins it and calls `done` once it is over, at once or later.
+struct Stream;
+
 struct Work {
   StreamOperationKind kind;
   std::string name;
@@ -46,6 +48,7 @@ struct Work {
   std::function<bool()> may_start;        // empty: whenever its turn has come
   std::shared_ptr<KernelLaunch> launch;   // of kernels
   std::shared_ptr<EventRecord> record;    // of records of events, and waits for them
+  Stream* branch = nullptr;               // of captured work: the stream that it was forked to; null: none
 };
 
 enum class StreamKind : uint8_t {
@@ -154,12 +157,18 @@ struct RankState {
   std::vector<CallConfiguration> configurations;
   uint64_t stack_bytes = 1 << 10;  // as cudaLimitStackSize is documented
   int last_error = 0;
-  bool capturing = false;
+  Stream* capturing = nullptr;     // whose work is captured
+  std::vector<Stream*> forked;     // streams that have waited for an event of the capture: theirs is captured as well
   std::vector<Work> captured;
+
+  bool captures(const Stream& stream) const {
+    return &stream == capturing || std::find(forked.begin(), forked.end(), &stream) != forked.end();
+  }
 };
 
 struct Graph {
   std::vector<Work> works;
+  std::map<Stream*, Stream*> branches;  // streams of its launches, by the one that was captured
 };
 
 struct Policy {
