@@ -127,7 +127,7 @@ PAIR_OF_ONE(mbarrier_of_a_warp, 1, 32) {
 }
 
 // A producer's lane loads tiles that a warp of consumers gives back, by mbarriers of two stages.
-// wrong: mbarrier_leak: the next phase of an mbarrier
+// wrong: trap: more arrivals than the 1 that the mbarrier expects
 PAIR_OF_ONE(stages_are_given_back, 1, 64) {
   __shared__ alignas(128) unsigned tiles[2][32];
   __shared__ uint64_t full[2], empty[2];
@@ -219,7 +219,7 @@ __global__ void visit(Rank r, unsigned level) {  // a graph in which vertex v le
 __global__ void start(unsigned* distance) { distance[threadIdx.x] = threadIdx.x ? ~0u : 0; }
 
 // A search by levels: distances fall by atomics while others look at them.
-// wrong: unsynchronised: race on
+// wrong: weak_order: weak order on
 PAIR_OF_HOST(levels_of_a_search) {
   start<<<1, 64, 0, stream>>>(r.data());
   for (unsigned level = 0; level < 6; ++level) visit<right><<<2, 32, 0, stream>>>(r, level);
