@@ -21,7 +21,7 @@ ReduceScatter AllToAll AllGatherGemm GemmAllReduce HyenaCP SAM3IoUSuppression Vo
     cuda) suffix=cu where="$gpus, size published" problems="AllReduce AllGather Broadcast Reduce \
 Scatter Gather ReduceScatter AllToAll AllGatherGemm GemmAllReduce GemmAllGather GemmReduceScatter HyenaCP \
 SAM3IoUSuppression UlyssesAllGather VocabParallelLogProb FusedAdamAllGather EmbeddingLookup TPRMSNorm \
-GradAccLoss QuantizedGradAllReduce" ;;
+GradAccLoss QuantizedGradAllReduce MoEAllToAll" ;;
     *) echo "cpu or cuda, got $device" >&2; exit 2 ;;
 esac
 problems=$(echo $problems)
