@@ -67,6 +67,8 @@ class ElementKernel:
         dtype_of: Argument whose dtype all floating tensors have.
         setup: Lines of the host that do not need the element type `T`.
         typed_setup: Lines of the host that need the element type `T`.
+        workspace: (name, number of elements) of this rank's own memory for intermediate results.
+        workspace_type: Their type, `T` or `Sum<T>`.
         staging: Lines of the host that copy arguments to scratch, from which peers then read; may use `T`.
         declarations: Types that the functions use.
         group: Group argument of the barriers; empty for all ranks.
@@ -78,6 +80,8 @@ class ElementKernel:
     dtype_of: str
     setup: str = ""
     typed_setup: str = ""
+    workspace: tuple[tuple[str, str], ...] = ()
+    workspace_type: str = "T"
     staging: str = ""
     declarations: str = ""
     group: str = ""
@@ -114,6 +118,7 @@ $head
   const auto run = [&](auto zero) {
     using T = decltype(zero);
     $typed_setup
+    $workspace
     $staging
     $meet
     $calls
@@ -158,6 +163,7 @@ $head
   pkb::with_type<$types>($dtype_of.dtype(), [&](auto zero) {
     using T = decltype(zero);
     $typed_setup
+    $workspace
     $staging
     $meet
     $calls
@@ -198,6 +204,7 @@ def element_source(kernel: ElementKernel, problem: Problem, language: NativeLang
         "head": definition_head(problem),
         "setup": kernel.setup,
         "typed_setup": kernel.typed_setup,
+        "workspace": _workspace(kernel, cuda=cuda),
         "staging": kernel.staging,
         "meet": fill(STAGED_MEET if kernel.staging else MEET, group=kernel.group),
         "calls": "\n".join(calls),
@@ -221,6 +228,7 @@ def element_source(kernel: ElementKernel, problem: Problem, language: NativeLang
     standard = [
         *(["cmath"] if re.search(r"\b(?:sqrt|exp|log)\(", body) else []),
         *(["type_traits"] if shared["sum"] else []),
+        *(["vector"] if kernel.workspace else []),
     ]
     return finish(
         fill(
@@ -231,6 +239,22 @@ def element_source(kernel: ElementKernel, problem: Problem, language: NativeLang
             **shared,
         )
     )
+
+
+def _workspace(kernel: ElementKernel, *, cuda: bool) -> str:
+    """One allocation, in which the parts follow each other; on GPUs it is kept from call to call."""
+    if not kernel.workspace:
+        return ""
+    kind, total = kernel.workspace_type, " + ".join(elements for _, elements in kernel.workspace)
+    (name, elements), *rest = kernel.workspace
+    if cuda:
+        lines = [f"{kind}* const {name} = pkb::kept_memory<{kind}>({total});"]
+    else:
+        lines = [f"std::vector<{kind}> memory({total});", f"{kind}* const {name} = memory.data();"]
+    for following, length in rest:
+        lines.append(f"{kind}* const {following} = {name} + {elements};")
+        name, elements = following, length
+    return "\n".join(lines)
 
 
 def definition_head(problem: Problem) -> str:

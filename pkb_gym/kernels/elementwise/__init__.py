@@ -5,8 +5,11 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from pkb_gym.kernels.element_kernel import ElementKernel, Step, number
+from pkb_gym.kernels.elementwise.attention import ATTENTION
 from pkb_gym.kernels.elementwise.exchanges import EXCHANGES
 from pkb_gym.kernels.elementwise.products import PRODUCTS
+from pkb_gym.kernels.elementwise.recurrences import RECURRENCES
+from pkb_gym.kernels.elementwise.training import TRAINING
 
 LAYER_NORM_BACKWARD = ElementKernel(
     "LayerNormBackward",
@@ -277,6 +280,9 @@ ELEMENT_KERNELS = MappingProxyType(
             CROSS_ENTROPY,
             *PRODUCTS,
             *EXCHANGES,
+            *ATTENTION,
+            *RECURRENCES,
+            *TRAINING,
         )
     }
 )
