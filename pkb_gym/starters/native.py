@@ -14,6 +14,9 @@ from pkb_gym.problems.catalogue import problem_folder
 
 FILE_SUFFIXES: dict[NativeLanguage, str] = {"cpp": "cpp", "cuda": "cu"}
 
+SAME_KERNEL = {"VocabParallelLogProbChunked": "VocabParallelLogProb"}
+"""Problem -> another one whose kernels it takes: a chunk is a step of its reference alone."""
+
 _DEFINITION = re.compile(r"^[\w:<>]+ solution\([^{]*\) \{\n", re.MULTILINE)
 _OPENING_COMMENT = re.compile(r"\A(?://[^\n]*\n)+\n*")
 
@@ -46,7 +49,7 @@ def naive_kernel(problem: Problem, language: NativeLanguage) -> NaiveKernel | No
         if comment is None:
             return NaiveKernel(_as_declared(written, problem))
         return NaiveKernel(_as_declared(written[comment.end() :], problem), comment=_paragraphs(comment.group()))
-    if (family := FAMILIES.get((problem.name, language))) is not None:
+    if (family := FAMILIES.get((SAME_KERNEL.get(problem.name, problem.name), language))) is not None:
         return NaiveKernel(_as_declared(family.plainest.source, problem), family.idea)
     if (kernel := ELEMENT_KERNELS.get(problem.name)) is not None:
         return NaiveKernel(element_source(kernel, problem, language), kernel.idea)
