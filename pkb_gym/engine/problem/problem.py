@@ -396,7 +396,8 @@ class Problem:
             if isinstance(arg, Tensor | Linear | Sparse):
                 resolve_shape(arg.shape, ax)
             elif isinstance(arg, TensorList):
-                ax.shapes(arg.shapes)
+                if None in ax.shapes(arg.shapes) and not arg.may_hold_none:
+                    raise DeclarationError(f"{self.name}: {arg.name} holds None, which needs may_hold_none=True")
             else:
                 ax[arg.axis or arg.name]
         for out in self.returned:

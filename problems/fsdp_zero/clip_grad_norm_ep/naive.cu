@@ -55,9 +55,10 @@ pkb::Group members_of(int64_t group, const pkb::Comm& comm) {
 }
 
 template <class Launch>
-void for_each(const tvm::ffi::Array<tvm::ffi::Tensor>& tensors, const Launch& launch) {
-  for (const tvm::ffi::Tensor tensor : tensors) {
-    if (tensor.numel() == 0) continue;
+void for_each(const tvm::ffi::Array<tvm::ffi::Optional<tvm::ffi::Tensor>>& tensors, const Launch& launch) {
+  for (const auto& gradient : tensors) {
+    if (!gradient.has_value() || gradient.value().numel() == 0) continue;
+    const tvm::ffi::Tensor tensor = gradient.value();
     pkb::with_type<__nv_bfloat16, __half, float>(tensor.dtype(), [&](auto zero) {
       launch(static_cast<decltype(zero)*>(tensor.data_ptr()), tensor.numel());
     });
@@ -68,8 +69,8 @@ void for_each(const tvm::ffi::Array<tvm::ffi::Tensor>& tensors, const Launch& la
 unsigned blocks_of(int64_t n) { return unsigned((n + kThreads - 1) / kThreads); }
 
 void solution(
-    tvm::ffi::Array<tvm::ffi::Tensor> non_ep_grad_tensors, tvm::ffi::Array<tvm::ffi::Tensor> ep_grad_tensors,
-    double max_norm, double norm_type, int64_t ep_size, int64_t fsdp_group, int64_t ep_fsdp_group, int64_t ep_group,
+    tvm::ffi::Array<tvm::ffi::Optional<tvm::ffi::Tensor>> non_ep_grad_tensors,
+    tvm::ffi::Array<tvm::ffi::Optional<tvm::ffi::Tensor>> ep_grad_tensors, double max_norm, double norm_type, int64_t ep_size, int64_t fsdp_group, int64_t ep_fsdp_group, int64_t ep_group,
     tvm::ffi::TensorView total_norm, pkb::Comm comm) {
   const cudaStream_t stream = comm.cuda_stream();
   const float p = float(norm_type), most = float(max_norm), part = 1 / float(ep_size);

@@ -214,9 +214,19 @@ PROBLEM = Problem(
         },
     },
     args=(
-        TensorList("non_ep_grad_tensors", "dense", mutable=True, about="dense gradients, sharded over fsdp_group"),
         TensorList(
-            "ep_grad_tensors", "expert", mutable=True, about="expert gradients, sharded over ep_fsdp_group and ep_group"
+            "non_ep_grad_tensors",
+            "dense",
+            may_hold_none=True,
+            mutable=True,
+            about="dense gradients, sharded over fsdp_group",
+        ),
+        TensorList(
+            "ep_grad_tensors",
+            "expert",
+            may_hold_none=True,
+            mutable=True,
+            about="expert gradients, sharded over ep_fsdp_group and ep_group",
         ),
         Scalar("max_norm", "float", about="threshold"),
         Scalar("norm_type", "float", about="p of the norm, 0 < p < inf"),

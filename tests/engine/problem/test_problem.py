@@ -22,6 +22,7 @@ from pkb_gym.engine.problem import (
     divide,
 )
 from pkb_gym.engine.problem.inputs import TrialKey
+from pkb_gym.engine.problem.signature import cpp_signature
 
 PROBLEM = Problem(
     name="Toy",
@@ -140,6 +141,15 @@ def raise_size_error(ax: Axes) -> dict[str, int]:
 def test_errors_of_the_authors_own_name_the_problem():
     with pytest.raises(SizeError, match=r"^Toy: axis M=8 is odd$"):
         derived(raise_size_error)
+
+
+def test_a_list_that_holds_none_says_so_in_the_signature():
+    """A kernel of `Array<Tensor>` would follow a null pointer."""
+    holds_none = {name: axes | {"shapes": ((4,), None)} for name, axes in PROBLEM.sizes.items()}
+    with pytest.raises(DeclarationError, match=r"^Toy: xs holds None, which needs may_hold_none=True$"):
+        replace(PROBLEM, sizes=holds_none, args=(*PROBLEM.args, TensorList("xs", "shapes")))
+    declared = replace(PROBLEM, sizes=holds_none, args=(*PROBLEM.args, TensorList("xs", "shapes", may_hold_none=True)))
+    assert "tvm::ffi::Array<tvm::ffi::Optional<tvm::ffi::Tensor>> xs" in cpp_signature(declared)
 
 
 def test_a_list_needs_shapes_when_it_is_declared():
