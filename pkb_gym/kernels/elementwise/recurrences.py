@@ -48,7 +48,7 @@ GATED_DELTA_NET = ElementKernel(
     workspace=(("states", "B * Hv * D * K"),),
     steps=(
         Step(
-            "run",
+            "recur",
             reads=("q", "k", "v", "gate", "beta", "a_log", "dt_bias"),
             writes=("y",),
             values=(
@@ -113,7 +113,7 @@ KIMI_DELTA = ElementKernel(
     workspace=(("states", "B * H * D * K"),),
     steps=(
         Step(
-            "run",
+            "recur",
             reads=("q", "k", "v", "g", "beta", "a_log", "dt_bias"),
             writes=("y",),
             values=(

@@ -40,9 +40,7 @@ FORWARD_AND_BACKWARD = (
         for (int64_t k = 0; k < hid; ++k) sum += Sum<T>(hidden[row * hid + k]) * Sum<T>(flat[W2 + o * hid + k]);
         d_outputs[i] = T(2 * (sum - Sum<T>(comm.peer(y, int(row / n))[row % n * d_out + o])) / Sum<T>(n * d_out));
         """,
-        calls=(
-            ({"y": "y_local", "flat": "flat", "hidden": "hidden", "d_outputs": "d_outputs"}, "rows * d_out"),
-        ),
+        calls=(({"y": "y_local", "flat": "flat", "hidden": "hidden", "d_outputs": "d_outputs"}, "rows * d_out"),),
     ),
     Step(
         "gradient_of_hidden",
@@ -56,9 +54,7 @@ FORWARD_AND_BACKWARD = (
         for (int64_t o = 0; o < d_out; ++o) sum += Sum<T>(d_outputs[row * d_out + o]) * Sum<T>(weight[o * hid]);
         d_hidden[i] = T(Sum<T>(hidden[i]) > 0 ? sum : Sum<T>(0));
         """,
-        calls=(
-            ({"flat": "flat", "hidden": "hidden", "d_outputs": "d_outputs", "d_hidden": "d_hidden"}, "rows * hid"),
-        ),
+        calls=(({"flat": "flat", "hidden": "hidden", "d_outputs": "d_outputs", "d_hidden": "d_hidden"}, "rows * hid"),),
     ),
 )
 

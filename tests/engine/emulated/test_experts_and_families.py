@@ -1,6 +1,6 @@
-"""Expert kernels for GPUs, and one text of each CUDA family of the corpus, emulated: right, and no finding.
+"""Expert kernels for GPUs, one text of each CUDA family of the corpus, and starters, emulated: right, and no finding.
 
-Sources of a group are compiled together. `make test` takes a sample of the experts; `make emulated` takes all, compiles
+Sources of a group are compiled together. `make test` takes a sample of experts and starters; `make emulated` takes all, compiles
 each by itself as well, and judges it with another seed.
 """
 
@@ -18,8 +18,9 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.nvcc import nvcc_available
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.records.config import EvalConfig
-from pkb_gym.kernels import CORPUS_FAMILIES, find_family
+from pkb_gym.kernels import CORPUS_FAMILIES, FAMILIES, find_family
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem
+from pkb_gym.starters import make_starter
 from tests.engine.compiling import compile_ahead
 from tests.engine.emulated.compiled_together import Kernel, compile_together, joined
 from tests.engine.mutants.further_sizes import FURTHER_SIZES
@@ -42,14 +43,30 @@ EXPERTS = [
 ]
 OF_FAMILIES = [problem for problem, language in sorted(CORPUS_FAMILIES) if WHOLE and language == "cuda"]
 """Examples of tests/kernels, which are texts of families, stand for them."""
-NAMES = [*(f"expert {problem}" for problem in EXPERTS), *(f"family {problem}" for problem in OF_FAMILIES)]
+QUICK_STARTERS = ("RingAttentionBackwardDP", "ClipGradNormEP")
+"""Of each kind: element by element, and from the problem's folder."""
+STARTERS = [
+    problem.name
+    for problem in catalogue()
+    if (problem.name in QUICK_STARTERS or WHOLE)
+    and (problem.name, "cuda") not in FAMILIES
+    and not make_starter(problem, "cuda", "cuda").why_python
+]
+NAMES = [
+    *(f"expert {problem}" for problem in EXPERTS),
+    *(f"family {problem}" for problem in OF_FAMILIES),
+    *(f"starter {problem}" for problem in STARTERS),
+]
 
 
 @cache
 def groups() -> dict[str, list[Kernel]]:
     """By the first word of their names; texts of families take seconds to write, which collecting does not need."""
     experts = [Kernel(f"expert {name}", name, expert_source(find_problem(name), "cu") or "") for name in EXPERTS]
-    return {"expert": experts, "family": [_of_family(problem) for problem in OF_FAMILIES]}
+    starters = [
+        Kernel(f"starter {name}", name, make_starter(find_problem(name), "cuda", "cuda").source) for name in STARTERS
+    ]
+    return {"expert": experts, "family": [_of_family(problem) for problem in OF_FAMILIES], "starter": starters}
 
 
 def _of_family(problem: str) -> Kernel:
