@@ -69,7 +69,8 @@ GATED_DELTA_NET = ElementKernel(
             for (int64_t c = 0; c < K; ++c) column[c] = 0;
             for (int64_t t = 0; t < (members.rank + 1) * L; ++t) {{
               const int r = members.ranks[t / L];
-              const int64_t token = b * L + t % L, at = (token * Hq + head / (Hv / Hq)) * K, of_head = token * Hv + head;
+              const int64_t token = b * L + t % L, of_head = token * Hv + head;
+              const int64_t at = (token * Hq + head / (Hv / Hq)) * K;
               const T *query = comm.peer(q, r) + at, *key = comm.peer(k, r) + at;
               {_indented(NORMS, 14, eps="1e-6")}
               const Sum<T> x = Sum<T>(comm.peer(gate, r)[of_head]) + bias;

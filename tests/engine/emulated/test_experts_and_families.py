@@ -1,7 +1,7 @@
 """Expert kernels for GPUs, one text of each CUDA family of the corpus, and starters, emulated: right, and no finding.
 
-Sources of a group are compiled together. `make test` takes a sample of experts and starters; `make emulated` takes all, compiles
-each by itself as well, and judges it with another seed.
+Sources of a group are compiled together. `make test` takes a sample of experts and starters; `make emulated` takes all,
+compiles each by itself as well, and judges it with another seed.
 """
 
 from __future__ import annotations
