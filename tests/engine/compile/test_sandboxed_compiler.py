@@ -87,7 +87,7 @@ def test_the_repository_is_out_of_sight() -> None:
 def test_an_installation_among_what_is_readable_is_covered() -> None:
     """A toolkit of a Python distribution can share its folders with the installed package."""
     seen = shell(
-        f"ls {INCLUDE}/pkb; find {ROOT} -name 'expert*' -o -name README.md 2>/dev/null; true",
+        f"ls {INCLUDE}/pkb; find {ROOT} -name 'expert.*' -o -name README.md 2>/dev/null; true",
         readable=(ROOT, INCLUDE),
     )
     assert seen.status == 0
