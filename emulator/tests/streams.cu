@@ -62,6 +62,18 @@ PROGRAM(pageable_target_is_complete) {
   CHECK(value == 5);
   return 0;
 }
+PROGRAM(kernels_read_what_the_host_has_written) {
+  int *pinned, *managed;
+  CUDA(cudaMallocHost(&pinned, 4));
+  CUDA(cudaMallocManaged(&managed, 4));
+  *pinned = 3;
+  *managed = 4;
+  move<<<1, 1, 0, s>>>(own, pinned);
+  move<<<1, 1, 0, s>>>(own + 1, managed);
+  CHECK(word(own, s) == 3);
+  CHECK(word(own + 1, s) == 4);
+  return 0;
+}
 PROGRAM(pinned_source_is_read_later) {
   int* pinned;
   CUDA(cudaMallocHost(&pinned, 4));

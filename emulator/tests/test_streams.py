@@ -21,6 +21,7 @@ RIGHT = [
     "large_pageable_source_is_reused",
     "rows_of_pageable_source_are_reused",
     "pageable_target_is_complete",
+    "kernels_read_what_the_host_has_written",
     "pinned_source_is_read_later",
     "pinned_target_needs_a_wait",
     "registered_memory_is_pinned",

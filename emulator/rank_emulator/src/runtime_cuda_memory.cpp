@@ -22,8 +22,8 @@ cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind k
   uint64_t region;
   if (kind == MemoryKind::kDevice) {
     region = memory.add_on_gpu(RegionKind::kAllocation, rank.rank, "", mapping, own, bytes, Space::kGlobal, false);
-  } else {
-    region = memory.add(kind == MemoryKind::kPinned ? RegionKind::kHost : RegionKind::kAllocation, rank.rank, "", own, bytes, Space::kGlobal, true, 0, false);
+  } else {  // the host's plain stores are not seen: what it has written is not known
+    region = memory.add(kind == MemoryKind::kPinned ? RegionKind::kHost : RegionKind::kAllocation, rank.rank, "", own, bytes, Space::kGlobal, true);
   }
   *pointer = reinterpret_cast<void*>(address);
   if (kind == MemoryKind::kManaged) rank.world->managed.insert(region);
