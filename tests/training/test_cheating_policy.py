@@ -51,13 +51,14 @@ def test_a_cheating_policy_earns_the_floor(monkeypatch, local_evaluator, tmp_pat
         trainer = run(policy, local_evaluator, settings, [row(language="auto")], max_turns=1, schedule=schedule)
     finally:
         local_evaluator.resume()
+    records = read_jsonl(tmp_path / "run" / "rollouts.jsonl")
+    others = [record for record in records if record["failure"] != "integrity"]
+    assert not others, [(record["source"][:100], record["failure"], record["stage"]) for record in others]
     logged = [entry for entry in trainer.state.log_history if "reward" in entry]
     assert len(logged) == STEPS
     assert all(entry["reward"] == pytest.approx(Ladder().breach) for entry in logged)
     assert all(entry["correct"] == 0 and entry["submissions"] == 2 for entry in logged)
     assert not any(entry[f"faults/{kind}"] for entry in logged for kind in ("infrastructure", "crashed", "late"))
-    records = read_jsonl(tmp_path / "run" / "rollouts.jsonl")
-    assert {record["failure"] for record in records} == {"integrity"}
     assert {record["source"] for record in records} == set(sources)
     assert Archive.read(tmp_path / "run" / "archive.jsonl").kernels() == []
     before, after = (load_file(folder / "model.safetensors") for folder in (policy, tmp_path / "run"))
