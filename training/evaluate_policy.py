@@ -17,7 +17,7 @@ if __name__ == "__main__":
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -52,7 +52,7 @@ from pkb_gym.training.results.policy_summary import PolicySummary, summarise
 from pkb_gym.training.results.ring_summary import RingFigures, rings_of, summarise_rings
 from pkb_gym.training.rollout.agent_player import AgentPlayer, open_control
 from pkb_gym.training.rollout.dialogue import Dialogue
-from pkb_gym.training.rollout.episodes import FeedbackText, RolloutEpisode
+from pkb_gym.training.rollout.episodes import FeedbackText
 from pkb_gym.training.rollout.player import EpisodeLimits, Player
 from pkb_gym.training.rollout.rollouts import Rollouts
 from pkb_gym.training.rollout.sampling import Backend, ReplySampler, SamplingConfig, open_sampler
@@ -266,20 +266,19 @@ def _play(
         base = EvalConfig(until=args.until, timing_budget_s=args.timing_budget_s, timeout_s=args.kernel_timeout_s)
         reward = find_reward(args.reward)
         rollouts = Rollouts(evaluator, reward, args.turns, base, args.feedback)
-        play: Callable[[Sequence[Row], Sequence[int], int], Sequence[RolloutEpisode]]
+        player: Player | AgentPlayer
         if policy is not None:
             rollouts = replace(rollouts, shorten=policy.dialogue.shortened)
             player = Player(policy.sampler, policy.dialogue, rollouts, schedule, host, policy.limits)
-            play = lambda rows, _, seed: player.play(rows, seed)  # noqa: E731  # as short as a function with a name
         else:
             assert control is not None
-            play = AgentPlayer(control, rollouts, schedule, machine_of(schedule.evaluator)).play
+            player = AgentPlayer(control, rollouts, schedule, machine_of(schedule.evaluator))
         agent = default_label(args.agent) if args.agent else Path(str(model.model_name_or_path)).name
         for batch in _batches(waiting, args.batch_size, state.process_index, state.num_processes):
             if (stopped := host.from_first(budget.exhausted)) is not None:  # ranks end with the same batch
                 return stopped
-            rows, samples = [prompts[prompt] for prompt, _ in batch], [sample for _, sample in batch]
-            episodes = play(rows, samples, _seed(args.seed, batch))
+            rows = [{**prompts[prompt], "sample": sample} for prompt, sample in batch]
+            episodes = player.play(rows, _seed(args.seed, batch))
             played: list[Attempt] = []
             for (prompt, sample), episode in zip(batch, episodes, strict=True):
                 attempts = attempts_of(sample, episode, args.reward, agent)
@@ -296,9 +295,9 @@ class _Policy:
     """A model that plays.
 
     Attributes:
-        sampler: Sampler of its replies.
-        dialogue: Dialogue with it.
-        limits: Limits of its episodes.
+        sampler: Sampler of the replies.
+        dialogue: Dialogue with the model.
+        limits: Limits of an episode.
     """
 
     sampler: ReplySampler

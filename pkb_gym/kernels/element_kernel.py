@@ -56,6 +56,11 @@ def number(name: str, expression: str) -> tuple[str, str, str]:
     return "int64_t", name, expression
 
 
+def named(*names: str, **others: str) -> dict[str, str]:
+    """Tensors of a call, by the names of a step: those of the same name, and others."""
+    return {name: name for name in names} | others
+
+
 @dataclass(frozen=True)
 class ElementKernel:
     """A kernel between two barriers.
@@ -68,7 +73,7 @@ class ElementKernel:
         setup: Lines of the host that do not need the element type `T`.
         typed_setup: Lines of the host that need the element type `T`.
         workspace: (name, number of elements) of this rank's own memory for intermediate results.
-        workspace_type: Their type, `T` or `Sum<T>`.
+        workspace_type: Type of the elements in `workspace`, `T` or `Sum<T>`.
         staging: Lines of the host that copy arguments to scratch, from which peers then read; may use `T`.
         declarations: Types that the functions use.
         group: Group argument of the barriers; empty for all ranks.

@@ -31,6 +31,8 @@ def longest_shared_runs(sources: Sequence[str], known: Sequence[str]) -> list[in
         >>> longest_shared_runs(["a = b + c;", "z"], ["a = b - c;"])
         [3, 0]
     """
+    if not sources:
+        return []
     texts = [tokens_of(text) for text in (*sources, *known)]
     numbers: dict[str, int] = {}
     ids, text_of = [], []
@@ -38,8 +40,6 @@ def longest_shared_runs(sources: Sequence[str], known: Sequence[str]) -> list[in
         ids += [numbers.setdefault(token, len(numbers)) for token in text]
         ids.append(-1 - place)  # an end of its own, so that no run goes beyond its text
         text_of += [place] * (len(text) + 1)
-    if not sources:
-        return []
     levels = list(_ranks(np.array(ids, dtype=np.int64)))
     order = np.argsort(levels[-1], kind="stable")
     owner = np.array(text_of)[order]

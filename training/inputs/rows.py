@@ -56,10 +56,10 @@ def corpus_submissions(path: str) -> list[str]:
     """All sources of a corpus, the broken ones included, without repetition.
 
     Args:
-        path: As for `load_corpus`.
+        path: Path of the corpus, as `load_corpus` takes it.
 
     Raises:
-        ConfigError: as `load_corpus`.
+        ConfigError: There is no corpus, as `load_corpus` says.
     """
     return list(dict.fromkeys(source for row in load_corpus(path) for source in submissions(row["messages"])))
 

@@ -49,12 +49,11 @@ class AgentPlayer:
     ) -> None:
         self._provider, self._rollouts, self._schedule, self._machine = provider, rollouts, schedule, machine
 
-    def play(self, rows: Sequence[Row], samples: Sequence[int], seed: int) -> list[RolloutEpisode]:
+    def play(self, rows: Sequence[Row], seed: int) -> list[RolloutEpisode]:
         """Plays one episode on each row; where the agent has nothing to offer, the episode has no submission.
 
         Args:
-            rows: Rows of `pkb export prompts`.
-            samples: Number of each episode among those on its row.
+            rows: Rows of `pkb export prompts`, each with the number of its episode among those on it, `sample`.
             seed: Seed of the agents.
 
         Raises:
@@ -63,10 +62,10 @@ class AgentPlayer:
         """
         episodes = [self._rollouts.begin(row) for row in rows]
         answers = {}
-        for place, (episode, sample) in enumerate(zip(episodes, samples, strict=True)):
+        for place, (episode, row) in enumerate(zip(episodes, rows, strict=True)):
             episode.add_reply(PolicyReply("", prompt_tokens=0, tokens=0))
             episode.begin_message()
-            if (source := self._source(episode, sample, seed)) is not None:
+            if (source := self._source(episode, row["sample"], seed)) is not None:
                 answers[place] = partial(episode.submit, source)
         with self._schedule.reward_phase(PhaseClock()):
             side_by_side({place: submit() for place, submit in answers.items()})

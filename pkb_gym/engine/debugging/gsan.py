@@ -7,6 +7,7 @@ as no source accuses itself.
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from pkb_gym.engine.debugging.gsan_reports import Assertion, assertions_in, unseen_synchronisation
 from pkb_gym.engine.records.check_report import Race
@@ -93,11 +94,11 @@ def gsan_not_judged(config: ResolvedConfig, reason: str) -> JudgedRaces:
     return JudgedRaces(report=_report(config, "not_judged", printable(reason.partition("\n")[0], MAX_REASON_CHARS)))
 
 
-def _report(config: ResolvedConfig, verdict: str, reason: str = "") -> RaceCheckReport:
+def _report(
+    config: ResolvedConfig, verdict: Literal["no_race", "race", "not_judged"], reason: str = ""
+) -> RaceCheckReport:
     size = config.size if isinstance(config.size, str) else ",".join(f"{name}={n}" for name, n in config.size.items())
-    return RaceCheckReport.model_validate(
-        {"detector": "gsan", "verdict": verdict, "reason": reason, "size": size, "duration_s": 0.0}
-    )
+    return RaceCheckReport(detector="gsan", verdict=verdict, reason=reason, size=size, duration_s=0.0)
 
 
 def _cause(message: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pkb_gym.kernels.element_kernel import ElementKernel, Step, number
+from collections.abc import Mapping
+
+from pkb_gym.kernels.element_kernel import ElementKernel, Step, named, number
 
 SCALE = """
 const double scale = softmax_scale.has_value() ? softmax_scale.value() : 1 / std::sqrt(double(d));
@@ -216,7 +218,7 @@ RING_ATTENTION_BACKWARD = ElementKernel(
             }}
             dq[i] = T(Sum<T>(scale) * sum / replicas.size);
             """,
-            calls=(({"q": "q", "k": "k", "v": "v", "dout": "dout", "out": "out", "dq": "dq"}, "dq.numel()"),),
+            calls=((named("q", "k", "v", "dout", "out", "dq"), "dq.numel()"),),
         ),
         Step(
             "differentiate_keys_and_values",
@@ -242,15 +244,28 @@ RING_ATTENTION_BACKWARD = ElementKernel(
             dk[i] = T(Sum<T>(scale) * by_key / replicas.size);
             dv[i] = T(by_value / replicas.size);
             """,
-            calls=(
-                (
-                    {"q": "q", "k": "k", "v": "v", "dout": "dout", "out": "out", "dk": "dk", "dv": "dv"},
-                    "dk.numel()",
-                ),
-            ),
+            calls=((named("q", "k", "v", "dout", "out", "dk", "dv"), "dk.numel()"),),
         ),
     ),
 )
+
+
+def _linear(name: str, depth: str, columns: str, call: tuple[Mapping[str, str], str]) -> Step:
+    """A product of rows with the rows of a weight, within a rank."""
+    return Step(
+        name,
+        reads=("x", "weight"),
+        writes=("y",),
+        values=(number("depth", depth), number("columns", columns)),
+        body="""
+        const T *row = x + i / columns * depth, *column = weight + i % columns * depth;
+        Sum<T> sum = 0;
+        for (int64_t k = 0; k < depth; ++k) sum += Sum<T>(row[k]) * Sum<T>(column[k]);
+        y[i] = T(sum);
+        """,
+        calls=(call,),
+    )
+
 
 ULYSSES_ATTENTION = ElementKernel(
     "UlyssesAttention",
@@ -264,18 +279,8 @@ ULYSSES_ATTENTION = ElementKernel(
     """,
     workspace=(("qkv", "3 * tokens * width"), ("attended", "tokens * width")),
     steps=(
-        Step(
-            "multiply",
-            reads=("x", "weight"),
-            writes=("y",),
-            values=(number("depth", "H"), number("columns", "3 * width")),
-            body="""
-            const T *row = x + i / columns * depth, *column = weight + i % columns * depth;
-            Sum<T> sum = 0;
-            for (int64_t k = 0; k < depth; ++k) sum += Sum<T>(row[k]) * Sum<T>(column[k]);
-            y[i] = T(sum);
-            """,
-            calls=(({"x": "hidden_states", "weight": "w_qkv", "y": "qkv"}, "3 * tokens * width"),),
+        _linear(
+            "multiply", "H", "3 * width", ({"x": "hidden_states", "weight": "w_qkv", "y": "qkv"}, "3 * tokens * width")
         ),
         Step(
             "attend",
@@ -304,19 +309,7 @@ ULYSSES_ATTENTION = ElementKernel(
             """,
             calls=(({"qkv": "qkv", "y": "attended"}, "tokens * width"),),
         ),
-        Step(
-            "project",
-            reads=("x", "weight"),
-            writes=("y",),
-            values=(number("depth", "width"), number("columns", "w_o.size(0)")),
-            body="""
-            const T *row = x + i / columns * depth, *column = weight + i % columns * depth;
-            Sum<T> sum = 0;
-            for (int64_t k = 0; k < depth; ++k) sum += Sum<T>(row[k]) * Sum<T>(column[k]);
-            y[i] = T(sum);
-            """,
-            calls=(({"x": "attended", "weight": "w_o", "y": "out"}, "out.numel()"),),
-        ),
+        _linear("project", "width", "w_o.size(0)", ({"x": "attended", "weight": "w_o", "y": "out"}, "out.numel()")),
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pkb_gym.kernels.element_kernel import ElementKernel, Step, number
+from pkb_gym.kernels.element_kernel import ElementKernel, Step, named, number
 
 NORMS = """
 Sum<T> q_squares = 0, k_squares = 0;
@@ -81,21 +81,7 @@ GATED_DELTA_NET = ElementKernel(
               if (t >= members.rank * L) y[of_head * D + e] = T(result);
             }}
             """,
-            calls=(
-                (
-                    {
-                        "q": "q",
-                        "k": "k",
-                        "v": "v",
-                        "gate": "gate",
-                        "beta": "beta",
-                        "a_log": "a_log",
-                        "dt_bias": "dt_bias",
-                        "y": "out",
-                    },
-                    "B * Hv * D",
-                ),
-            ),
+            calls=((named("q", "k", "v", "gate", "beta", "a_log", "dt_bias", y="out"), "B * Hv * D"),),
         ),
     ),
 )
@@ -153,21 +139,7 @@ KIMI_DELTA = ElementKernel(
               }}
             }}
             """,
-            calls=(
-                (
-                    {
-                        "q": "q",
-                        "k": "k",
-                        "v": "v",
-                        "g": "g",
-                        "beta": "beta",
-                        "a_log": "a_log",
-                        "dt_bias": "dt_bias",
-                        "y": "out",
-                    },
-                    "B * H * D",
-                ),
-            ),
+            calls=((named("q", "k", "v", "g", "beta", "a_log", "dt_bias", y="out"), "B * H * D"),),
         ),
     ),
 )

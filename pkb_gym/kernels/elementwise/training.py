@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pkb_gym.kernels.element_kernel import ElementKernel, Step, number
+from pkb_gym.kernels.element_kernel import ElementKernel, Step, named, number
 
 MLP_SIZES = """
 const int64_t n = X_local.size(0), d_in = X_local.size(1), hid = $hid, d_out = y_local.size(1);
@@ -27,7 +27,7 @@ FORWARD_AND_BACKWARD = (
         for (int64_t k = 0; k < d_in; ++k) sum += Sum<T>(sample[k]) * Sum<T>(weight[k]);
         hidden[i] = T(sum > 0 ? sum : Sum<T>(0));
         """,
-        calls=(({"x": "X_local", "flat": "flat", "hidden": "hidden"}, "rows * hid"),),
+        calls=((named("flat", "hidden", x="X_local"), "rows * hid"),),
     ),
     Step(
         "gradient_of_outputs",
@@ -40,7 +40,7 @@ FORWARD_AND_BACKWARD = (
         for (int64_t k = 0; k < hid; ++k) sum += Sum<T>(hidden[row * hid + k]) * Sum<T>(flat[W2 + o * hid + k]);
         d_outputs[i] = T(2 * (sum - Sum<T>(comm.peer(y, int(row / n))[row % n * d_out + o])) / Sum<T>(n * d_out));
         """,
-        calls=(({"y": "y_local", "flat": "flat", "hidden": "hidden", "d_outputs": "d_outputs"}, "rows * d_out"),),
+        calls=((named("flat", "hidden", "d_outputs", y="y_local"), "rows * d_out"),),
     ),
     Step(
         "gradient_of_hidden",
@@ -54,7 +54,7 @@ FORWARD_AND_BACKWARD = (
         for (int64_t o = 0; o < d_out; ++o) sum += Sum<T>(d_outputs[row * d_out + o]) * Sum<T>(weight[o * hid]);
         d_hidden[i] = T(Sum<T>(hidden[i]) > 0 ? sum : Sum<T>(0));
         """,
-        calls=(({"flat": "flat", "hidden": "hidden", "d_outputs": "d_outputs", "d_hidden": "d_hidden"}, "rows * hid"),),
+        calls=((named("flat", "hidden", "d_outputs", "d_hidden"), "rows * hid"),),
     ),
 )
 
@@ -109,7 +109,7 @@ def _update(first: str, count: str, decay: str, part: str, tensors: Mapping[str,
             ("double", "decay", decay),
         ),
         body=UPDATE,
-        calls=(({"x": "X_local", **{name: name for name in names}, **tensors}, count),),
+        calls=((named(*names, x="X_local", **tensors), count),),
     )
 
 
