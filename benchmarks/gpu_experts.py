@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,9 @@ EXPERT = "expert"
 """The name of the kernel of a row that is the problem's expert; others are files of `RIVALS`."""
 
 COMPILE_TIMEOUT_S = 600.0
+
+EXCEPTION = re.compile(r"(rank \d+: )?[\w.]+(Error|Exception): ")
+"""The beginning of a line that names an exception."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +190,10 @@ def _config(world_size: int, size: str | dict[str, Any], budget_s: float) -> Eva
 
 
 def cause(message: str) -> str:
-    """The line of a message that says what happened: the first, or the last of a traceback, whose frames name paths."""
-    lines = [line for line in message.splitlines() if line.strip()] or [""]
-    return lines[-1 if lines[0].endswith("Traceback (most recent call last):") else 0].strip()[:500]
+    """The line of a message that says what happened: the last that names an exception, or the first."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    named = [line for line in lines if EXCEPTION.match(line)]
+    return (named[-1] if named else lines[0])[:500]
 
 
 def measured(feedback: Feedback) -> dict[str, Any]:

@@ -58,6 +58,11 @@ def test_rows_of_another_commit_are_not_gone_on_with(tmp_path: Path):
             "rank 0: call 2: Traceback (most recent call last):\n  File x\nValueError: too wide\n",
             "ValueError: too wide",
         ),
+        (
+            "rank 1: Traceback (most recent call last):\ntorch.AcceleratorError: CUDA error: misaligned address\n"
+            "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n",
+            "torch.AcceleratorError: CUDA error: misaligned address",
+        ),
         ("", ""),
     ],
 )

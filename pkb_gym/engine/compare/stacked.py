@@ -54,7 +54,7 @@ def row_index(heap: AnyHeap, offset: int, nbytes: int, distances: Sequence[int])
     """
     import torch
 
-    device = "cpu" if heap.cuda_device is None else f"cuda:{heap.cuda_device}"
+    device = heap.bytes().device
     first = torch.arange(offset // ROW_BYTES, -(-(offset + nbytes) // ROW_BYTES), device=device)
     steps = torch.tensor([distance // ROW_BYTES for distance in distances], device=device)
     return (steps[:, None] + first).view(-1)

@@ -65,5 +65,10 @@ class DrawnTogether:
             generator = torch.Generator(device=device)
             generator.manual_seed(seed_of(batch * calls, ("together", *map(str, (*draw, *shape)))))
             values = fill((calls, *shape), generator)
-            self._last[draw, shape] = batch, values
+            if calls > 1:  # else nobody asks for it again, and it may be large
+                self._last[draw, shape] = batch, values
         return values[place]
+
+    def forget(self) -> None:
+        """Lets go of the numbers, which else stay until the makers of inputs are collected."""
+        self._last.clear()

@@ -1,11 +1,11 @@
-"""A rule for results whose rows differ in size, and so do the roundings of what is added up to them."""
+"""Rules for results whose rows differ in size, and so do the roundings of what is added up to them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rms, wide
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, far, outside, rms, wide
 
 if TYPE_CHECKING:
     import torch
@@ -35,3 +35,29 @@ class close_by_rows:  # noqa: N801  # reads as a function where rules are declar
         of_rows = expected.square().mean(dim=-1, keepdim=True).sqrt() if expected.numel() else expected
         bound = self.rtol * expected.abs() + self.atol_rms * (rms(expected) + of_rows) / 2
         return outside(wide(got), expected, DTYPE_SCALE[context.ax.dtype] * bound)
+
+
+@dataclass(frozen=True)
+class summed_rows_close:  # noqa: N801
+    """||got - expected|| <= rel max(||expected||, its rms over rows) for each row, scaled by dtype.
+
+    A bad row is all wrong. A row is the last dimension, and a sum of few terms: where these cancel it is small, and their errors are not.
+    """
+
+    batched: ClassVar[bool] = True
+
+    rel: float
+
+    def describe(self, dtype: str = "bfloat16") -> str:
+        """The rule in a few words, for the agent."""
+        return f"summed_rows_close(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
+
+    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """Marks the wrong elements of `got`."""
+        import torch
+
+        expected = wide(context.expected)
+        norm = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
+        typical = norm.square().mean().sqrt() if expected.numel() else norm
+        bound = self.rel * DTYPE_SCALE[context.ax.dtype] * torch.maximum(norm, typical)
+        return far(wide(got), expected, bound, dim=-1).expand(got.shape)

@@ -63,12 +63,13 @@ class BoundBlock:
         return Delivery(self.heap, self.problem.returns, self.calls[index].results, delivered)
 
     def results_by_name(self, index: int, returned: Sequence[Sequence[torch.Tensor]]) -> ResultsByName:
-        """The results of one call by leaf name, in-place ones included."""
+        """The results of one call by leaf name, in-place ones included, where the heap is: some are in host memory."""
+        device = self.heap.bytes().device
         ax = self.plan.sets[index].axes[self.rank]
         named: ResultsByName = {}
         for out, tensors in zip(self.problem.returned, returned, strict=True):
             for leaf, tensor in zip(output_leaves(out, ax), tensors, strict=True):
-                named[leaf.name] = tensor.detach()
+                named[leaf.name] = tensor.detach().to(device)
         position = {arg.name: place for place, arg in enumerate(self.problem.args)}
         for in_place in self.problem.outputs:
             if isinstance(in_place, InPlace):

@@ -296,5 +296,4 @@ def _segment_lines(heap: AnyHeap) -> torch.Tensor:
 def _line_index(heap: AnyHeap, lines: Lines) -> torch.Tensor:
     import torch
 
-    device = "cpu" if heap.cuda_device is None else f"cuda:{heap.cuda_device}"
-    return torch.from_numpy(lines.astype(np.int64)).to(device)
+    return torch.from_numpy(lines.astype(np.int64)).to(heap.bytes().device)

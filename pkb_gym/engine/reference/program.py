@@ -232,6 +232,8 @@ class ReferenceRank:
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     copies.add(self._heaps.own.tensor(planned.leaves[self._rank][leaf.name].slot), tensor)
         copies.make()
+        if together is not None:
+            together.forget()
         groups = [self._groups.of(partition) for partition in plan.partitions]
         calls = unroll(call_runs(problem, plan, self._rank, "python"))
         arguments = []

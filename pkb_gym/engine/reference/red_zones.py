@@ -86,8 +86,7 @@ class RedZones:
     def _index(self, heap: AnyHeap) -> torch.Tensor:
         import torch
 
-        device = "cpu" if heap.cuda_device is None else f"cuda:{heap.cuda_device}"
-        return torch.from_numpy(self._places).to(device)
+        return torch.from_numpy(self._places).to(heap.bytes().device)
 
 
 def _places(zones: list[_Zone]) -> NDArray[np.int64]:

@@ -201,7 +201,8 @@ class CandidateRun:
         Args:
             calls: Number of calls that are asked for.
             timed: Whether the block serves timing.
-            earlier: Checked block to whose places and values this one returns, see `recurring`; None for none.
+            earlier: Checked block to whose places and values this one returns, see `recurring`, if one of its calls has
+                room there; None for none.
 
         Raises:
             InfrastructureError: `MAX_SKIPPED` trials in a row do not fit, or the reference gang failed.
@@ -228,15 +229,16 @@ class CandidateRun:
     def _plan_as_many(self, calls: int, timed: bool, earlier: BlockPlan | None) -> BlockPlan | None:
         """A block of the next trials, at most so many; None if not even the first fits."""
         room = self.layout.segment_bytes
-        while calls:
-            plan = self._plan(range(self._next_trial, self._next_trial + calls), timed, earlier)
+        fewer = calls
+        while fewer:
+            plan = self._plan(range(self._next_trial, self._next_trial + fewer), timed, earlier)
             if len(plan.partitions) > MAX_GROUPS:
-                calls -= 1
+                fewer -= 1
             elif plan.end > room:
-                calls = min(calls - 1, max(1, calls * room // plan.end))
+                fewer = min(fewer - 1, max(1, fewer * room // plan.end))
             else:
                 return plan
-        return None
+        return None if earlier is None else self._plan_as_many(calls, timed, None)
 
     def prepare_again(self, plan: BlockPlan, *, timed: bool) -> None:
         """The inputs of an earlier block at the same places, to see what comes of them under other conditions."""

@@ -38,7 +38,7 @@ def published_inputs(make: InputMaker) -> tuple[torch.Tensor, torch.Tensor]:
 def mean_of_rounded(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     """Marks what no order of summation, and no other way of dividing by the scale, can give.
 
-    Of an element whose quotient lies between two 8-bit floats one rank may take either; they are few. The sums may be
+    Of an element whose quotient lies between two 8-bit floats a rank may take either; they are few. The sums may be
     made in bfloat16 or float32.
     """
     import torch
@@ -46,13 +46,13 @@ def mean_of_rounded(got: torch.Tensor, context: CheckContext) -> torch.Tensor:
     ax, expected = context.ax, wide(context.expected)
     own = slice(ax.r * ax.p, (ax.r + 1) * ax.p)
     size = torch.zeros_like(expected)
-    one_step = torch.zeros_like(expected)
+    steps = torch.zeros_like(expected)
     for rank in range(ax.W):
         scale = scale_of(context, "flat_grads", rank)
         term = wide(rounded(context.tensor("flat_grads", rank)[own], scale)).abs()
         size += term / ax.W
-        one_step = torch.maximum(one_step, torch.maximum(term / 8, scale * 2.0**-9) / ax.W)
-    bad = outside(wide(got), expected, one_step + 2e-2 * size)
+        steps += torch.maximum(term / 8, scale * 2.0**-9) / ax.W
+    bad = outside(wide(got), expected, steps + 2e-2 * size)
     bad |= more_than(0.02, wide(got), expected, 1e-2 * size)
     return bad | far(wide(got), expected, 2.2e-2 * torch.linalg.vector_norm(expected))
 
@@ -98,7 +98,7 @@ PROBLEM = Problem(
             ("p",),
             check=rule(
                 mean_of_rounded,
-                "||error|| <= 2.2e-2 ||out||; 98 % within 1e-2 of the mean |addend|, all within one float8 step",
+                "||error|| <= 2.2e-2 ||out||; 98 % within 1e-2 of the mean |addend|, all within the mean float8 step",
             ),
             about="slice r of the mean over ranks of the rounded gradients",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -106,3 +107,19 @@ def test_large_tensors_are_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> 
         for trial in range(4):
             together.of_trial(trial, lambda first, _: first, "cpu", ("rank", 1), shape, torch.float32, fill)
     assert filled == [(4, 10), (4, 11), (1, 60), (1, 60), (1, 60), (1, 60)]
+
+
+def test_numbers_are_let_go_of_where_no_other_call_has_them_and_once_all_are_drawn() -> None:
+    """Makers of inputs stay until they are collected, and a tensor may take much of a GPU."""
+    together, drawn_ones = DrawnTogether(), []
+
+    def fill(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+        values = torch.rand(shape, generator=generator)
+        drawn_ones.append(weakref.ref(values))
+        return values
+
+    for elements in (4, drawn_together.BYTES_DRAWN_TOGETHER["cpu"]):
+        together.of_trial(0, lambda first, _: first, "cpu", ("rank", 1), (elements,), torch.float32, fill)
+    assert [one() is None for one in drawn_ones] == [False, True]
+    together.forget()
+    assert [one() is None for one in drawn_ones] == [True, True]

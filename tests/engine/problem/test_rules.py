@@ -7,7 +7,7 @@ import torch
 
 from pkb_gym.engine.problem import Axes, rules
 from pkb_gym.engine.problem.block_rules import blocks_close
-from pkb_gym.engine.problem.row_rules import close_by_rows
+from pkb_gym.engine.problem.row_rules import close_by_rows, summed_rows_close
 from pkb_gym.engine.problem.rules import CheckContext
 
 NAN, INF = float("nan"), float("inf")
@@ -92,6 +92,13 @@ def test_allclose_is_fixed() -> None:
     ]
 
 
+def test_rows_whose_terms_cancel_are_held_to_the_size_of_the_others() -> None:
+    expected = [[3.0, 4.0], [0.0, 0.01]]
+    assert wrong(summed_rows_close(0.1), [[3.0, 4.4], [0.3, 0.01]], expected) == [False] * 4
+    assert wrong(summed_rows_close(0.1), [[3.0, 4.6], [0.0, 0.01]], expected) == [True, True, False, False]
+    assert wrong(summed_rows_close(0.1), [[3.0, 4.0], [0.5, 0.01]], expected) == [False, False, True, True]
+
+
 def test_rows_close_marks_whole_rows() -> None:
     expected = [[1.0, 0.0], [0.0, 2.0]]
     assert wrong(rules.rows_close(0.1), [[1.0, 0.05], [0.0, 2.0]], expected, torch.bfloat16) == [False] * 4
@@ -126,6 +133,7 @@ def test_all_of_and_own_rules() -> None:
         (rules.close(rtol=1.0, atol_rms=0.5), "close(rtol=0.000977, atol_rms=0.000488, for float32)"),
         (rules.rows_close(0.5), "rows_close(rel=0.000488, for float32)"),
         (rules.norm_close(0.5), "norm_close(rel=0.000488, for float32)"),
+        (summed_rows_close(0.5), "summed_rows_close(rel=0.000488, for float32)"),
         (close_by_rows(1.0, 0.5), "close_by_rows(rtol=0.000977, atol_rms=0.000488, for float32)"),
         (blocks_close(0.5, 0), "blocks_close(rel=0.000488 (1 + 2 / sqrt(elements)), for float32)"),
         (rules.all_of((rules.close(atol=1.0), rules.exact())), "close(atol=0.000977, for float32) and exact"),

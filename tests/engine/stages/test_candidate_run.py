@@ -11,6 +11,7 @@ from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.problem import Axes, AxisValue, Draw
 from pkb_gym.engine.problem.drawn_together import CALLS_DRAWN_TOGETHER
+from pkb_gym.engine.problem.recurrence import NEW
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.orders import BlockEnded, LateOutput
 from pkb_gym.engine.stages.block_staging import plain
@@ -150,6 +151,19 @@ def test_a_trial_that_does_not_fit_is_passed_over() -> None:
         plans = [run.prepare(2, timed=False) for _ in range(3)]
     assert [[planned.trial for planned in plan.sets] for plan in plans] == [[0, 1], [4, 5], [8, 9]]
     assert bench.reference.trials == [(0, 1), (4, 5), (8, 9)]
+
+
+def test_calls_that_are_larger_than_the_places_of_those_before_lie_where_they_would_without_them() -> None:
+    """Sizes differ from trial to trial, and the segment holds one call of this one."""
+    bench = Bench(problem=GROWING)
+    with bench.run() as run:
+        earlier = run.prepare(2, timed=False)
+        layout = run.layout
+        larger = run.workload.plan([2], False, layout.scratch_bytes).end
+        run.layout = dataclasses.replace(layout, segment_bytes=larger)
+        plan = run.prepare(2, timed=False, earlier=earlier)
+    assert [planned.trial for planned in plan.sets] == [2] and plan.end == larger
+    assert all(planned.recurrence == NEW for planned in plan.sets)
 
 
 def test_a_block_has_no_more_groups_than_a_kernel_can_be_passed() -> None:
