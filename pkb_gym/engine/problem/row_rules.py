@@ -41,7 +41,8 @@ class close_by_rows:  # noqa: N801  # reads as a function where rules are declar
 class summed_rows_close:  # noqa: N801
     """||got - expected|| <= rel max(||expected||, its rms over rows) for each row, scaled by dtype.
 
-    A bad row is all wrong. A row is the last dimension, and a sum of few terms: where these cancel it is small, and their errors are not.
+    A bad row is all wrong. A row is the last dimension, and a sum of few terms: where these cancel it is small, and
+    their errors are not.
     """
 
     batched: ClassVar[bool] = True
