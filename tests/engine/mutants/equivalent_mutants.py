@@ -86,8 +86,8 @@ FENCES_ON_BOTH_SIDES = (
 )
 
 WAIT_IS_INJECTED = (
-    "ptxas injects the wait before the sums are read and says so (C7517); at size tiny a product has one step, so that "
-    "no stage of shared memory is filled again"
+    "ptxas injects the wait before the sums are read and says so (C7517); at size tiny a product has fewer steps than "
+    "there are stages of shared memory, so that none is filled again"
 )
 
 STORES_WAIT_FOR_A_LOAD = (
@@ -136,6 +136,19 @@ KERNEL_ENDS = "the kernel ends behind it, which it does with the last of its thr
 
 BARRIER_BEHIND = "another barrier of the block follows before peers' memory is read"
 
+WAITS_END_KERNELS = (
+    "nothing follows a wait in its kernel, and the end of a kernel orders as a fence what the stream has behind it: a "
+    "relaxed load that has seen a release, and a fence, acquire as well (PTX ISA 8.8, acquire patterns)"
+)
+
+NO_BULK_STORES = "sums stay in registers: no bulk store is made that could be under way"
+
+ENTERS_WITHOUT_WAITING = "this kernel's hooks do nothing at entry"
+
+OWN_SUMS = "at size tiny all columns are formed in one round, and a thread reads those sums that it has written itself"
+
+BARRIER_IN_LEAVING = "the hook behind it begins with another barrier of the block"
+
 ONE_ROW = "at these sizes a block has one row: no row before it is still to be read or answered"
 
 ONE_TOKEN = "at these sizes a warp joins the summaries of one token: nothing is laid out over them"
@@ -153,15 +166,24 @@ WORLD_OF_TWO = (
 )
 
 MLP_STEPS = ("DDP", "FSDPStep", "ZeRO1", "ZeRO2")
+PRODUCTS_ALONE = ("ContrastiveLoss", "RingAttentionPP")
 FP8_EXCHANGES = ("FP8AllGatherParams", "FP8ReduceScatterGrads")
 
 READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'
+AWAIT_STORES = 'bulk_copy_cuda.h:73: "cp.async.bulk.wait_group 0;" -> ""'
 AWAIT_SUMS = 'gemm_sm90_ptx.h:129: "wgmma.wait_group.sync.aligned %0;" -> ""'
 
 MOE_LAYERS = ("FusedMoE", "FusedMoELoRA", "MoEBalanced", "MoENarrow", "MoEWide")
+ROUND_OF_COLUMNS = "thin_product_cuda.h:91: __syncthreads() -> ((void)0)"
 NEXT_ROUND = "routing_cuda.h:119: __syncthreads() -> ((void)0)"
 SIGNAL = "symm_cuda.h:39: st.release -> st.relaxed"
 LEAVING = "symm_cuda.h:172: __syncthreads() -> ((void)0)"
+
+END_WITH_A_BARRIER = (
+    *FILTERED_LOG_PROBS,
+    *("ContrastiveLoss", "MoEAllToAll", "MoEDispatch", "RingAttentionPP", "SphericalConvolution"),
+    "TileParallelVAEDecode",
+)
 
 LAST_READ = "teams_cuda.h:29: __syncthreads() -> ((void)0)"
 BEFORE_COUNTING = "teams_cuda.h:101: __syncthreads() -> ((void)0)"
@@ -189,11 +211,12 @@ BY_THE_LETTER: Mapping[str, str] = {
 
 AT_TINY: Mapping[tuple[str, str], str] = {
     **{(name, mutant): why for name in MOE_LAYERS for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
+    **{(name, ROUND_OF_COLUMNS): OWN_SUMS for name in MOE_LAYERS if name != "FusedMoELoRA"},
     **{(name, SIGNAL): KERNELS_HAVE_ENDED for name in (*MOE_LAYERS, "MoECombine")},
     **{(name, NEXT_ROUND): ALL_TOKENS_AT_ONCE for name in (*MOE_LAYERS, "MoECombine", "MoEDispatch")},
     **{(name, "moe_layer_cuda.h:293: gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES for name in MOE_LAYERS},
     **{(name, "moe_layer_cuda.h:338: gemm::fence_async_global()"): FENCES_ON_BOTH_SIDES for name in MOE_LAYERS},
-    **{(name, LEAVING): KERNEL_ENDS for name in ("MoEAllToAll", "MoEDispatch")},
+    **{(name, LEAVING): KERNEL_ENDS for name in END_WITH_A_BARRIER},
     ("MoELoRAGroupGemmBackward", "expert:36: comm.wait_all_begun(1)"): GROUPS_OF_ONE,
     ("MoELoRAGroupGemmBackward", BEGUN_OF_ALL): GROUPS_OF_ONE,
     ("MoETokenPreprocess", "expert:86: comm.wait_all_begun(1)"): GROUPS_OF_ONE,
@@ -209,6 +232,13 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     **{(name, "transpose_cuda.h:78: __syncthreads() -> ((void)0)"): ONE_TRANSPOSED for name in MLP_STEPS},
     **{(name, LAST_READ): USED_ONCE for name in ("ClipGradNorm", *FP8_EXCHANGES)},
     **{(name, BEFORE_COUNTING): THREAD_0_WROTE for name in ("ClipGradNorm", "ClipGradNormEP", *FP8_EXCHANGES)},
+    **{(name, mutant): why for name in PRODUCTS_ALONE for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
+    ("ContrastiveLoss", AWAIT_STORES): NO_BULK_STORES,
+    ("ContrastiveLoss", LAST_READ): USED_ONCE,
+    ("RingAttentionPP", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): WAITS_END_KERNELS,
+    ("RingAttentionPP", BEGUN_OF_ALL): KERNEL_ENDS,
+    ("RingAttentionPP", "attention_cuda.h:83: __syncthreads() -> ((void)0)"): ENTERS_WITHOUT_WAITING,
+    ("RingAttentionPP", "attention_cuda.h:89: __syncthreads() -> ((void)0)"): BARRIER_IN_LEAVING,
     ("SinkhornKnopp", "expert:193: comm.signal_begun()"): WORLD_OF_TWO,
     ("SinkhornKnopp", "symm_cuda.h:43: sys -> gpu"): WORLD_OF_TWO,
     ("SinkhornKnopp", LAST_READ): ONE_ROW,
@@ -218,10 +248,6 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("ClipGradNorm", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): OWN_GROUP,
     ("ClipGradNorm", "clip_norm_cuda.h:74: __syncthreads() -> ((void)0)"): USED_ONCE,
     ("ClipGradNormEP", "symm_cuda.h:43: sys -> gpu"): POWERS_OF_ALL,
-    **{
-        (name, "symm_cuda.h:172: __syncthreads() -> ((void)0)"): KERNEL_ENDS
-        for name in (*FILTERED_LOG_PROBS, "SphericalConvolution", "TileParallelVAEDecode")
-    },
     **{(name, "filtered_log_prob_cuda.h:34: __syncthreads() -> ((void)0)"): ONE_ROW for name in FILTERED_LOG_PROBS},
     **{(name, "filtered_log_prob_cuda.h:36: __syncthreads() -> ((void)0)"): ONE_WARP for name in FILTERED_LOG_PROBS},
     **{(name, "filtered_log_prob_cuda.h:59: __syncwarp() -> ((void)0)"): ONE_TOKEN for name in FILTERED_LOG_PROBS},
