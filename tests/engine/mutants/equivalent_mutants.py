@@ -65,6 +65,15 @@ GRADIENTS_ARE_READ = (
     "call, which waits until all ranks have begun that call and so have ended this one"
 )
 
+RAGGED_EXCHANGES = (
+    "GNNFeatureExchange",
+    "GNNFeatureExchangeBackward",
+    "GNNNegativeScoring",
+    "GNNSparseEmbedding",
+    "KJTAllToAll",
+    "SampleSort",
+)
+
 EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("gemm_peers.h", "wait_begun(block)", PRODUCTS_OF_ALL, SUMS_OF_ALL, "cu", nth=1),
     Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
@@ -73,6 +82,7 @@ EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("mlp_step_cuda.h", "comm.barrier()", ("FSDPStep",), GRADIENTS_ARE_READ, "cu", nth=1),
     Equivalent("clip_norm_cuda.h", "comm.wait_all_begun(1)", ("ClipGradNorm",), OWN_GROUP, "cu"),
     Equivalent("clip_norm_cuda.h", "comm.signal_begun()", ("ClipGradNormEP",), POWERS_OF_ALL, "cu"),
+    Equivalent("ragged_cuda.h", "comm.epoch % 2", RAGGED_EXCHANGES, MEET_AT_END, "cu"),
 )
 
 ONE_TILE = (
@@ -134,6 +144,18 @@ ONE_TRANSPOSED = "a block transposes one tile, and ends"
 
 KERNEL_ENDS = "the kernel ends behind it, which it does with the last of its threads"
 
+BLOCKS_HAVE_MET = "all blocks of the rank have met since the kernel read peers' memory"
+
+READ_BY_THE_NEXT_KERNEL = (
+    "what the word announces is read by the next kernel of the stream, or written by the next call: the boundary between "
+    "kernels is a fence on GPUs"
+)
+
+PLACES_ARE_READ_LATER = (
+    "who reads where classes begin has met the block once more: before items are put in their places, or to find the last "
+    "block"
+)
+
 BARRIER_BEHIND = "another barrier of the block follows before peers' memory is read"
 
 WAITS_END_KERNELS = (
@@ -177,6 +199,7 @@ MOE_LAYERS = ("FusedMoE", "FusedMoELoRA", "MoEBalanced", "MoENarrow", "MoEWide")
 ROUND_OF_COLUMNS = "thin_product_cuda.h:91: __syncthreads() -> ((void)0)"
 NEXT_ROUND = "routing_cuda.h:119: __syncthreads() -> ((void)0)"
 SIGNAL = "symm_cuda.h:39: st.release -> st.relaxed"
+ARRIVING = "symm_cuda.h:162: __syncthreads() -> ((void)0)"
 LEAVING = "symm_cuda.h:172: __syncthreads() -> ((void)0)"
 
 END_WITH_A_BARRIER = (
@@ -244,6 +267,15 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("SinkhornKnopp", LAST_READ): ONE_ROW,
     ("KalmanFilterOptimizer", LAST_READ): USED_ONCE,
     ("LayerNormBackward", "norm_backward_cuda.h:138: __syncthreads() -> ((void)0)"): USED_ONCE,
+    **{(name, LEAVING): KERNEL_ENDS for name in ("NeighborSampling", *RAGGED_EXCHANGES[:-1])},
+    **{("GNNSparseFeatureFetch", mutant): why for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
+    ("GNNSparseFeatureFetch", LEAVING): KERNEL_ENDS,
+    ("GNNNegativeScoring", ARRIVING): BARRIER_BEFORE,
+    ("GNNSparseEmbedding", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): READ_BY_THE_NEXT_KERNEL,
+    ("GNNSparseEmbedding", BEFORE_COUNTING): BARRIER_BEFORE,
+    ("GNNSparseEmbedding", "partition_cuda.h:78: __syncthreads() -> ((void)0)"): PLACES_ARE_READ_LATER,
+    ("KJTAllToAll", BEFORE_COUNTING): THREAD_0_WROTE,
+    ("NeighborSampling", ARRIVING): BLOCKS_HAVE_MET,
     ("ClipGradNorm", BEGUN_OF_ALL): OWN_GROUP,
     ("ClipGradNorm", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): OWN_GROUP,
     ("ClipGradNorm", "clip_norm_cuda.h:74: __syncthreads() -> ((void)0)"): USED_ONCE,

@@ -199,6 +199,13 @@ EMULATED_SIZES = {
     **dict.fromkeys(("AllGatherGemm", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP"), ()),
     # A block takes a row, not a warp: the operations among ranks are the same.
     "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 20000}',),
+    # Several blocks have work, and some of it in several rounds.
+    "GNNFeatureExchangeBackward": (
+        '{"rows": 100, "D": 128, "S": 64, "ragged": true, "requests": null, "seeds": null, "group": null}',
+    ),
+    "GNNSparseEmbedding": (
+        '{"Z": 6000, "D": 8, "nodes": 1000, "ragged": true, "pairs": null, "negative": false, "group": null}',
+    ),
 }
 """Sizes beside tiny on emulated GPUs, where they are others than `FURTHER_SIZES`."""
 
