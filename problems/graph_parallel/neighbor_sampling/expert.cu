@@ -100,8 +100,7 @@ __device__ __forceinline__ void take_edges(const Graph& g, const Work& work, con
       work.edge[edges + before + e] = place;
       lower(work.places + found, work.serial | kFound | (first_item + before + e));
     }
-    before += sums.all;
-    __syncthreads();
+    before += sums.all;  // the next tile's sums have all threads meet before its ends are written
   }
 }
 

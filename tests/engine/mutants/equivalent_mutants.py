@@ -144,16 +144,18 @@ ONE_TRANSPOSED = "a block transposes one tile, and ends"
 
 KERNEL_ENDS = "the kernel ends behind it, which it does with the last of its threads"
 
+BARRIER_BETWEEN = "another barrier of the block stands between one use of the shared memory and the next"
+
 BLOCKS_HAVE_MET = "all blocks of the rank have met since the kernel read peers' memory"
 
 READ_BY_THE_NEXT_KERNEL = (
-    "what the word announces is read by the next kernel of the stream, or written by the next call: the boundary between "
-    "kernels is a fence on GPUs"
+    "what the word announces is read by the next kernel of the stream, or written by the next call: the boundary "
+    "between kernels is a fence on GPUs"
 )
 
 PLACES_ARE_READ_LATER = (
-    "who reads where classes begin has met the block once more: before items are put in their places, or to find the last "
-    "block"
+    "who reads where classes begin has met the block once more: before items are put in their places, or to find the "
+    "last block"
 )
 
 BARRIER_BEHIND = "another barrier of the block follows before peers' memory is read"
@@ -267,7 +269,7 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("SinkhornKnopp", LAST_READ): ONE_ROW,
     ("KalmanFilterOptimizer", LAST_READ): USED_ONCE,
     ("LayerNormBackward", "norm_backward_cuda.h:138: __syncthreads() -> ((void)0)"): USED_ONCE,
-    **{(name, LEAVING): KERNEL_ENDS for name in ("NeighborSampling", *RAGGED_EXCHANGES[:-1])},
+    **{(name, LEAVING): KERNEL_ENDS for name in ("NeighborSampling", *RAGGED_EXCHANGES)},
     **{("GNNSparseFeatureFetch", mutant): why for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
     ("GNNSparseFeatureFetch", LEAVING): KERNEL_ENDS,
     ("GNNNegativeScoring", ARRIVING): BARRIER_BEFORE,
@@ -276,6 +278,7 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("GNNSparseEmbedding", "partition_cuda.h:78: __syncthreads() -> ((void)0)"): PLACES_ARE_READ_LATER,
     ("KJTAllToAll", BEFORE_COUNTING): THREAD_0_WROTE,
     ("NeighborSampling", ARRIVING): BLOCKS_HAVE_MET,
+    ("NeighborSampling", "grid_cuda.h:40: __syncthreads() -> ((void)0)"): BARRIER_BETWEEN,
     ("ClipGradNorm", BEGUN_OF_ALL): OWN_GROUP,
     ("ClipGradNorm", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): OWN_GROUP,
     ("ClipGradNorm", "clip_norm_cuda.h:74: __syncthreads() -> ((void)0)"): USED_ONCE,

@@ -203,8 +203,17 @@ EMULATED_SIZES = {
     "GNNFeatureExchangeBackward": (
         '{"rows": 100, "D": 128, "S": 64, "ragged": true, "requests": null, "seeds": null, "group": null}',
     ),
+    "GNNNegativeScoring": ('{"base": 3000, "total": null, "K": 4, "counts": null, "special": false, "group": null}',),
+    "KJTAllToAll": (
+        '{"features": null, "B": 1500, "low": 0, "high": 1, "weighted": false, "variable": false, "stagger": 1, '
+        '"pg": null}',
+    ),
     "GNNSparseEmbedding": (
         '{"Z": 6000, "D": 8, "nodes": 1000, "ragged": true, "pairs": null, "negative": false, "group": null}',
+    ),
+    "NeighborSampling": (
+        '{"N": 6000, "degrees": [0, 1, 2, 3, 4, 5, 6, 7, 8], "S": 4600, "fanouts": [1, 1], "owned": null, '
+        '"seeds": null, "repeated": false, "ring": false, "replace": false, "group": null}',
     ),
 }
 """Sizes beside tiny on emulated GPUs, where they are others than `FURTHER_SIZES`."""
