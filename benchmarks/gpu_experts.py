@@ -17,11 +17,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import RESULTS, header
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.host import processors
@@ -125,11 +127,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             if time.monotonic() > end_s:
                 print(f"{len(planned) - done} of {len(planned)} are missing: go on with --resume", file=sys.stderr)
                 break
-            rows.append(run.labels | measured(evaluator.evaluate(run.problem, run.source, run.config)))
+            rows.append(run.labels | judged(evaluator, run))
             print(rows[-1], file=sys.stderr, flush=True)
             write_atomically(path, row_json(about | {"rows": rows}))
     print(markdown(rows))
     return 0
+
+
+def judged(evaluator: Evaluator, run: Run) -> dict[str, Any]:
+    """The figures of a run; why there are none where this machine refuses it, as one without enough memory."""
+    try:
+        return measured(evaluator.evaluate(run.problem, run.source, run.config))
+    except ConfigError as error:
+        return {"passed": False, "failure": "refused", "message": cause(str(error))}
 
 
 def resumed(path: Path, commit: str) -> list[dict[str, Any]]:
@@ -145,9 +155,9 @@ def compile_all(evaluator: LocalEvaluator, planned: Sequence[Run], threads: int)
     """Fills the compile cache, several at a time."""
 
     def compile_one(run: Run) -> None:
-        feedback = evaluator.evaluate(run.problem, run.source, run.config.model_copy(update={"until": "compile"}))
-        if feedback.failure is not None:
-            print(f"{run.problem.name}, {run.kernel}: {feedback.message}", file=sys.stderr)
+        row = judged(evaluator, replace(run, config=run.config.model_copy(update={"until": "compile"})))
+        if row.get("failure") is not None:
+            print(f"{run.problem.name}, {run.kernel}: {row['message']}", file=sys.stderr)
 
     kernels = {run.source: run for run in planned if run.kernel == EXPERT}
     with ThreadPoolExecutor(threads) as pool:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import gpu_experts
 from benchmarks.gpu_experts import EXPERT, RIVALS, markdown, resumed, runs
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.problems.catalogue import catalogue, find_problem, problem_folder
 
 ROW = {"problem": "AllReduce", "kernel": EXPERT, "size": "tiny", "world_size": 2, "passed": True}
@@ -69,3 +70,13 @@ def test_rows_of_another_commit_are_not_gone_on_with(tmp_path: Path):
 def test_a_failure_keeps_the_line_that_says_what_happened(message: str, said: str) -> None:
     """Of a traceback the first line says nothing."""
     assert gpu_experts.cause(message) == said
+
+
+def test_a_size_that_a_machine_refuses_is_a_row_and_not_the_end() -> None:
+    class Refusing:
+        def evaluate(self, *_: object) -> None:
+            raise ConfigError("GNNSparseFeatureFetch: size 'published' needs 162.9 GiB")
+
+    (run, *_) = runs([find_problem("AllReduce")], ["tiny"], [1], sweeps=False, budget_s=0.1)
+    row = gpu_experts.judged(Refusing(), run)  # type: ignore[arg-type]
+    assert not row["passed"] and row["failure"] == "refused" and "162.9 GiB" in row["message"]

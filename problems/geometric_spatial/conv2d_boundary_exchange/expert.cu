@@ -35,11 +35,10 @@ struct Rows {
   int height, width;
   int rank_above, rank_below;    // -1: none
 
-  __device__ __forceinline__ const T* operator()(int64_t plane, int, int h, int w) const {
-    if (w < 0 || w >= width) return nullptr;
+  __device__ __forceinline__ const T* operator()(int64_t plane, int, int h) const {
     const T* input = h < 0 ? above : h < height ? own : below;
     const int row = h < 0 ? h + height : h < height ? h : h - height;
-    return input ? input + (plane * height + row) * width + w : nullptr;
+    return input ? input + (plane * height + row) * width : nullptr;
   }
 };
 

@@ -1,7 +1,7 @@
 // Conv3dAllReduce: an implicit product on the tensor cores, whose tiles are summed over ranks while others are computed.
 //
-// Nothing is unfolded (pkb/convolution_cuda.h). One kernel first copies filters, tap by tap, and the input, with its
-// padding and with rows of whole vectors.
+// Nothing is unfolded (pkb/convolution_cuda.h). One kernel first copies filters, tap by tap, and the input with its
+// padding, once for each tap along W.
 // Each tile of the sum has an owner, which receives the others' partial results while the tensor cores work, adds them
 // in registers (pkb/gemm_reduce.h), adds the bias (pkb/gemm_change.h), and stores the total to all ranks. The baseline
 // all-reduces 16-bit results when all are there, and adds the bias in another pass.

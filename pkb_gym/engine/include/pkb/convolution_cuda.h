@@ -1,18 +1,20 @@
 // Convolutions of up to three dimensions as products on Hopper's tensor cores, without unfolding, and on CUDA cores.
 //
 // A convolution is a sum over taps of products of (filters, channels) and (channels, positions), and a tap's right matrix
-// is the input from another element on: boxes of 64 positions along W are loaded from there by a tensor map (implicit
-// product: Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014).
+// is the input from another row on: boxes of 64 positions along W are loaded from there by a tensor map (implicit
+// product: Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014). Boxes begin at multiples of 16 bytes
+// alone, so taps along W have a copy of the input each.
 //
 //   pkb::convolution::Convolution<T> g{...};             // one sample, or several after each other
 //   const pkb::convolution::Arranged<T> to(g);           // copies that the product reads, in kept memory
 //   arrange_filters(g, to, first, step); arrange_input(g, to, locate, first, step);  // in a kernel
 //   launch_product<T, Shape>(g, to, sample, product, hooks, stream);
 //
-// On CUDA cores a block of kThreads makes a tile of 64 filters by 64 positions: convolve_tile(). Where an element of the
-// input lies is asked of `locate(plane, t, h, w)`, which returns null for zeros; a plane is a channel of a sample.
+// On CUDA cores a block of kThreads makes a tile of 64 filters by 64 positions: convolve_tile(). Where a row of the input
+// lies is asked of `locate(plane, t, h)`, which returns null for zeros; a plane is a channel of a sample.
 //
-// Bound: arithmetic, 2 outputs channels taps operations; the copies take a read and a write of filters and input.
+// Bound: arithmetic, 2 outputs channels taps operations; the copies take a read and a write of filters, and of the input
+// as many as there are taps along W.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -42,15 +44,15 @@ struct Convolution {
   Triple size, kernel, stride, padding, dilation, out_size;
 };
 
-// Elements of the input, and zeros around them.
+// Rows of the input, and zeros around them.
 template <class T>
 struct ZeroPadded {
   const T* input;
   Triple size;
 
-  __device__ __forceinline__ const T* operator()(int64_t plane, int t, int h, int w) const {
-    const bool inside = w >= 0 && w < size.w && h >= 0 && h < size.h && t >= 0 && t < size.t;
-    return inside ? input + plane * size.count() + (int64_t(t) * size.h + h) * size.w + w : nullptr;
+  __device__ __forceinline__ const T* operator()(int64_t plane, int t, int h) const {
+    const bool inside = h >= 0 && h < size.h && t >= 0 && t < size.t;
+    return inside ? input + plane * size.count() + (int64_t(t) * size.h + h) * size.w : nullptr;
   }
 };
 
@@ -67,24 +69,26 @@ struct AddBias {
 // Channels, padded to whole stages of a product.
 inline int whole_stages(int channels) { return int(gemm::divide_up(channels, gemm::kBlockK) * gemm::kBlockK); }
 
-// Copies that the product reads: filters as (filters, taps, padded channels), and the padded input as (samples, channels,
-// stride).
+// Copies that the product reads: filters as (filters, taps, padded channels), and the padded input as (samples, taps along
+// W, padded channels, size), where a tap's copy begins with the element that the tap has of the first position.
 template <class T>
 struct Arranged {
   T *weight, *input;
   int channels;      // padded to whole stages
-  Triple size;       // with padding
-  int64_t stride;    // of a channel's input, a multiple of a vector
+  Triple size;       // with padding along T and H, and rows of outputs
   int64_t elements;  // in all
 
   explicit Arranged(const Convolution<T>& g)
       : channels(whole_stages(g.channels)),
-        size{g.size.t + 2 * g.padding.t, g.size.h + 2 * g.padding.h, g.size.w + 2 * g.padding.w},
-        stride((size.count() + 7) / 8 * 8) {
+        size{g.size.t + 2 * g.padding.t, g.size.h + 2 * g.padding.h, g.out_size.w} {
     const int64_t filters = g.filters * g.kernel.count() * channels;
-    elements = filters + int64_t(g.samples) * g.channels * stride;
+    elements = filters + g.samples * of_sample(g);
     weight = kept_memory<T>(elements);
     input = weight + filters;
+  }
+
+  __host__ __device__ int64_t of_sample(const Convolution<T>& g) const {
+    return int64_t(g.kernel.w) * channels * size.count();
   }
 };
 
@@ -112,31 +116,30 @@ template <class T, class Locate>
 __device__ __forceinline__ void arrange_input(const Convolution<T>& g, const Arranged<T>& to, const Locate& locate,
                                               int64_t first, int64_t step) {
   constexpr int kLanes = kPerVector<T>;
-  const int64_t vectors = int64_t(g.samples) * g.channels * to.stride / kLanes, inputs = g.size.count();
-  const bool is_padded = to.size.count() != inputs;
+  const int64_t vectors = g.samples * to.of_sample(g) / kLanes;
+  const unsigned of_row = to.size.w / kLanes;
   for (int64_t i = first; i < vectors; i += step) {
+    unsigned rest = unsigned(i / of_row);  // divisions of 32 bits: there are fewer rows than that
+    const int from = int(i % of_row) * kLanes - g.padding.w;
+    const int h = int(rest % to.size.h) - g.padding.h;
+    const int t = int((rest /= to.size.h) % to.size.t) - g.padding.t;
+    const int channel = int((rest /= to.size.t) % to.channels);
+    const int tap = int((rest /= to.channels) % g.kernel.w), sample = int(rest / g.kernel.w);
+    const T* row = channel < g.channels ? locate(int64_t(sample) * g.channels + channel, t, h) : nullptr;
     Packet<T, kLanes> packet;
-    const int64_t at = i * kLanes, plane = at / to.stride;
 #pragma unroll
     for (int e = 0; e < kLanes; ++e) {
-      const int64_t place = at % to.stride + e;
-      const T* from = nullptr;
-      if (!is_padded) {
-        if (place < inputs) from = g.input + plane * inputs + place;
-      } else if (place < to.size.count()) {
-        const int w = int(place % to.size.w) - g.padding.w, h = int(place / to.size.w % to.size.h) - g.padding.h;
-        from = locate(plane, int(place / to.size.w / to.size.h) - g.padding.t, h, w);
-      }
-      packet.lanes[e] = from ? *from : T(0.0f);
+      const int w = from + tap * g.dilation.w + e;
+      packet.lanes[e] = row && w >= 0 && w < g.size.w ? row[w] : T(0.0f);
     }
-    store_packet(to.input + at, packet);
+    store_packet(to.input + i * kLanes, packet);
   }
 }
 
 // Hooks that load the input of a tap where B would be: steps go through the channels of one tap, then of the next.
 template <class Hooks>
 struct Taps : Hooks {
-  Triple kernel, stride, dilation, size, out_size;  // size: of the padded input
+  Triple kernel, stride, dilation, size, out_size;  // size: of the arranged input
   int channels;                                     // padded to whole stages
 
   explicit Taps(const Hooks& hooks) : Hooks(hooks) {}
@@ -144,19 +147,18 @@ struct Taps : Hooks {
   template <int kBoxes>
   struct Boxes {
     const Taps& taps;
-    int first[kBoxes];  // element of the input that the first tap of each box begins with
+    int first[kBoxes];  // element of the arranged input that the first tap of each box begins with
     int channel = 0, w = 0, h = 0, shift = 0;
 
     __device__ __forceinline__ int col(int box) const { return first[box] + shift; }
-    __device__ __forceinline__ int row(int) const { return channel; }
+    __device__ __forceinline__ int row(int) const { return w * taps.channels + channel; }
     __device__ __forceinline__ void advance() {
       channel += gemm::kBlockK;
       if (channel < taps.channels) return;
       channel = 0;
-      shift += taps.dilation.w;
       if (++w < taps.kernel.w) return;
       w = 0;
-      shift += taps.dilation.h * taps.size.w - taps.kernel.w * taps.dilation.w;
+      shift += taps.dilation.h * taps.size.w;
       if (++h < taps.kernel.h) return;
       h = 0;
       shift += (taps.dilation.t * taps.size.h - taps.kernel.h * taps.dilation.h) * taps.size.w;
@@ -182,8 +184,8 @@ void launch_product(const Convolution<T>& g, const Arranged<T>& from, int sample
                     const Hooks& hooks, cudaStream_t stream) {
   const int64_t depth = g.kernel.count() * from.channels;
   product.a[0] = gemm::operand_map<T>(from.weight, g.filters, depth, depth, gemm::kBlockM);
-  product.b[0] = gemm::operand_map<T>(from.input + sample * g.channels * from.stride, g.channels, from.size.count(),
-                                      from.stride, gemm::kBlockK);
+  product.b[0] = gemm::operand_map<T>(from.input + sample * from.of_sample(g), g.kernel.w * from.channels,
+                                      from.size.count(), from.size.count(), gemm::kBlockK);
   Taps<Hooks> taps(hooks);
   taps.kernel = g.kernel;
   taps.stride = g.stride;
@@ -246,7 +248,8 @@ __device__ __forceinline__ void convolve_tile(const Convolution<T>& g, const Til
   for (int tap = 0; tap < taps; ++tap) {
     const int w = w0 + tap % g.kernel.w * g.dilation.w, h = h0 + tap / g.kernel.w % g.kernel.h * g.dilation.h;
     const int t = t0 + tap / g.kernel.w / g.kernel.h * g.dilation.t;
-    const T* of_position = at < positions ? locate(plane, t, h, w) : nullptr;
+    const T* row = at < positions && w >= 0 && w < g.size.w ? locate(plane, t, h) : nullptr;
+    const T* of_position = row ? row + w : nullptr;
     for (int channel = 0; channel < channels; channel += kDepth) {
       for (int i = thread; i < kTile * kDepth; i += kThreads) {
         const int64_t row = place.row + i / kDepth, k = channel + i % kDepth;
