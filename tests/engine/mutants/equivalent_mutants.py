@@ -201,6 +201,7 @@ MOE_LAYERS = ("FusedMoE", "FusedMoELoRA", "MoEBalanced", "MoENarrow", "MoEWide")
 ROUND_OF_COLUMNS = "thin_product_cuda.h:91: __syncthreads() -> ((void)0)"
 NEXT_ROUND = "routing_cuda.h:119: __syncthreads() -> ((void)0)"
 SIGNAL = "symm_cuda.h:39: st.release -> st.relaxed"
+WAIT = "symm_cuda.h:48: ld.acquire -> ld.relaxed"
 ARRIVING = "symm_cuda.h:162: __syncthreads() -> ((void)0)"
 LEAVING = "symm_cuda.h:172: __syncthreads() -> ((void)0)"
 
@@ -273,7 +274,11 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     **{("GNNSparseFeatureFetch", mutant): why for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
     ("GNNSparseFeatureFetch", LEAVING): KERNEL_ENDS,
     ("GNNNegativeScoring", ARRIVING): BARRIER_BEFORE,
-    ("GNNSparseEmbedding", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): READ_BY_THE_NEXT_KERNEL,
+    ("GNNSparseEmbedding", WAIT): READ_BY_THE_NEXT_KERNEL,
+    ("TileParallelVAEDecode", WAIT): READ_BY_THE_NEXT_KERNEL,
+    ("Conv2dBoundaryExchange", READ_BEFORE_STAGING): ONE_TILE,
+    ("Conv2dBoundaryExchange", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
+    ("Conv2dBoundaryExchange", "gemm_sm90.h:251: __syncwarp() -> ((void)0)"): ELECTED_ALONE,
     ("GNNSparseEmbedding", BEFORE_COUNTING): BARRIER_BEFORE,
     ("GNNSparseEmbedding", "partition_cuda.h:78: __syncthreads() -> ((void)0)"): PLACES_ARE_READ_LATER,
     ("KJTAllToAll", BEFORE_COUNTING): THREAD_0_WROTE,

@@ -199,6 +199,11 @@ EMULATED_SIZES = {
     **dict.fromkeys(("AllGatherGemm", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP"), ()),
     # A block takes a row, not a warp: the operations among ranks are the same.
     "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 20000}',),
+    # On tensor cores.
+    "Conv2dBoundaryExchange": (
+        '{"B": 1, "C": 4, "Co": 4, "Hl": 4, "width": 64, "kh": 3, "kw": 3, "stride": 1, "padding": 1, '
+        '"has_bias": true}',
+    ),
     # Several blocks have work, and some of it in several rounds.
     "GNNFeatureExchangeBackward": (
         '{"rows": 100, "D": 128, "S": 64, "ragged": true, "requests": null, "seeds": null, "group": null}',
