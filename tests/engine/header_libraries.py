@@ -51,6 +51,13 @@ def wheel(site: Path, distribution: str, version: str, **files: str) -> Path:
     return write(site, **files, **{f"{info}/METADATA": metadata})
 
 
+def nvshmem_and_nccl(root: Path) -> tuple[Path, Path]:
+    """Folders of the two, as far as options of compilers go."""
+    nvshmem = write(root / "nvshmem", **{"include/nvshmem.h": "", "lib/libnvshmem_host.so.3": ""})
+    nccl = write(root / "nccl", **{"include/nccl.h": "", "include/nccl_device.h": "", "lib/libnccl.so.2": ""})
+    return nvshmem, nccl
+
+
 def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     """No variable names a library, whatever this machine has."""
     for library in KNOWN:

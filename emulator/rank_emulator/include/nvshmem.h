@@ -287,6 +287,18 @@ PKB_HOST void* nvshmem_calloc(size_t count, size_t bytes) {
   return found;
 }
 PKB_HOST void nvshmem_free(void* pointer) { pkb_emu_symmetric_free("nvshmem_free", pointer); }
+// Of a buffer that lies at one distance from each PE's heap, as declared ones do: it is addressed as the heap is.
+PKB_HOST void* nvshmemx_buffer_register_symmetric(void* buffer, size_t, int) {
+  const pkb_nvshmem::State& s = pkb_nvshmem::host().state;
+  const ptrdiff_t mine = static_cast<char*>(buffer) - s.base[s.pe];
+  std::vector<ptrdiff_t> all(size_t(s.pes));
+  if (pkb_emu_exchange("nvshmemx_buffer_register_symmetric", &mine, all.data(), sizeof mine) != 0) return nullptr;
+  for (const ptrdiff_t other : all) {
+    if (other != mine) return nullptr;
+  }
+  return buffer;
+}
+PKB_HOST int nvshmemx_buffer_unregister_symmetric(void*, size_t) { return 0; }
 
 // ---- collectives that move nothing ----
 PKB_BOTH void nvshmem_sync_all() {

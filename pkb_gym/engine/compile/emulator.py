@@ -11,6 +11,7 @@ from pathlib import Path
 from pkb_gym.engine.compile import nvcc
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
+from pkb_gym.engine.compile.library_headers import is_started
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import compiler_version, ffi_root
 from pkb_gym.engine.errors import InfrastructureError
@@ -47,15 +48,18 @@ def compile_emulated(source: str, cache: CompileCache, timeout_s: float, *, low_
     """
     from rank_emulator.cuda_sources import ARCHITECTURE
 
-    return nvcc.compile_cuda(source, cache, timeout_s, ARCHITECTURE, candidate_flags(), low_priority=low_priority)
+    return nvcc.compile_cuda(
+        source, cache, timeout_s, ARCHITECTURE, candidate_flags(), low_priority=low_priority, emulated=True
+    )
 
 
 def compile_for_both(source: str, cache: CompileCache, timeout_s: float) -> Artifact:
     """Compiles a CUDA source for this machine's GPU, in one go with emulated ones where they are of one architecture.
 
-    The object then lies in the artifact; see `library_of`. Arguments and errors as `compile_emulated`.
+    The object then lies in the artifact; see `library_of`. Arguments and errors as `compile_emulated`. What includes
+    NVSHMEM or NCCL gets other headers for either.
     """
-    if emulator_package() is None:
+    if emulator_package() is None or is_started(source):
         return nvcc.compile_cuda(source, cache, timeout_s)
     from rank_emulator.cuda_sources import ARCHITECTURE, OBJECT_FLAGS
 
@@ -95,7 +99,7 @@ def emulated_key(source: str) -> str:
     """
     from rank_emulator.cuda_sources import ARCHITECTURE
 
-    return nvcc.compile_key(source, ARCHITECTURE, candidate_flags())
+    return nvcc.compile_key(source, ARCHITECTURE, candidate_flags(), emulated=True)
 
 
 def build_emulator(cache: CompileCache, *, low_priority: bool = False) -> bytes:

@@ -16,7 +16,12 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
-from pkb_gym.engine.compile.library_headers import included_libraries, missing_libraries_note, options
+from pkb_gym.engine.compile.library_headers import (
+    NO_DEVICE_LINK,
+    included_libraries,
+    missing_libraries_note,
+    with_libraries,
+)
 from pkb_gym.engine.compile.opened_files import NVCC_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compiled_of, run_sandboxed
@@ -36,11 +41,12 @@ from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.support import env_vars
+from pkb_gym.engine.support.header_libraries import FoundLibrary
 from pkb_gym.engine.support.printable import printable
 
 LINK_FLAGS = (
     "-shared",
-    "--no-device-link",  # for separately compiled device code, of which one translation unit has none
+    NO_DEVICE_LINK,
     "-Xlinker=-z,defs",
 )
 FLAGS = (
@@ -81,6 +87,7 @@ def compile_cuda(
     *,
     low_priority: bool = False,
     keeps_object: bool = False,
+    emulated: bool = False,
 ) -> Artifact:
     """Compiles a CUDA source, or takes the result from the cache.
 
@@ -92,38 +99,39 @@ def compile_cuda(
         flags: Flags of the compiler, architecture included; by default those of candidates.
         low_priority: Whether the compiler leaves processors to whatever else wants them.
         keeps_object: Whether the artifact has the object too, which is then linked in a step of its own.
+        emulated: Whether it is for emulated GPUs.
 
     Raises:
         InfrastructureError: there is no compiler, or it does not know the architecture.
     """
     architecture = architecture or default_architecture()
     toolkit, flags = find_toolkit(), flags or (gencode(architecture), *FLAGS)
-    key = compile_key(source, architecture, (*flags, "-c") if keeps_object else flags)
-    libraries = included_libraries(source, toolkit)
-    folders = [folder for found in libraries for folder in found.folders]
-    flags = (*options(libraries, architecture, toolkit), *flags)
+    key = compile_key(source, architecture, (*flags, "-c") if keeps_object else flags, emulated=emulated)
+    libraries = included_libraries(source, toolkit, emulated=emulated)
+    flags = with_libraries(flags, libraries, architecture, toolkit)
     limits = CompilerLimits(timeout_s, memory_kib=MEMORY_KIB, low_priority=low_priority)
     return cached_compile(
-        compile_cache, key, lambda: _compile_sandboxed(source, toolkit, flags, folders, limits, keeps_object)
+        compile_cache, key, lambda: _compile_sandboxed(source, toolkit, flags, libraries, limits, keeps_object)
     )
 
 
-def compile_key(source: str, architecture: str, flags: Sequence[str]) -> str:
+def compile_key(source: str, architecture: str, flags: Sequence[str], *, emulated: bool = False) -> str:
     """The key of a compiled source in a cache.
 
     Args:
         source: Source text of one translation unit.
         architecture: Architecture of the target GPU.
         flags: Flags of the compiler, architecture included.
+        emulated: Whether it is for emulated GPUs.
 
     Raises:
         InfrastructureError: there is no compiler.
     """
     toolkit = find_toolkit()
-    libraries = included_libraries(source, toolkit)
+    libraries = included_libraries(source, toolkit, emulated=emulated)
     return CompileCache.key(
         source=source,
-        flags=(*options(libraries, architecture, toolkit), *flags),
+        flags=with_libraries(flags, libraries, architecture, toolkit),
         compiler=nvcc_version(),
         host_compiler=compiler_version(),
         disassembler=disassembler_version(toolkit),
@@ -137,14 +145,16 @@ def _compile_sandboxed(
     source: str,
     toolkit: Path,
     flags: Sequence[str],
-    folders: Sequence[Path],
+    libraries: Sequence[FoundLibrary],
     limits: CompilerLimits,
     keeps_object: bool,
 ) -> Compiled:
     """Compiles; the artifact has the resources of kernels and the instructions that transfer data."""
+    folders = [folder for found in libraries for folder in found.shown]
     nvcc = str(toolkit / "bin" / "nvcc")
-    made = "kernel.o" if keeps_object else "kernel.so"
-    to_make = [flag for flag in flags if flag not in LINK_FLAGS] + ["-c"] if keeps_object else flags
+    links_alone = keeps_object or any(found.is_device_linked for found in libraries)
+    made = "kernel.o" if links_alone else "kernel.so"
+    to_make = [flag for flag in flags if flag not in LINK_FLAGS] + ["-c"] if links_alone else flags
 
     def compile_text(text: str, *definitions: str) -> Run:
         return run_sandboxed(
@@ -168,14 +178,20 @@ def _compile_sandboxed(
     run = checked(run, (*header_folders(), *include_folders(), *_header_folders(toolkit), *folders))
     usage, log = read_ptxas(run.output)
     compiled = compiled_of(dataclasses.replace(run, output=log), limits)
-    if keeps_object and compiled.artifact.binary is not None:
-        link_flags = [flag for flag in flags if flag in LINK_FLAGS or (flag.startswith("-l") and flag != "-lineinfo")]
-        compiled = _linked(compiled.artifact, link_flags, limits)
+    if links_alone and compiled.artifact.binary is not None:
+        link_flags = [flag for flag in flags if flag in LINK_FLAGS or _OF_LINKER.match(flag)]
+        compiled = _linked(compiled.artifact, link_flags, folders, limits)
+        if not keeps_object:
+            compiled = dataclasses.replace(compiled, artifact=dataclasses.replace(compiled.artifact, object_file=None))
     binary = compiled.artifact.binary
     if binary is None:
-        failed = dataclasses.replace(compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source))
+        failed = dataclasses.replace(
+            compiled.artifact, log=compiled.artifact.log + missing_libraries_note(source, libraries)
+        )
         return dataclasses.replace(compiled, artifact=failed)
     counts = count_instructions(binary, toolkit)
+    if counts is not None and any(found.is_device_linked for found in libraries):  # of the source's kernels alone
+        counts = {kernel.mangled: counts[kernel.mangled] for kernel in usage if kernel.mangled in counts}
     total = None if counts is None else sum(counts.values(), InstructionCounts())
     artifact = dataclasses.replace(compiled.artifact, kernels=_resources(usage, counts), transfers=total)
     return dataclasses.replace(compiled, artifact=artifact)
@@ -186,10 +202,13 @@ def takes_light_headers(source: str) -> bool:
     return "pkb/" in source and _MORE_OF_FFI.search(source) is None
 
 
-def _linked(compiled: Artifact, flags: Sequence[str], limits: CompilerLimits) -> Compiled:
+_OF_LINKER = re.compile(r"-gencode=|-L|-Xlinker=|-l(?!ineinfo$)")
+
+
+def _linked(compiled: Artifact, flags: Sequence[str], folders: Sequence[Path], limits: CompilerLimits) -> Compiled:
     """The library of an object, which the artifact has as its binary."""
     assert compiled.binary is not None
-    linked = link(compiled.binary, flags, limits)
+    linked = link(compiled.binary, flags, limits, folders)
     artifact = dataclasses.replace(
         linked.artifact,
         log="\n".join(filter(None, [compiled.log, linked.artifact.log])),
@@ -199,20 +218,21 @@ def _linked(compiled: Artifact, flags: Sequence[str], limits: CompilerLimits) ->
     return dataclasses.replace(linked, artifact=artifact)
 
 
-def link(object_file: bytes, flags: Sequence[str], limits: CompilerLimits) -> Compiled:
+def link(object_file: bytes, flags: Sequence[str], limits: CompilerLimits, folders: Sequence[Path] = ()) -> Compiled:
     """Links a library of an object.
 
     Args:
         object_file: Object that nvcc has compiled.
         flags: Flags of the linker, as nvcc takes them.
         limits: Limits of the linker.
+        folders: Folders of libraries to link with.
     """
     toolkit = find_toolkit()
     run = run_sandboxed(
         [str(toolkit / "bin" / "nvcc"), *flags, "kernel.o", "-o", "kernel.so", *library_arguments()],
         files={"kernel.o": object_file},
         result="kernel.so",
-        readable=(*readable(toolkit), ffi_root()),
+        readable=(*readable(toolkit), ffi_root(), *folders),
         limits=limits,
     )
     return compiled_of(run, limits)

@@ -18,7 +18,7 @@ from pkb_gym.engine.compile import gxx, nvcc
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
 from pkb_gym.engine.compile.debug_build import Build, gxx_flags, nvcc_flags
-from pkb_gym.engine.compile.library_headers import included_libraries, options
+from pkb_gym.engine.compile.library_headers import included_libraries, with_libraries
 from pkb_gym.engine.compile.opened_files import GXX_FLAGS, NVCC_FLAGS
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.toolchain import (
@@ -64,8 +64,9 @@ def kernel_command(language: str, build: Build, source: str) -> list[str]:
     listing = {*GXX_FLAGS, *NVCC_FLAGS}  # is for the evaluator
     if language == "cuda":
         toolkit = nvcc.find_toolkit()
-        libraries = options(included_libraries(source, toolkit), nvcc.default_architecture(), toolkit)
-        compiler, flags = str(toolkit / "bin" / "nvcc"), (*libraries, *nvcc_flags(build))
+        libraries = included_libraries(source, toolkit)
+        flags = with_libraries(nvcc_flags(build), libraries, nvcc.default_architecture(), toolkit)
+        compiler = str(toolkit / "bin" / "nvcc")
     else:
         compiler, flags = "g++", (*gxx_flags(build), *gxx.openmp_flags(source))
     return [compiler, *(flag for flag in flags if flag not in listing), *ending, *library_arguments()]

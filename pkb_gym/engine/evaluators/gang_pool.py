@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.handover import build_handovers
+from pkb_gym.engine.compile.library_headers import is_started
 from pkb_gym.engine.compile.own_library import build_for_host
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
@@ -32,8 +33,8 @@ from pkb_gym.engine.stages.static import makes_streams
 from pkb_gym.engine.wire.orders import Dialect
 
 STANDBY_GANGS = 8
-"""Each holds a context for every rank, some hundreds of megabytes: fewer where ranks share GPUs, and half as many of
-those with NCCL's buffers."""
+"""Each holds a context for every rank, some hundreds of megabytes: fewer where ranks share GPUs, half as many of
+those with NCCL's buffers, and none of those for NVSHMEM and NCCL, which few kernels ask for."""
 
 
 STACK_TRACE = ("debugging/stack_trace.cpp",)
@@ -58,6 +59,7 @@ class GangKind:
         one_queue: Whether ranks have a single hardware queue for their kernels, which is all that one stream uses, and
             halves what it takes to make and end a context (benchmarks/README.md).
         ranks_per_gpu: Number of neighbouring ranks that share a GPU.
+        all_gpus: Whether native ranks see their peers' GPUs too, as NVSHMEM and NCCL need them.
     """
 
     world_size: int
@@ -65,6 +67,7 @@ class GangKind:
     allow_processes: bool
     one_queue: bool = False
     ranks_per_gpu: int = 1
+    all_gpus: bool = False
 
 
 def _imports_of(kind: GangKind) -> tuple[str, ...]:
@@ -241,17 +244,25 @@ class GangPool:
         stack_trace = self.stack_trace() if config.dialect == "native" else None
         return CandidateRun(feedback, artifact, reference, new_gang, handovers, key, stack_trace)
 
-    def emulated_gang(self, config: ResolvedConfig, emulator: bytes) -> EmulatedGang:
+    def emulated_gang(self, config: ResolvedConfig, source: str, emulator: bytes) -> EmulatedGang:
         """The gang of a candidate on emulated GPUs: one process for all ranks.
 
         Args:
             config: Configuration of the evaluation.
+            source: Source of the candidate.
             emulator: Compiled emulator.
         """
         detects = config.race_check != "off"
         is_strict = config.race_check == "strict"
         zygote = self.zygote(trusted=False)
-        return EmulatedGang(zygote, config.world_size, emulator, detect_races=detects, strict=is_strict)
+        return EmulatedGang(
+            zygote,
+            config.world_size,
+            emulator,
+            detect_races=detects,
+            strict=is_strict,
+            starts_libraries=is_started(source),
+        )
 
     def candidate_gang(self, config: ResolvedConfig, source: str) -> AbstractContextManager[CandidateGang]:
         """A gang for one candidate: forked on the CPU, one that stands by on GPUs.
@@ -264,10 +275,10 @@ class GangPool:
         if config.device == "cpu":
             zygote = self.zygote(trusted=False)
             return CandidateGang(zygote, "cpu", config.world_size, allow_processes=allow_processes)
-        one_queue = config.dialect == "native" and not makes_streams(source)
-        return self._gpu_gang(
-            GangKind(config.world_size, config.dialect, allow_processes, one_queue, config.ranks_per_gpu)
-        )
+        all_gpus = config.dialect == "native" and is_started(source)
+        one_queue = config.dialect == "native" and not makes_streams(source) and not all_gpus
+        kind = GangKind(config.world_size, config.dialect, allow_processes, one_queue, config.ranks_per_gpu, all_gpus)
+        return self._gpu_gang(kind)
 
     @contextlib.contextmanager
     def _gpu_gang(self, kind: GangKind) -> Iterator[CandidateGang]:
@@ -301,7 +312,7 @@ class GangPool:
             if kind not in self._standby:
                 start = functools.partial(self._start_gpu_gang, kind)
                 buffers = 2 if kind.dialect == "python" else 1
-                gangs = ceil(self._standby_gangs / (buffers * kind.ranks_per_gpu))
+                gangs = 0 if kind.all_gpus else ceil(self._standby_gangs / (buffers * kind.ranks_per_gpu))
                 self._standby[kind] = Standby(start, self._arbiter, gangs)
             return self._standby[kind]
 
@@ -315,7 +326,7 @@ class GangPool:
             ranks_per_gpu=kind.ranks_per_gpu,
         )
         try:
-            gang.prepare(kind.dialect, one_queue=kind.one_queue, imports=_imports_of(kind))
+            gang.prepare(kind.dialect, one_queue=kind.one_queue, imports=_imports_of(kind), all_gpus=kind.all_gpus)
         except BaseException:
             gang.close()
             raise

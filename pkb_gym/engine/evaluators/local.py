@@ -303,7 +303,9 @@ class LocalEvaluator:
         with feedback.stopwatch.phase(PREPARING):
             if not is_built(self._compile_cache):
                 report(BUILDING)
-            gang = ranks.enter_context(self._pool.emulated_gang(config, build_emulator(self._compile_cache)))
+            gang = ranks.enter_context(
+                self._pool.emulated_gang(config, feedback.source.text, build_emulator(self._compile_cache))
+            )
             run = ranks.enter_context(self._new_run(feedback, artifact, key, lambda: gang, lane))
         judge_emulated(run, gang, report)
 

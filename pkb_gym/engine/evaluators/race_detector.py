@@ -162,7 +162,10 @@ class RaceDetector:
         emulator = build_emulator(self._cache, low_priority=True)
         lane = self._lanes.get()
         try:
-            with self._pool.emulated_gang(feedback.config, emulator) as gang, pending.killing(gang):
+            with (
+                self._pool.emulated_gang(feedback.config, feedback.source.text, emulator) as gang,
+                pending.killing(gang),
+            ):
                 try:
                     with self._pool.new_run(feedback, artifact, secret, lambda: gang, lane) as run:
                         judged = judge_races(run, gang, is_same_size=is_same_size)

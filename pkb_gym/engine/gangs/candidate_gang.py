@@ -165,19 +165,22 @@ class CandidateGang:
         """Process descriptor of each rank."""
         return self._gang.processes.pidfds
 
-    def prepare(self, dialect: Dialect, *, one_queue: bool = False, imports: Sequence[str] = ()) -> None:
+    def prepare(
+        self, dialect: Dialect, *, one_queue: bool = False, imports: Sequence[str] = (), all_gpus: bool = False
+    ) -> None:
         """Gets its ranks ready before a candidate is known.
 
         Args:
             dialect: Dialect of the candidates that it can serve.
             one_queue: Whether a single hardware queue will do, see `rankside.devices.CudaDevice`.
             imports: Names of modules that such candidates may use.
+            all_gpus: Whether ranks of the native dialect see their peers' GPUs too.
 
         Raises:
             InfrastructureError: they could not be prepared.
         """
         try:
-            self._exchange(Prepare(self._setting, dialect, one_queue, tuple(imports)), Prepared)
+            self._exchange(Prepare(self._setting, dialect, one_queue, tuple(imports), all_gpus), Prepared)
         except GangFailed as failed:
             raise InfrastructureError(f"a gang could not be prepared: {failed}\n{self.output}") from None
 

@@ -83,6 +83,7 @@ class EmulatedGang:
         emulator: Compiled emulator.
         detect_races: Whether each access is checked for what orders it.
         strict: Whether that is done to the letter of PTX's memory model.
+        starts_libraries: Whether the candidate uses NVSHMEM or NCCL.
 
     Attributes:
         timeout_s: Deadline of the next order in seconds.
@@ -90,12 +91,19 @@ class EmulatedGang:
     """
 
     def __init__(
-        self, zygote: Zygote, world_size: int, emulator: bytes, *, detect_races: bool = False, strict: bool = False
+        self,
+        zygote: Zygote,
+        world_size: int,
+        emulator: bytes,
+        *,
+        detect_races: bool = False,
+        strict: bool = False,
+        starts_libraries: bool = False,
     ) -> None:
         self.timeout_s = PREPARE_TIMEOUT_S
         self.done: RanksDone | None = None
         self._world_size, self._emulator = world_size, emulator
-        self._detect_races, self._strict = detect_races, strict
+        self._detect_races, self._strict, self._starts_libraries = detect_races, strict, starts_libraries
         self._epoch = 1
         self._problem: Problem | None = None
         self._heap: SymmetricHeap | None = None
@@ -134,7 +142,9 @@ class EmulatedGang:
         """
         self._heap = heap
         emulator = memory_file("pkb-emulator", self._emulator)
-        order = OpenWorld(self._world_size, heap.segment_bytes, self._detect_races, self._strict)
+        order = OpenWorld(
+            self._world_size, heap.segment_bytes, self._detect_races, self._strict, self._starts_libraries
+        )
         eventfds = [fd for pair in handovers.eventfds for fd in pair]
         try:
             self._gang.exchange([order], WorldOpened, timeout_s=LOAD_TIMEOUT_S, fds=(*heap.fds, emulator, *eventfds))

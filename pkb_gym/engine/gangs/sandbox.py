@@ -117,8 +117,8 @@ def zygote_policy(temporary_bytes: int) -> Policy:
     devices = gpu_devices()
     # Describes how GPUs are connected; without it NCCL cannot choose its paths.
     system = (("/sys", "/sys"),) if devices else ()
-    # For sources that build extensions of torch.
-    libraries = [(str(folder), str(folder)) for found in find_all() for folder in found.folders]
+    # For sources that build extensions of torch, and for kernels that were linked with a library.
+    libraries = [(str(folder), str(folder)) for found in find_all() for folder in found.shown]
     package = emulator_package()
     emulator = () if package is None else ((str(package), EMULATOR_INSIDE),)
     return Policy(

@@ -76,7 +76,10 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     if order.dialect == "python":
         os.environ |= launcher_variables(rank, world_size)
     device = make_device(setting.device, rank, world_size, setting.threads, setting.ranks_per_gpu)
-    device.prepare(order.dialect, one_queue=isinstance(order, Prepare) and order.one_queue)
+    if isinstance(order, Prepare):
+        device.prepare(order.dialect, one_queue=order.one_queue, all_gpus=order.all_gpus)
+    else:
+        device.prepare(order.dialect)
     if isinstance(order, Prepare):
         if order.dialect == "python":
             device.join()
@@ -184,8 +187,11 @@ def _run_block(
 def _load(order: Load, fds: list[int], heap: AnyHeap, device: Device, rank: int, world_size: int) -> Solution:
     if order.dialect == "native":
         from .native import Native, library_path
+        from .started_libraries import start
 
         native = Native(order, fds[0], heap, device, rank, world_size)
+        if device.name == "cuda":
+            start(library_path(rank), rank, world_size)
         if order.stack_trace is not None:
             native.trace_thrown = trace_native_code(f"/proc/self/fd/{fds[order.stack_trace]}", library_path(rank))
         return native

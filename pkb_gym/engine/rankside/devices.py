@@ -62,12 +62,13 @@ class Device(Protocol):
     def torch_device(self) -> str:
         """Its name in torch."""
 
-    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
+    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False, all_gpus: bool = False) -> None:
         """Gets ready for a candidate that is not known yet; calling it again changes nothing.
 
         Args:
             dialect: A rank of the native one never makes a process group; it reaches others through its heap alone.
             one_queue: Whether kernels will be enqueued on a single stream.
+            all_gpus: Whether a rank of the native dialect sees its peers' GPUs too.
         """
 
     def join(self, meet: str | None = None) -> None:
@@ -107,7 +108,7 @@ class CpuDevice:
         self._rank, self._world_size, self._threads = rank, world_size, threads
         self._joined = False
 
-    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
+    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False, all_gpus: bool = False) -> None:
         """Binds the rank to its processors."""
         import torch
 
@@ -168,8 +169,9 @@ class CudaDevice:
     Ranks that share a GPU have a context each, which take turns, and their collectives go through main memory.
 
     A rank of the native dialect sees no other GPU, so that the driver has less to set up and the candidate less to
-    reach; the memory of the others' heaps is mapped all the same. With one queue instead of eight, the driver makes its
-    context in half the time; work on several streams would then wait for one another.
+    reach; the memory of the others' heaps is mapped all the same. NVSHMEM and NCCL look for their peers' GPUs among
+    those that are visible, and get to see all. With one queue instead of eight, the driver makes its context in half
+    the time; work on several streams would then wait for one another.
     """
 
     name: DeviceName = "cuda"
@@ -187,7 +189,7 @@ class CudaDevice:
         """The name of the device in torch."""
         return f"cuda:{self._index}"
 
-    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False) -> None:
+    def prepare(self, dialect: Dialect = "python", *, one_queue: bool = False, all_gpus: bool = False) -> None:
         """Makes the context."""
         import torch
 
@@ -195,7 +197,7 @@ class CudaDevice:
             return
         bind_rank(self._rank, self._world_size)
         torch.set_num_threads(self._threads)
-        if dialect == "native":
+        if dialect == "native" and not all_gpus:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[self._gpu] if visible else str(self._gpu)
             self._index = 0

@@ -42,6 +42,7 @@ from .emulated_rank import EmulatedDevice, EmulatedHeap, EmulatedNative
 from .failures import CandidateError, kind_of, trace_of
 from .heap import Heap
 from .native import library_path
+from .started_libraries import start_emulated
 
 FAULTS: dict[Outcome, str] = {
     Outcome.DEADLOCK: "deadlock",
@@ -49,6 +50,10 @@ FAULTS: dict[Outcome, str] = {
     Outcome.STOPPED: "timeout",
 }
 """Outcome -> value of `Failure`; all others are runtime errors."""
+
+
+LIBRARY_HEAP_BYTES = 64 << 20
+"""Least heap of NVSHMEM, the upper half of a segment of the emulator, where a candidate uses it."""
 
 
 def main(wire: Wire, rank: int, world_size: int) -> None:  # as of every rank program; it is one process
@@ -114,7 +119,9 @@ class EmulatedRanks:
         self._world = World(
             f"/proc/self/fd/{library_fd}",
             order.world_size,
-            segment_bytes=order.segment_bytes,
+            segment_bytes=2 * max(order.segment_bytes, LIBRARY_HEAP_BYTES)
+            if order.starts_libraries
+            else order.segment_bytes,
             detect_races=order.detect_races,
             strict=order.strict,
             max_findings=MAX_FINDINGS,
@@ -126,6 +133,7 @@ class EmulatedRanks:
         self._ranks: list[EmulatedNative] = []
         self._calls: tuple[CallMemory, ...] = ()
         self._behind_scratch = (0, 0)
+        self._starts_libraries = order.starts_libraries
         self._regions: list[int] = []
 
     def load(self, order: LoadCopies, copies: list[int]) -> Fault | None:
@@ -152,6 +160,10 @@ class EmulatedRanks:
             if ended.outcome != Outcome.OK:
                 return _fault(ended)
         self._ranks = loaded
+        if self._starts_libraries:
+            ended = self._world.run(lambda rank: start_emulated(library_path(rank), rank, self._world_size))
+            if ended.outcome != Outcome.OK:
+                return _fault(ended)
         return None
 
     def _load_rank(self, order: LoadCopies, fd: int, rank: int) -> EmulatedNative:

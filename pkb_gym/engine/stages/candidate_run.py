@@ -15,6 +15,7 @@ from typing import Self, cast
 
 from pkb_gym.engine.compare.check import merge
 from pkb_gym.engine.compare.layout import BlockPlan, Workload, align
+from pkb_gym.engine.compile.library_headers import is_started
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.candidate_gang import CandidateGang, Job
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
@@ -338,10 +339,13 @@ class CandidateRun:
 
     @contextlib.contextmanager
     def _watched_network(self) -> Iterator[None]:
-        """Calls that have used the network have called a library for it, whatever the text looks like."""
+        """Calls that have used the network have called a library for it, whatever the text looks like.
+
+        NVSHMEM and NCCL do where ranks ask them for memory, too.
+        """
         before = self._gang.loopback_bytes()
         yield
-        if self._gang.loopback_bytes() > before:
+        if self._gang.loopback_bytes() > before and not is_started(self.feedback.source.text):
             self.feedback.calls_torch_distributed = True
 
     @contextlib.contextmanager

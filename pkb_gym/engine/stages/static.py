@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from pkb_gym.engine.compile.library_headers import is_started
+from pkb_gym.engine.records.config import ResolvedConfig
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.stages.feedback_builder import FeedbackBuilder
 from pkb_gym.engine.support import syntax_tree
@@ -21,6 +23,43 @@ def check_statically(feedback: FeedbackBuilder) -> None:
         raise feedback.stop(Failure.REJECTED, source.defect)
     if feedback.config.dialect == "python":
         feedback.calls_torch_distributed = calls_torch_distributed(source.text)
+    elif is_started(source.text):
+        if (reason := why_not_started(source.text, feedback.config)) is not None:
+            raise feedback.stop(Failure.REJECTED, reason)
+        if _HOST_COLLECTIVE.search(source.text):
+            feedback.calls_torch_distributed = True
+
+
+_HOST_COLLECTIVE = re.compile(
+    r"^(?![ \t]*//)[^\n]*\bp?nccl"
+    r"(?:All(?:Reduce|Gather)|Reduce(?:Scatter)?|Broadcast|Bcast|Gather|Scatter|AlltoAll|Send|Recv)[ \t]*\(",
+    re.MULTILINE,
+)
+"""A call of a collective of NCCL's host API, which is what the baseline calls."""
+
+_GIN = re.compile(r"^(?![ \t]*//)[^\n]*\b(ncclGin\w{0,100})", re.MULTILINE)
+
+
+def why_not_started(source: str, config: ResolvedConfig) -> str | None:
+    """Why a native source that names NVSHMEM or NCCL cannot have them; None where nothing is in the way.
+
+    Args:
+        source: Source text of one translation unit.
+        config: Configuration of the evaluation.
+    """
+    if config.ranks_per_gpu > 1:
+        return (
+            f"NVSHMEM and NCCL need a GPU for each rank, and {config.ranks_per_gpu} ranks share one here: "
+            "ask for fewer ranks, or use pkb::Comm alone"
+        )
+    if config.sanitize:
+        return "sanitizers run ranks in a harness that starts neither NVSHMEM nor NCCL: leave out `sanitize`"
+    if (found := _GIN.search(source)) is not None:
+        return (
+            f"{found[1]}: NCCL's GIN goes through network adapters to other nodes, and all ranks are on one node: "
+            "use LSA pointers (ncclGetLsaPointer) and ncclLsaBarrierSession"
+        )
+    return None
 
 
 COLLECTIVES = frozenset(

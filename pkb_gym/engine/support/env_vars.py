@@ -16,7 +16,7 @@
 - PKB_CUDA_ARCHITECTURE: GPU architecture that a machine without a GPU compiles for, such as sm_100a (default: sm_90a).
 - RAY_ADDRESS: Ray's own; the cluster that the evaluator "ray" connects to.
 - CUDA_HOME, CUDA_PATH: where the CUDA toolkit lies, if nvcc is not on PATH.
-- CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME: header libraries for CUDA kernels (header_libraries.py).
+- CUTLASS_PATH, THUNDERKITTENS_ROOT, CCCL_ROOT, NVSHMEM_HOME, NCCL_HOME: libraries for kernels (header_libraries.py).
 - COLUMNS: of shells; the width of what `pkb` prints where it is no terminal (default: 120).
 - LOCAL_RANK: of `accelerate launch` and `torchrun`; number of a training process among those of its node.
 - RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, FSDP_VERSION, ACCELERATE_USE_FSDP, ACCELERATE_USE_DEEPSPEED,

@@ -1,7 +1,7 @@
-"""Header libraries that CUDA kernels are written with: found by an environment variable, else by an installed wheel.
+"""Libraries that CUDA kernels are written with: found by an environment variable, else by an installed wheel.
 
-A library counts as found where its own header lies below the folder that was named; its header folders are then shown
-to compilers, and nothing else of that folder.
+A library counts as found where its own header lies below the folder that was named, with the shared library where it
+has one; its header folders are then shown to compilers, that of the shared library too, and nothing else of the folder.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class Library:
         version_header: Header with the version, and the pattern of each number in it; None where it has none.
         remedy: Instructions for the installation.
         note: Limit that an author of kernels has to know.
+        runtime: Shared library below the folder's `lib` that a source which includes its headers is linked with; empty
+            where there are headers alone.
+        device_runtime: Name of the archive of device code beside it, as a linker takes it; empty for none.
+        starter: Our header, in `pkb/`, by which ranks start the library.
     """
 
     name: str
@@ -43,6 +47,9 @@ class Library:
     wheels: tuple[tuple[str, str], ...] = ()
     version_header: tuple[str, str] | None = None
     note: str = ""
+    runtime: str = ""
+    device_runtime: str = ""
+    starter: str = ""
 
 
 CUTLASS = Library(
@@ -79,16 +86,34 @@ NVSHMEM = Library(
     variable="NVSHMEM_HOME",
     layouts=(("include",),),
     header="nvshmem.h",
-    begins=("nvshmem",),
+    begins=("nvshmem", "pkb/nvshmem_cuda.h"),
     remedy="pip install nvidia-nvshmem-cu13, or set NVSHMEM_HOME to its folder",
     wheels=(("nvidia-nvshmem-cu13", "nvidia/nvshmem"), ("nvidia-nvshmem-cu12", "nvidia/nvshmem")),
     version_header=(
         "non_abi/nvshmem_version.h",
         r"#define NVSHMEM_VENDOR_(?:MAJOR|MINOR|PATCH)_VERSION (\d+)",
     ),
-    note="headers alone: a native kernel is not linked with its device library",
+    note="started before the first call, one PE a rank; `pkb/nvshmem_cuda.h` says how it sees arguments",
+    runtime="libnvshmem_host.so.3",
+    device_runtime="nvshmem_device",
+    starter="pkb/nvshmem_cuda.h",
 )
-KNOWN = (CUTLASS, THUNDERKITTENS, CCCL, NVSHMEM)
+NCCL = Library(
+    name="NCCL's device API",
+    variable="NCCL_HOME",
+    layouts=(("include",),),
+    header="nccl_device.h",
+    begins=("nccl.h", "nccl_device", "pkb/nccl_cuda.h"),
+    remedy="pip install nvidia-nccl-cu13 (2.28 or newer, the version that torch has), or set NCCL_HOME to its folder",
+    wheels=(("nvidia-nccl-cu13", "nvidia/nccl"), ("nvidia-nccl-cu12", "nvidia/nccl")),
+    version_header=("nccl.h", r"#define NCCL_(?:MAJOR|MINOR|PATCH) (\d+)"),
+    note="LSA pointers and barriers, by the communicator of `pkb/nccl_cuda.h`; no GIN, as all ranks are on one node",
+    runtime="libnccl.so.2",
+    starter="pkb/nccl_cuda.h",
+)
+KNOWN = (CUTLASS, THUNDERKITTENS, CCCL, NVSHMEM, NCCL)
+STARTED = (NVSHMEM, NCCL)
+"""Libraries that ranks start for a source that includes their headers."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +128,7 @@ class FoundLibrary:
         installed: Wheel and its version, or the compiler that it belongs to; None for a folder that any user may have
             changed.
         is_built_in: Whether compilers search its folders by themselves.
+        runtime_folder: Folder of its shared library; None where a source is not linked with one.
     """
 
     library: Library
@@ -111,6 +137,17 @@ class FoundLibrary:
     origin: str
     installed: str | None = None
     is_built_in: bool = False
+    runtime_folder: Path | None = None
+
+    @property
+    def is_device_linked(self) -> bool:
+        """Whether device code is linked with device code of the library."""
+        return bool(self.library.device_runtime) and self.runtime_folder is not None
+
+    @property
+    def shown(self) -> tuple[Path, ...]:
+        """The folders that compilers and ranks read."""
+        return self.folders if self.runtime_folder is None else (*self.folders, self.runtime_folder)
 
     @property
     def title(self) -> str:
@@ -164,7 +201,8 @@ def wrong_variable(library: Library) -> str:
     if named is None or find(library) is not None:
         return ""
     places = " or ".join(dict.fromkeys(str(Path(layout[0], library.header)) for layout in library.layouts))
-    return f"{library.variable}={named} has no {places}"
+    runtime = f" with lib/{library.runtime}" if library.runtime else ""
+    return f"{library.variable}={named} has no {places}{runtime}"
 
 
 def version_of(library: Library, folder: Path) -> str:
@@ -191,8 +229,14 @@ def content_sha256(folders: tuple[Path, ...]) -> str:
 def _in_folder(library: Library, root: Path, origin: str, installed: str | None = None) -> FoundLibrary | None:
     for layout in library.layouts:
         folders = tuple(root / name for name in layout)
-        if (folders[0] / library.header).is_file() and all(folder.is_dir() for folder in folders):
-            return FoundLibrary(library, folders, version_of(library, folders[0]), origin, installed)
+        runtime_folder = root / "lib" if library.runtime else None
+        if (
+            (folders[0] / library.header).is_file()
+            and all(folder.is_dir() for folder in folders)
+            and (runtime_folder is None or (runtime_folder / library.runtime).is_file())
+        ):
+            version = version_of(library, folders[0])
+            return FoundLibrary(library, folders, version, origin, installed, runtime_folder=runtime_folder)
     return None
 
 

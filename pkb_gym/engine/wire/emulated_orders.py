@@ -57,12 +57,15 @@ class OpenWorld(WireMessage):
         segment_bytes: Size of each rank's segment of the heap in bytes.
         detect_races: Whether each access is checked for what orders it.
         strict: Whether that is done to the letter of PTX's memory model.
+        starts_libraries: Whether the candidate uses NVSHMEM or NCCL, which are then started; the heap of the former
+            lies behind the segment.
     """
 
     world_size: int
     segment_bytes: int
     detect_races: bool
     strict: bool
+    starts_libraries: bool = False
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,14 @@ class Prepare(WireMessage):
         dialect: Ranks of the python dialect make a process group.
         one_queue: Whether a single hardware queue will do, see `devices.CudaDevice`.
         imports: Names of modules that such candidates may use; those that are not installed are passed over.
+        all_gpus: Whether ranks of the native dialect see their peers' GPUs too.
     """
 
     setting: RankSetting
     dialect: Dialect
     one_queue: bool
     imports: tuple[str, ...] = ()
+    all_gpus: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,23 @@ import pytest
 from pkb_gym.cli import doctor_libraries
 from pkb_gym.cli.doctor_libraries import examine_libraries
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.library_headers import header_libraries, included_libraries, options
-from pkb_gym.engine.compile.nvcc import compile_cuda, nvcc_available
+from pkb_gym.engine.compile.library_headers import header_libraries, included_libraries, options, with_libraries
+from pkb_gym.engine.compile.nvcc import FLAGS, compile_cuda, nvcc_available
+from pkb_gym.engine.compile.toolchain import exports_solution
 from pkb_gym.engine.stages import execution_environment
+from pkb_gym.engine.support.emulator_package import emulator_package
+from pkb_gym.engine.support.header_libraries import NCCL, NVSHMEM, find
 from pkb_gym.envs.text import contracts
 from pkb_gym.problems.catalogue import find_problem
-from tests.engine.header_libraries import cutlass, thunderkittens, wheel, without_libraries, write
+from tests.engine.candidates import Candidate, candidates
+from tests.engine.header_libraries import (
+    cutlass,
+    nvshmem_and_nccl,
+    thunderkittens,
+    wheel,
+    without_libraries,
+    write,
+)
 
 needs_nvcc = pytest.mark.skipif(not nvcc_available(), reason="needs nvcc, of the CUDA toolkit, and g++")
 
@@ -83,6 +94,50 @@ def test_only_what_a_source_includes_changes_its_compilation(toolkit: Path) -> N
     assert "-DKITTENS_SM120" in options(used, "sm_120a", toolkit)
 
 
+def test_what_ranks_start_is_linked(toolkit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvshmem, nccl = nvshmem_and_nccl(tmp_path)
+    monkeypatch.setenv("NVSHMEM_HOME", str(nvshmem))
+    monkeypatch.setenv("NCCL_HOME", str(nccl))
+    used = included_libraries("#include <nvshmem.h>", toolkit)
+    flags = with_libraries(FLAGS, used, "sm_90a", toolkit)
+    assert flags[1:4] == (f"-I{nvshmem}/include", "-include", "pkb/nvshmem_cuda.h")
+    assert {f"-L{nvshmem}/lib", f"-Xlinker=-rpath,{nvshmem}/lib", "-rdc=true", "-lnvshmem_device"} < {*flags}
+    assert "-l:libnvshmem_host.so.3" in flags and "--no-device-link" not in flags
+    used = included_libraries('#include "pkb/nccl_cuda.h"', toolkit)
+    flags = with_libraries(FLAGS, used, "sm_90a", toolkit)
+    assert "-l:libnccl.so.2" in flags and "--no-device-link" in flags and "-rdc=true" not in flags
+
+
+def test_emulated_gpus_have_headers_of_their_own(
+    toolkit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = emulator_package()
+    assert package is not None
+    monkeypatch.setenv("NVSHMEM_HOME", str(nvshmem_and_nccl(tmp_path)[0]))
+    source = "#include <nvshmem.h>\n#include <nccl_device.h>"
+    assert [found.library for found in included_libraries(source, toolkit)] == [NVSHMEM], "NCCL is not here"
+    used = included_libraries(source, toolkit, emulated=True)
+    assert [found.library for found in used] == [NVSHMEM, NCCL]
+    assert options(used, "sm_90a", toolkit) == (
+        *("-std=c++17", f"-I{package / 'include'}"),
+        *("-include", "pkb/nvshmem_cuda.h", "-include", "pkb/nccl_cuda.h"),
+    )
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.skipif(None in (find(NVSHMEM), find(NCCL)), reason="needs the wheels of NVSHMEM and NCCL")
+@pytest.mark.parametrize("candidate", candidates("cuda/libraries"), ids=lambda candidate: candidate.path.stem)
+def test_a_kernel_is_linked_with_what_is_installed(
+    candidate: Candidate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.undo()
+    artifact = compile_cuda(candidate.source, CompileCache(tmp_path / "cache"), 300.0, "sm_90a")
+    assert artifact.binary is not None, artifact.log
+    prefix = candidate.path.stem.partition("_")[0]
+    assert exports_solution(artifact.binary) and f"pkb_{prefix}_begin".encode() in artifact.binary
+
+
 def test_the_cccl_of_the_toolkit_gives_way_to_the_variable_and_not_to_a_wheel(
     toolkit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +168,7 @@ def test_the_record_the_task_text_and_doctor_name_them(toolkit: Path, monkeypatc
     python = contracts.python_contract("def solution():", "cuda", machine, "full")
     assert "tk/include`" in python and "CCCL" not in python
     findings = {finding.name: finding for finding in examine_libraries()}
-    assert list(findings) == ["CUTLASS", "ThunderKittens", "CCCL", "NVSHMEM"]
+    assert list(findings) == ["CUTLASS", "ThunderKittens", "CCCL", "NVSHMEM", "NCCL's device API"]
     assert findings["CUTLASS"].detail.startswith("4.2.1 (CUTLASS_PATH=")
     assert findings["NVSHMEM"].state == "limited" and "nvidia-nvshmem-cu13" in findings["NVSHMEM"].remedy
     monkeypatch.setenv("CCCL_ROOT", "/nowhere")  # it said "ok", and that of the toolkit was taken

@@ -49,7 +49,7 @@ def compile_of_many(source: str, cache: CompileCache) -> Artifact:
         cache: Cache of the evaluator.
     """
     with mock.patch.object(nvcc, "count_instructions", return_value=None):
-        artifact = nvcc.compile_cuda(source, cache, TIMEOUT_S, ARCHITECTURE, QUICK_FLAGS)
+        artifact = nvcc.compile_cuda(source, cache, TIMEOUT_S, ARCHITECTURE, QUICK_FLAGS, emulated=True)
     return compile_emulated(source, Answering(cache.folder, artifact), TIMEOUT_S)
 
 

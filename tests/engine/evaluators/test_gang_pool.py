@@ -106,10 +106,10 @@ class FakeGang:
         self.closed, self._processes = False, processes
         processes.gangs.append(self)
 
-    def prepare(self, dialect: str, *, one_queue: bool, imports: tuple[str, ...]) -> None:
+    def prepare(self, dialect: str, *, one_queue: bool, imports: tuple[str, ...], all_gpus: bool) -> None:
         if self._processes.error is not None:
             raise self._processes.error
-        self.prepared_for, self.imports = (dialect, one_queue), imports
+        self.prepared_for, self.imports, self.all_gpus = (dialect, one_queue), imports, all_gpus
 
     def close(self) -> None:
         assert self._processes.may_end.wait(PATIENCE_S)
@@ -283,6 +283,14 @@ def test_the_end_of_gangs_can_be_waited_for(pool: GangPool, processes: Processes
 def test_a_kernel_with_streams_of_its_own_has_all_queues(pool: GangPool) -> None:
     with gang_for(pool, "cuda", source="cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);") as gang:
         assert gang.prepared_for == ("native", False)
+
+
+def test_ranks_that_start_nvshmem_see_all_gpus_and_none_stand_by(pool: GangPool, processes: Processes) -> None:
+    with gang_for(pool, "cuda", source="#include <nvshmem.h>") as gang:
+        assert gang.all_gpus and gang.prepared_for == ("native", False)
+        assert not threading.Event().wait(A_MOMENT_S) and processes.gangs == [gang]
+    with gang_for(pool, "cuda") as gang:
+        assert not gang.all_gpus
 
 
 @pytest.mark.parametrize(("language", "standing_by"), [("cuda", 4), ("python", 2)])

@@ -55,6 +55,9 @@ def test_a_rank_without_a_group_sees_its_own_gpu(seen: dict[str, str | None], mo
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     CudaDevice(2, 4, 1).prepare("native")
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == ("6", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    CudaDevice(2, 4, 1).prepare("native", all_gpus=True)
+    assert (seen["CUDA_VISIBLE_DEVICES"], seen["index"]) == ("4,5,6,7", "2")
 
 
 @pytest.mark.parametrize(

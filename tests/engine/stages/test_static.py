@@ -56,6 +56,42 @@ def test_calls_of_the_baselines_library_are_seen(source: str, calls: bool) -> No
     assert calls_torch_distributed(source) is calls
 
 
+@pytest.mark.parametrize(
+    ("source", "settings", "words"),
+    [
+        ("#include <nvshmem.h>\n", {}, None),
+        ("#include <nvshmem.h>\n", {"ranks_per_gpu": 2}, "2 ranks share one"),
+        ("#include <nvshmem.h>\n", {"sanitize": ["memcheck"]}, "leave out `sanitize`"),
+        ("#include <nccl_device.h>\n", {}, None),
+        ("#include <nccl_device.h>\n// ncclGin would not do\n", {}, None),
+        ("#include <nccl_device.h>\nncclGin gin(comm, 0);\n", {}, "ncclGin: NCCL's GIN goes through network adapters"),
+        ("#include <cuda.h>\nint ncclGin;\n", {"ranks_per_gpu": 2}, None),
+    ],
+)
+def test_what_nvshmem_and_nccl_cannot_do_here(source: str, settings: dict[str, object], words: str | None) -> None:
+    """A source that does not include either is never refused."""
+    feedback = builder(gpus=2, source=f'{source}#include "pkb/symm.h"\nvoid solution();\n', language="cuda", **settings)
+    if words is None:
+        check_statically(feedback)
+        assert feedback.calls_torch_distributed is None
+        return
+    with pytest.raises(Stopped):
+        check_statically(feedback)
+    found = feedback.build()
+    assert found.failure is Failure.REJECTED and words in found.message
+
+
+@pytest.mark.parametrize(
+    ("call", "calls"),
+    [("ncclAllReduce(a, b, n, t, o, c, s)", True), ("pncclSend (a)", True), ("ncclReduceCopy(a)", None)],
+)
+def test_a_kernel_that_calls_the_baselines_collectives_is_seen(call: str, calls: bool | None) -> None:
+    source = f'#include <nccl.h>\n#include "pkb/symm.h"\nvoid solution() {{ {call}; }}\n// ncclSend()\n'
+    feedback = builder(gpus=2, source=source, language="cuda")
+    check_statically(feedback)
+    assert feedback.calls_torch_distributed is calls
+
+
 def test_no_text_holds_the_interpreter() -> None:
     """Parsing takes a time that grows with the text, in which no other thread of a service runs."""
     short, long = (f"{'[1,1]' + chr(10)}" * count for count in (MAX_PARSED_CHARS // 6 - 10, MAX_PARSED_CHARS))

@@ -51,8 +51,11 @@ def test_a_wheel_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     headers = {"nvshmem.h": "", "non_abi/nvshmem_version.h": version}
     wheel(tmp_path, "nvidia-nvshmem-cu13", "3.3.3", **{f"nvidia/nvshmem/include/{k}": v for k, v in headers.items()})
     monkeypatch.syspath_prepend(tmp_path)
+    assert find(NVSHMEM) is None, "headers without the library that a kernel is linked with"
+    write(tmp_path, **{"nvidia/nvshmem/lib/libnvshmem_host.so.3": ""})
     found = find(NVSHMEM)
     assert found is not None and found.title == "NVSHMEM 3.3.3"
+    assert found.shown == (*found.folders, tmp_path / "nvidia/nvshmem/lib")
     assert found.folders == (tmp_path / "nvidia/nvshmem/include",)
     assert found.identity == "NVSHMEM nvidia-nvshmem-cu13 3.3.3"
 
