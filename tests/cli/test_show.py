@@ -10,6 +10,7 @@ from pkb_gym.engine.hardware.peaks import HardwareSpec, Peaks
 from pkb_gym.engine.hardware.tiers import MemoryTier
 from pkb_gym.engine.problem.signature import cpp_signature
 from pkb_gym.problems.catalogue import catalogue, find_problem, reference_source
+from tests.whole_tables import sampled
 
 RATES = dict.fromkeys(("bfloat16", "float16", "float32", "float64"), 1000000000.0)
 PEAKS = Peaks(RATES, RATES, (MemoryTier("DRAM", None, 1e10),), 1e9, 1e-6, "made up")
@@ -75,7 +76,7 @@ def test_ranks_that_differ_are_listed():
     assert texts["group"] == "all ranks"
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 4, 3), ids=lambda problem: problem.name)
 def test_every_problem_can_be_shown(problem, pkb):
     ran = pkb("show", problem.name, "--json", "--device", "cpu")
     assert ran.status == 0, ran.err

@@ -10,11 +10,12 @@ import pytest
 
 from pkb_gym.engine.problem import Cost
 from tests.problems.support import find_problem
+from tests.whole_tables import sampled
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("costs.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("name", sorted({row["problem"] for row in ROWS}))
+@pytest.mark.parametrize("name", sampled(sorted({row["problem"] for row in ROWS}), 3))
 def test_cost_of_a_rank(name: str) -> None:
     """Quantities that a line does not name are 0."""
     problem = find_problem(name)

@@ -10,6 +10,7 @@ from pkb_gym.engine.problem.trial_inputs import make_inputs
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.support import find_problem, make_axes, same
 from tests.problems.test_unequal_ranks import visible
+from tests.whole_tables import sampled
 
 FOLLOWS_FROM = {
     ("CSOAttention", "k_ranges"): "ranges",
@@ -23,7 +24,7 @@ VISIBLE = {"SinkhornKnopp": "the number of rows, which the shape of the scores t
 """Problems whose argument tells no more than a shape -> what."""
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 4, 3), ids=lambda problem: problem.name)
 def test_all_other_arguments_are_drawn(problem: Problem) -> None:
     axes = make_axes(problem, world_size=2, timed=True)
     first, second = (

@@ -36,7 +36,7 @@ FIT_SOME: dict[tuple[str, str, int], tuple[str, ...]] = {
 }
 """Problem, size, world size -> GPUs with memory for it in its default dtype, where not all have."""
 
-LAID_OUT = dict.fromkeys([*sampled(catalogue(), 4), *(find_problem(name) for name, _, _ in FIT_SOME)])
+LAID_OUT = dict.fromkeys([*sampled(catalogue(), 12), *(find_problem(name) for name, _, _ in FIT_SOME)])
 
 
 def workload(problem: Problem, config: ResolvedConfig) -> Workload:

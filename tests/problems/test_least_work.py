@@ -19,6 +19,7 @@ from pkb_gym.engine.records.roofline import LowerBound
 from pkb_gym.engine.stages.integrity import CLOCK_ERROR_US, MEASURED_SLACK
 from pkb_gym.engine.stages.roofline import place
 from pkb_gym.problems.catalogue import catalogue, find_problem
+from tests.whole_tables import sampled
 
 H200 = find_gpu("NVIDIA H200")
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
@@ -56,7 +57,7 @@ def every_size(problem: Problem) -> Iterator[tuple[str, list[Axes]]]:
 
 
 @pytest.mark.parametrize("hardware", [H200, CPU], ids=["cuda", "cpu"])
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 4, 2), ids=lambda problem: problem.name)
 def test_the_lower_bound_is_at_most_the_ceiling(problem: Problem, hardware: HardwareSpec) -> None:
     """For each resource, and it is positive wherever anything has to be read or written."""
     labels = 0

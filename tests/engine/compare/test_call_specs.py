@@ -14,6 +14,7 @@ from pkb_gym.engine.wire.messages import read
 from pkb_gym.engine.wire.orders import Bind, Dialect
 from pkb_gym.problems.catalogue import catalogue
 from tests.engine.compare.plans import plan
+from tests.whole_tables import sampled
 
 DIALECTS: tuple[Dialect, ...] = ("native", "python")
 
@@ -38,7 +39,7 @@ def kind(argument: object) -> str:
     return argument.kind
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 4, 2), ids=lambda problem: problem.name)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_rank_gets_its_arguments(problem: Problem, dialect: Dialect) -> None:
     block = plan(problem)
@@ -79,7 +80,7 @@ def test_lists_with_none_leave_no_tensor() -> None:
     assert seen_none, "no problem of the catalogue has a None tensor: this test tests nothing"
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 4, 3), ids=lambda problem: problem.name)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_runs_unroll_to_the_calls(problem: Problem, dialect: Dialect) -> None:
     """Calls are listed once where trials are alike, each for itself where they differ."""

@@ -21,6 +21,7 @@ from pkb_gym.engine.reference.workload_spec import WorkloadSpec
 from pkb_gym.engine.wire.abi import SCRATCH_OFFSET
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from tests.engine.compare.plans import SCRATCH_BYTES, plan
+from tests.whole_tables import sampled
 
 
 def ranges(planned: SetPlan, rank: int) -> list[tuple[int, int, str]]:
@@ -32,7 +33,7 @@ def ranges(planned: SetPlan, rank: int) -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 4), ids=lambda problem: problem.name)
 def test_every_plan_is_sound(problem: Problem, world_size: int) -> None:
     if world_size not in problem.world_sizes:
         pytest.skip(f"{problem.name} does not run on {world_size} ranks")
@@ -90,7 +91,7 @@ def test_ragged_ranks_get_the_room_of_the_largest() -> None:
     assert after >= planned.offset + max(sizes) * ITEMSIZE[find_problem("SampleSort").dtypes[0]]
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 4, 1), ids=lambda problem: problem.name)
 def test_a_set_lies_as_if_it_were_planned_alone(problem: Problem) -> None:
     """Trials of equal axes share them, and only move; what they share must not be another trial's."""
     for planned in plan(problem, timed=True, trials=6).sets:

@@ -32,7 +32,7 @@ from pkb_gym.engine.wire.messages import (
     read,
     to_json,
 )
-from tests.whole_tables import examples
+from tests.whole_tables import examples, sampled
 
 MODULES = (orders, forking, builder, reference_orders)
 KINDS = [
@@ -99,7 +99,7 @@ def sent(message: WireMessage) -> dict[str, Any]:
     return frame
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(KINDS, 3), ids=lambda kind: kind.__name__)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_every_kind_arrives_as_it_was(kind: type[WireMessage], data: st.DataObject) -> None:
@@ -224,7 +224,7 @@ def test_whole_numbers_do_for_fractions() -> None:
     assert type(received.ratio) is float and received == NESTED
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(KINDS, 3, 1), ids=lambda kind: kind.__name__)
 @settings(max_examples=3)
 @given(data=st.data())
 def test_no_field_may_be_missing_and_none_be_added(kind: type[WireMessage], data: st.DataObject) -> None:
@@ -271,7 +271,7 @@ def places(hint: Any, data: Any, where: str) -> Iterator[tuple[tuple[Any, ...], 
                 yield (key, *place), named
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sampled(KINDS, 3, 2), ids=lambda kind: kind.__name__)
 @settings(max_examples=3)
 @given(data=st.data())
 def test_nonsense_at_any_place_is_refused_by_name(kind: type[WireMessage], data: st.DataObject) -> None:
@@ -282,7 +282,7 @@ def test_nonsense_at_any_place_is_refused_by_name(kind: type[WireMessage], data:
         assert str(caught.value).startswith(f"{named}"), place
 
 
-@pytest.mark.parametrize("kind", [*KINDS, Nested], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*sampled(KINDS, 3), Nested], ids=lambda kind: kind.__name__)
 @settings(max_examples=15)
 @given(data=st.data())
 def test_any_json_is_a_message_or_a_protocol_error(kind: type[WireMessage], data: st.DataObject) -> None:
