@@ -211,7 +211,7 @@ INSTALL = ".venv/.installed-dev"
 BY_UV = f"{INSTALL} PIP=uv pip install"
 BEHIND = "doors behind"
 LIMITS = "limits"
-TEST = f"test WORKERS={1 + int(subprocess.check_output(['nproc'], text=True))}"
+TEST = f"test WORKERS={int(subprocess.check_output(['nproc'], text=True))}"
 
 
 @pytest.mark.parametrize(

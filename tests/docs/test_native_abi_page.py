@@ -22,6 +22,7 @@ from pkb_gym.problems.catalogue import find_problem
 from tests.docs.pages import DOCS, ROOT, code_blocks
 from tests.engine.compiling import cpp_errors
 from tests.engine.joined_libraries import can_join, compile_together, joined
+from tests.whole_tables import sampled
 
 PAGE = DOCS / "native-abi.md"
 INCLUDE = ROOT / "pkb_gym" / "engine" / "include" / "pkb"
@@ -55,7 +56,7 @@ def without(name: str, place: tuple[int, int]) -> str:
 @pytest.fixture(scope="module")
 def compiled(compiled_before: Path) -> None:
     """The examples for the CPU, and what lacks a wait."""
-    sources = [*(EXAMPLES[name] for name in MOVED_BYTES), *(without(*wait) for wait in WAITS)]
+    sources = [*(EXAMPLES[name] for name in MOVED_BYTES), *(without(*wait) for wait in sampled(WAITS, 2))]
     compile_together(sources, CompileCache.in_folder(compiled_before))
 
 
@@ -74,7 +75,9 @@ def test_every_example_for_the_cpu_is_judged():
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize(("name", "place"), WAITS, ids=lambda value: value if isinstance(value, str) else str(value[0]))
+@pytest.mark.parametrize(
+    ("name", "place"), sampled(WAITS, 2), ids=lambda value: value if isinstance(value, str) else str(value[0])
+)
 def test_every_wait_of_an_example_is_needed(name, place, evaluator):
     config = EvalConfig(device="cpu", world_size=2, size="tiny", until="check")
     failure = evaluator.evaluate(find_problem(name), without(name, place), config).failure

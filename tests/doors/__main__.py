@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +32,9 @@ CONTRACT_S, TESTS_S = 1200, 1200
 
 LONGEST_FIRST = ("vllm", "verifiers", "harbor", "openenv", "trl", "verl", "inspect_ai")
 """All doors, in the order in which their tests begin."""
+
+AT_ONCE = ("vllm",)
+"""Doors that submit nothing: their tests wait for no contract, and hold no clock to a busy machine."""
 
 SIDE_BY_SIDE = 3
 """Doors that are tested at once: each mostly imports its framework, and what it submits was judged before."""
@@ -96,7 +99,7 @@ def main() -> int:
         "--behind",
         type=int,
         metavar="PID",
-        help="begin the tests when this process has ended; install and judge meanwhile",
+        help="begin the tests when this process has ended; install, judge and test what submits nothing meanwhile",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="doors; all by default")
     options = parser.parse_args()
@@ -110,12 +113,23 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="pkb-doors-") as folder:
         contract = Path(folder, "contract.json")
-        with service(contract, token) as judging, ThreadPoolExecutor(1) as threads:
+        with (
+            service(contract, token) as judging,
+            ThreadPoolExecutor(1) as threads,
+            ThreadPoolExecutor(SIDE_BY_SIDE) as testers,
+        ):
             assert judging.stdout is not None
             judged = threads.submit(judging.stdout.readline)  # while packages are installed
             say(f"installing {', '.join(door.name for door in chosen)}; the contract is being judged")
             missing = install_all(chosen, venvs)
             say("installed")
+            present = [door for door in chosen if door.name not in missing]
+            present.sort(key=lambda door: LONGEST_FIRST.index(door.name))
+
+            def begin(doors: list[Door]) -> dict[Future[subprocess.CompletedProcess[str]], Door]:
+                return {testers.submit(run_tests, door, contract, token): door for door in doors}
+
+            running = begin([door for door in present if door.name in AT_ONCE])
             try:
                 line = judged.result(timeout=CONTRACT_S).strip()
             except TimeoutError:
@@ -128,18 +142,13 @@ def main() -> int:
             if options.behind is not None:
                 wait_for_end(options.behind)
                 say("the tests begin")
+            running |= begin([door for door in present if door.name not in AT_ONCE])
             failed = []
-            with ThreadPoolExecutor(SIDE_BY_SIDE) as testers:
-                present = sorted(
-                    (door for door in chosen if door.name not in missing),
-                    key=lambda door: LONGEST_FIRST.index(door.name),
-                )
-                running = {testers.submit(run_tests, door, contract, token): door for door in present}
-                for done in as_completed(running):
-                    result = done.result()
-                    say(f"tests of {running[done].name}:\n{result.stdout}")
-                    if result.returncode != 0:
-                        failed.append(running[done].name)
+            for done in as_completed(running):
+                result = done.result()
+                say(f"tests of {running[done].name}:\n{result.stdout}")
+                if result.returncode != 0:
+                    failed.append(running[done].name)
     for name, reason in missing.items():
         if isinstance(reason, NotForThisPython):
             say(f"SKIPPED {name}: {reason}")

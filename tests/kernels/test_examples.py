@@ -23,7 +23,7 @@ from tests.whole_tables import sampled
 LANGUAGES = ("cpp", "cuda", "python")
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 ALL = [example for language in LANGUAGES for pattern in PATTERNS for example in examples(language, pattern)]
-ON_CPU = sampled((each for each in ALL if each.language != "cuda"), 2)
+ON_CPU = sampled((each for each in ALL if each.language != "cuda"), 4)
 MAX_TOKENS = 500
 
 
@@ -92,7 +92,7 @@ def test_an_example_is_right_on_two_ranks(example, local_evaluator):
 @pytest.mark.slow
 @pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-@pytest.mark.parametrize("example", sampled((each for each in ALL if each.language == "cuda"), 8), ids=_ids)
+@pytest.mark.parametrize("example", sampled((each for each in ALL if each.language == "cuda"), 12), ids=_ids)
 def test_an_example_for_gpus_is_right_and_without_races_on_the_emulator(example, local_evaluator):
     config = EvalConfig(
         device="emulated", language="cuda", world_size=2, size="tiny", until="check", trials=2, race_check="on"

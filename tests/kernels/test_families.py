@@ -29,7 +29,7 @@ HEADERS = re.compile(r'#include (?:<(algorithm|cmath|cstring|thread|vector|cuda_
 CPP = sorted(name for name, language in CORPUS_FAMILIES if language == "cpp")
 ELSEWHERE = ("AllGather", "Scatter", "UlyssesAllGather", "GemmReduceScatter")
 """Two are run by the test of `pkb export`; the others have texts like those of AllGather and AllGatherGemm."""
-RUN = sampled((name for name in CPP if name not in ELSEWHERE), 6)
+RUN = sampled((name for name in CPP if name not in ELSEWHERE), 12)
 
 
 def test_there_are_families_of_train_problems_in_both_languages():

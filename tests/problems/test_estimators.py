@@ -64,7 +64,7 @@ def test_every_problem_with_small_outputs_has_an_estimator_or_a_reason() -> None
     assert small - tried == set(NO_STATISTICS)
 
 
-@pytest.mark.parametrize(("problem", "size", "world_size"), TRIED if BY_MAKE_MUTANTS else sampled(TRIED, 3))
+@pytest.mark.parametrize(("problem", "size", "world_size"), TRIED if BY_MAKE_MUTANTS else sampled(TRIED, 6))
 def test_estimators_are_refused(problem: str, size: str, world_size: int) -> None:
     solutions = [None, *(each.solution for each in ESTIMATORS if each.problem == problem)]
     names = ["reference", *(each.name for each in ESTIMATORS if each.problem == problem)]

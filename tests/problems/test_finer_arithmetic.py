@@ -18,7 +18,7 @@ TRIALS = range(4 if IS_WHOLE else 2)
 COMPARABLE = [pytest.param(p, id=p.name) for p in catalogue() if has_float32_answer(p)]
 
 
-@pytest.mark.parametrize("problem", sampled(COMPARABLE, 3))
+@pytest.mark.parametrize("problem", sampled(COMPARABLE, 8))
 def test_the_robust_check_accepts_float32_arithmetic(problem):
     finer = evaluated_in_float32(problem)
     jobs = [Job(problem.name, trial=trial, solution=solution) for solution in (None, finer) for trial in TRIALS]

@@ -39,7 +39,7 @@ ALL: list[tuple[str, links.Code, tuple[int, ...]]] = [
     ("MoELoRAGroupGemmBackward", EIGHT, (8,)),
     ("MoELoRAGroupGemmBackward", links.small_floats, (2,)),
 ]
-CASES = ALL if WHOLE else sampled(ALL, 3)
+CASES = ALL if WHOLE else sampled(ALL, 8)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ class Seen:
     timed: list[Run]
 
 
-@pytest.fixture(scope="module", params=sampled(catalogue(), 4, 1), ids=lambda problem: problem.name)
+@pytest.fixture(scope="module", params=sampled(catalogue(), 8, 1), ids=lambda problem: problem.name)
 def seen(request: pytest.FixtureRequest) -> Seen:
     name = request.param.name
     jobs = [Job(name, world_size=2, trial=trial, timed=timed) for timed in (False, True) for trial in TRIALS]

@@ -23,7 +23,7 @@ DIFFERENT = frozenset({"DDP", "GNNNegativeScoring", "MoEWide", "RingAttention", 
 """Problems whose variants have other bits."""
 
 
-@pytest.mark.parametrize("problem", sampled(catalogue(), 4, 2), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 8, 2), ids=lambda problem: problem.name)
 def test_every_variant_is_accepted(problem: Problem) -> None:
     solutions = [None, *(with_other_arithmetic(problem, trial) for trial, _ in TRIALS)]
     jobs = [Job(problem.name, world_size=2, trial=trial, timed=timed) for trial, timed in TRIALS]

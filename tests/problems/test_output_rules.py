@@ -17,6 +17,7 @@ from pkb_gym.engine.problem.rules import Check, CheckContext
 from pkb_gym.engine.reference.handover_script import POISON
 from pkb_gym.problems.catalogue import catalogue
 from tests.problems.support import Run, run_reference
+from tests.whole_tables import sampled
 
 WORLD_SIZE, TRIALS = 2, 3
 MORE_THAN_TIES = {"GNNNegativeScoring": 10}
@@ -99,7 +100,7 @@ def forget_runs() -> Iterator[None]:
     reference_run.cache_clear()
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 3), ids=lambda problem: problem.name)
 def test_the_truth_passes_and_a_wrong_answer_does_not(problem: Problem) -> None:
     for run, _ in runs(problem):
         run.assert_passes_own_checks()
@@ -114,7 +115,7 @@ def is_scalar(run: Run) -> bool:
     return all(value.numel() <= 1 for outputs in run.outputs for value in outputs.values())
 
 
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 3, 1), ids=lambda problem: problem.name)
 def test_one_element_off_is_found(problem: Problem) -> None:
     """On every rank and in every compared output."""
     run, _ = runs(problem)[0]
@@ -180,7 +181,7 @@ def can_be_vectorised(rule: Check, run: Run, rank: int, leaf: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # an operator that torch vectorises by a loop
-@pytest.mark.parametrize("problem", catalogue(), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 3, 2), ids=lambda problem: problem.name)
 def test_a_rule_declares_whether_it_can_be_vectorised(problem: Problem) -> None:
     """One that says it can and cannot is an error at the first evaluation; one that could and does not is slow."""
     run, _ = runs(problem)[0]

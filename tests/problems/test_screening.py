@@ -19,7 +19,7 @@ BY_MAKE_MUTANTS = bool(os.environ.get("PKB_TEST_MUTANTS"))
 TRIALS = ((1, False), (0, True)) if BY_MAKE_MUTANTS else ((0, True),)
 """Number of the trial, and whether it serves timing; checked ones too by `make mutants`."""
 
-PROBLEMS = catalogue() if BY_MAKE_MUTANTS else sampled(catalogue(), 4, 3)
+PROBLEMS = catalogue() if BY_MAKE_MUTANTS else sampled(catalogue(), 8, 3)
 TRIED = [(problem, *trial) for problem in PROBLEMS for trial in TRIALS]
 
 WITH_REDUCTION = 60

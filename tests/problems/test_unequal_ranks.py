@@ -73,7 +73,7 @@ def visible(problem: Problem, ax: Axes) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("size", ["tiny", "published", "large"])
-@pytest.mark.parametrize("problem", sampled(catalogue(), 3), ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", sampled(catalogue(), 9), ids=lambda problem: problem.name)
 def test_what_a_rank_sees_of_itself_does_not_tell_timed_calls(problem: Problem, size: str) -> None:
     def trial(number: int, timed: bool = False) -> list[dict[str, object]]:
         axes = make_axes(problem, size=size, world_size=4, trial=number, timed=timed)

@@ -21,7 +21,7 @@ from pkb_gym.engine.support import env_vars
 from tests.doors.vllm.policy import write_trained, write_untrained
 from tests.waiting import until
 
-START_S, TRAIN_S, END_S = 400.0, 400.0, 60.0
+START_S, TRAIN_S, END_S = 600.0, 600.0, 60.0
 """Deadlines in seconds, on processors that other tests use too."""
 
 

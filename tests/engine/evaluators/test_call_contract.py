@@ -27,7 +27,7 @@ RACES = {
 }
 
 
-RACY = sampled(candidates("racy"), 2)
+RACY = sampled(candidates("racy"), 3)
 EVALUATIONS = 3
 """Each is refused. That one ends as a plain mismatch is right where the calls that look for its cause all went well."""
 

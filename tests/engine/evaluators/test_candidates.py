@@ -32,11 +32,11 @@ from tests.whole_tables import sampled
 
 ALL = [candidate for kind in ("good", "broken", "hostile") for candidate in candidates(kind)]
 BY_AIM = {
-    family.aim: sampled((each for each in members(family, on_gpus=False) if each.kind == "hostile"), 2)
+    family.aim: sampled((each for each in members(family, on_gpus=False) if each.kind == "hostile"), 3)
     for family in FAMILIES
 }
 HOSTILE = [candidate for of_family in BY_AIM.values() for candidate in of_family]
-JUDGED = [*sampled(candidates("good"), 8), *sampled(candidates("broken"), 2), *HOSTILE]
+JUDGED = [*sampled(candidates("good"), 12), *sampled(candidates("broken"), 3), *HOSTILE]
 GOOD = read(FOLDER / "good" / "reads_peers.cpp")
 FOLLOWED = {candidate.name for candidate in sampled(HOSTILE, 3)}
 """Names of attacks behind which the good kernel is judged."""

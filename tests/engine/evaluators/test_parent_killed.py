@@ -15,6 +15,7 @@ import pytest
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from tests.leaks import SHM, used_by_others
 from tests.waiting import PATIENCE_S, until
+from tests.whole_tables import sampled
 
 PROGRAM = """
 import sys
@@ -52,9 +53,11 @@ COMPILE_FOR_EVER = """
 #endif
 void solution() {}
 """
-MODES = [
-    pytest.param("bubblewrap", marks=pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")),
-    "limits",
+NEEDS_BUBBLEWRAP = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap")
+CASES = [
+    pytest.param(mode, source, stage, id=f"{stage}-{mode}", marks=NEEDS_BUBBLEWRAP if mode == "bubblewrap" else ())
+    for source, stage in ((LOOP, "check"), (COMPILE_FOR_EVER, "compile"))
+    for mode in ("bubblewrap", "limits")
 ]
 
 
@@ -76,8 +79,8 @@ def family(pid: int) -> list[psutil.Process]:
         return []
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("source", "stage"), [(LOOP, "check"), (COMPILE_FOR_EVER, "compile")], ids=["run", "compile"])
+# Of the four, the first and the last: each stage, and each mode.
+@pytest.mark.parametrize(("mode", "source", "stage"), sampled(CASES, 3))
 def test_nothing_is_left_of_a_killed_evaluator(
     tmp_path: Path, compiled_before: Path, mode: str, source: str, stage: str
 ) -> None:
