@@ -12,6 +12,7 @@ from pkb_gym.training.inputs.chat import submit_call
 from pkb_gym.training.inputs.rows import read_jsonl
 from pkb_gym.training.learner.trainer import KernelGRPOTrainer
 from tests.training.scripted import config, follow, row, run, same_weights, submit
+from tests.whole_tables import sampled
 
 
 def test_a_run_that_resumes_is_the_run_that_went_on(policy, evaluator, tmp_path):
@@ -27,7 +28,7 @@ def test_a_run_that_resumes_is_the_run_that_went_on(policy, evaluator, tmp_path)
     }
     scripted = {"rows": rows, "max_turns": 2, "trainer_class": Sampling}
     whole = run(policy, evaluator, config(tmp_path / "whole", **changes), **scripted)
-    for step in (3, 4):
+    for step in sampled((3, 4), 2):
         checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
         folder = tmp_path / f"resumed-{step}"
         rest = run(policy, evaluator, config(folder, resume_from_checkpoint=str(checkpoint), **changes), **scripted)

@@ -17,6 +17,7 @@ from pkb_gym.training import merge_adapter, sft
 from pkb_gym.training.inputs.chat import as_code, render, training_template
 from pkb_gym.training.inputs.dialogue_options import DialogueOptions
 from tests.training import conversations
+from tests.whole_tables import sampled
 
 QUICK = [
     *("--use_cpu", "true", "--bf16", "false", "--gradient_checkpointing", "false", "--report_to", "none"),
@@ -161,7 +162,7 @@ def test_submissions_are_taught_as_fenced_code_to_models_that_call_no_tools(corp
         assert take_source(taught.split("<|im_end|>")[0]).source in map(conversations.source, (32, 64, 128))
 
 
-@pytest.mark.parametrize("submission", ["tool", "code"])
+@pytest.mark.parametrize("submission", sampled(["tool", "code"], 2, 1))
 def test_variables_of_the_chat_template_are_in_what_is_taught(submission, corpus, scratch_model, tmp_path):
     """And in the lengths that decide what is left out."""
     shutil.copytree(scratch_model, tmp_path / "model")
