@@ -128,8 +128,7 @@ __device__ void find_split(const Piece<Key>& g, const uint64_t* sizes, uint64_t 
     }
     __syncthreads();
   }
-  if (thread < W) split[thread] = low[thread];
-  __syncthreads();
+  if (thread < W) split[thread] = low[thread];  // read once all blocks have met
 }
 
 template <class Key>

@@ -179,6 +179,10 @@ ONE_TOKEN = "at these sizes a warp joins the summaries of one token: nothing is 
 
 ONE_WARP = "at size tiny a block is a warp, of which each lane reads the vector that it has stored itself"
 
+TWO_RUNS = "two ranks have one pair of runs, and the places of runs are read no more once it has been merged"
+
+ONE_OF_MERGED = "at these sizes a block merges one tile: nothing is laid out over it"
+
 LANES_HAVE_READ = (
     "the votes and shuffles in between take values that the lanes have read: none gets past them, to write, before all "
     "have read"
@@ -275,6 +279,9 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("GNNSparseFeatureFetch", LEAVING): KERNEL_ENDS,
     ("GNNNegativeScoring", ARRIVING): BARRIER_BEFORE,
     ("GNNSparseEmbedding", WAIT): READ_BY_THE_NEXT_KERNEL,
+    ("SampleSort", "expert:208: __syncthreads() -> ((void)0)"): ONE_OF_MERGED,
+    ("SampleSort", "expert:253: __syncthreads() -> ((void)0)"): TWO_RUNS,
+    ("GaussianSplatting", BEGUN_OF_ALL): BARRIER_BEHIND,
     ("TileParallelVAEDecode", WAIT): READ_BY_THE_NEXT_KERNEL,
     ("Conv2dBoundaryExchange", READ_BEFORE_STAGING): ONE_TILE,
     ("Conv2dBoundaryExchange", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,

@@ -216,6 +216,10 @@ EMULATED_SIZES = {
     "GNNSparseEmbedding": (
         '{"Z": 6000, "D": 8, "nodes": 1000, "ragged": true, "pairs": null, "negative": false, "group": null}',
     ),
+    "GaussianSplatting": (
+        '{"N": 600, "C": 17, "D": 3, "width": 64, "height": 64, "eps2d": 0.3, "near_plane": 0.01, "far_plane": 1e10}',
+    ),
+    "SampleSort": ('{"counts": 10000, "pattern": "normal"}',),
     "NeighborSampling": (
         '{"N": 6000, "degrees": [0, 1, 2, 3, 4, 5, 6, 7, 8], "S": 4600, "fanouts": [1, 1], "owned": null, '
         '"seeds": null, "repeated": false, "ring": false, "replace": false, "group": null}',
