@@ -2,8 +2,8 @@
 //
 // A convolution is a sum over taps of products of (filters, channels) and (channels, positions), and a tap's right matrix
 // is the input from another row on: boxes of 64 positions along W are loaded from there by a tensor map (implicit
-// product: Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014). Boxes begin at multiples of 16 bytes
-// alone, so taps along W have a copy of the input each.
+// product: Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014). Boxes that begin elsewhere than at
+// multiples of 16 bytes can be illegal instructions (seen on an H200), so taps along W have a copy of the input each.
 //
 //   pkb::convolution::Convolution<T> g{...};             // one sample, or several after each other
 //   const pkb::convolution::Arranged<T> to(g);           // copies that the product reads, in kept memory
