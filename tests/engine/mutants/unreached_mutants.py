@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.engine.mutants.equivalent_mutants import RAGGED_EXCHANGES
+
 
 @dataclass(frozen=True)
 class Unreached:
@@ -40,6 +42,8 @@ OWN_ROWS = "for sums that all ranks get; here each tile's sum stays on one"
 WHOLE_WORLD = "for groups that leave ranks out; here dense gradients are summed over all ranks"
 WORLD_OF_TWO = "for groups that leave ranks out; of two ranks none does"
 TWO_RANKS = "for more than two ranks, which share what two do alone"
+NO_BOXES = "for boxes of messages; here ranks tell each other numbers alone"
+NO_NUMBERS = "for numbers that ranks tell each other; here owners and places follow from ids"
 
 UNREACHED: Sequence[Unreached] = (
     Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", ("AllGather", "AllToAll"), BOTH_WAYS, nth=0),
@@ -49,6 +53,10 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
     Unreached("shares_cuda.h", r"comm\.(signal|wait)_block\(rounds,", ("AllReduce", "Reduce"), TWO_RANKS, ranks=3),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DDP", "FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
+    Unreached("gemm_simt.h", r"comm\.barrier", ("GNNSparseFeatureFetch",), NO_PEERS),
+    Unreached("exchange_cuda.h", r"comm\.epoch", RAGGED_EXCHANGES, NO_BOXES),
+    Unreached("ragged_cuda.h", r"comm\.epoch|store_release", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
+    Unreached("expert", r"every epoch", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
     Unreached("expert", r"comm\.barrier", ("FSDPTensorParallel",), LARGE_WEIGHTS, nth=0),
     Unreached("clip_norm_cuda.h", r"comm\.wait_all_begun", ("ClipGradNormEP",), WHOLE_WORLD),
     Unreached("expert", r"comm\.", ("Broadcast",), TWO_RANKS, ranks=3),
