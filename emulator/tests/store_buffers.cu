@@ -168,6 +168,8 @@ KERNEL(last_store_of_the_block_stays) {
   __syncthreads();
   if (threadIdx.x == 0 && weak(own + kSeen) != 42) weak(own + kSeen, 13);
 }
+// Each thread has the same to store, which another warp's store buffer may still hold.
+KERNEL(equal_stores) { weak(own + kSeen, 42); }
 KERNEL(own_stores_are_read) {
   if (blockIdx.x != 0 || threadIdx.x != 0) return;
   bool right = true;
@@ -281,6 +283,7 @@ PROGRAM(asynchronous_copy_behind_a_proxy_fence)
 PROGRAM(reads_of_one_place_go_on)
 PROGRAM(last_store_stays)
 PROGRAM(last_store_of_the_block_stays)
+PROGRAM(equal_stores)
 PROGRAM(own_stores_are_read)
 PROGRAM(atomics_see_own_stores)
 PROGRAM(store_buffering)

@@ -117,7 +117,8 @@ def words_seen(
             assert ended.outcome == Outcome.OK, (seed, ended.message, ended.errors)
             yield int(segments[name in TO_A_PEER][SEEN])
         if detect_races:
-            assert [finding.message for finding in world.findings().findings] == []
+            found = world.findings().findings
+            assert [finding.message for finding in found if finding.finding_class != "benign"] == []
         del segments
 
 
@@ -156,7 +157,9 @@ def test_a_counter_counts_before_its_reset(emulator_path: Path | None, library: 
     assert set(words_seen(emulator_path, library, "reset_and_release", range(MANY))) == {1}
 
 
-@pytest.mark.parametrize("name", ["release_store", "barrier_and_fence", "from_hand_to_a_peer", "two_kernels"])
+@pytest.mark.parametrize(
+    "name", ["release_store", "barrier_and_fence", "from_hand_to_a_peer", "two_kernels", "equal_stores"]
+)
 def test_the_detector_finds_nothing_in_right_kernels(emulator_path: Path | None, library: bytes, name: str) -> None:
     for seed in range(FEW):  # the detector knows of no order between runs
         seen = words_seen(emulator_path, library, name, range(seed, seed + 1), detect_races=True)

@@ -144,7 +144,12 @@ uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&ad
       std::memcpy(reinterpret_cast<void*>(content.addresses[lane]), reinterpret_cast<const void*>(addresses[lane]), bytes);
     });
   }
-  const uint32_t changed = x.engine.observer ? changed_by_store(x, detail, addresses, content.addresses, lanes) : 0;
+  uint32_t changed = 0;
+  if (x.engine.observer) {  // what stands there is the last store in the order of coherence, seen by this warp or not
+    LaneBytes last;
+    const bool is_late = x.engine.store_buffers.read_all(lanes, addresses, bytes, last);
+    changed = changed_by_store(x, detail, addresses, is_late ? last.addresses : addresses, lanes);
+  }
   bool changes = false;
   for (int e = 0; e < detail.vector; ++e) changes |= store_element(x, detail.values[size_t(e)], detail, content.addresses, lanes, uint32_t(e) * detail.element_bytes);
   if (x.engine.observer) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, changed);

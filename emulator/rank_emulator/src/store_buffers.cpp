@@ -52,6 +52,15 @@ bool StoreBuffers::holds(uint64_t launch) const {
 }
 
 bool StoreBuffers::read(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to) const {
+  return read_seen(lanes, addresses, bytes, to, [&](const Store& store) { return sees(warp, store); });
+}
+
+bool StoreBuffers::read_all(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to) const {
+  return read_seen(lanes, addresses, bytes, to, [](const Store&) { return true; });
+}
+
+template <class Seen>
+bool StoreBuffers::read_seen(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to, const Seen& is_seen) const {
   uint64_t low = ~0ull, high = 0;
   each_lane(lanes, [&](int lane) {
     low = std::min(low, addresses[lane]);
@@ -59,7 +68,7 @@ bool StoreBuffers::read(const WarpId& warp, uint32_t lanes, const uint64_t (&add
   });
   bool any = false;
   for (const auto& store : stores_) {
-    if (high <= store->low || low >= store->high || !sees(warp, *store)) continue;
+    if (high <= store->low || low >= store->high || !is_seen(*store)) continue;
     each_lane(lanes, [&](int lane) {
       const uint64_t begin = addresses[lane], end = begin + bytes;
       each_lane(store->lanes, [&](int other) {

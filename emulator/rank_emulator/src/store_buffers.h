@@ -41,6 +41,8 @@ class StoreBuffers {
 
   // What the warp sees at these addresses. False: memory alone, and `to` has no meaning.
   bool read(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to) const;
+  // What these places have once all stores have taken effect, as `read` gives it.
+  bool read_all(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to) const;
   // A store of the warp, which may take effect at once: true if memory has changed.
   bool write(const WarpId& warp, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, const LaneBytes& from, Order order, uint64_t step);
   // Memory has what the warp can see of this range: for instructions that read and write memory alone.
@@ -69,6 +71,9 @@ class StoreBuffers {
   };
 
   bool sees(const WarpId& warp, const Store& store) const;
+  // As `read`, of the stores for which is_seen(store).
+  template <class Seen>
+  bool read_seen(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes, LaneBytes& to, const Seen& is_seen) const;
   // Steps for which a store of a launch is to wait; 0: it does not.
   uint64_t wait_of(uint64_t launch, Order order);
   // The store takes effect, after older ones to the same bytes.
