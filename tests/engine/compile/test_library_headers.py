@@ -12,6 +12,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.library_headers import header_libraries, included_libraries, options, with_libraries
 from pkb_gym.engine.compile.nvcc import FLAGS, compile_cuda, nvcc_available
 from pkb_gym.engine.compile.toolchain import exports_solution
+from pkb_gym.engine.records.compiler_report import InstructionCounts
 from pkb_gym.engine.stages import execution_environment
 from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.engine.support.header_libraries import NCCL, NVSHMEM, find
@@ -135,6 +136,8 @@ def test_a_kernel_is_linked_with_what_is_installed(
     artifact = compile_cuda(candidate.source, CompileCache(tmp_path / "cache"), 300.0, "sm_90a")
     assert artifact.binary is not None, artifact.log
     prefix = candidate.path.stem.partition("_")[0]
+    kernel = sum((each.instructions or InstructionCounts() for each in artifact.kernels), InstructionCounts())
+    assert artifact.transfers in (None, kernel), "of the library's own kernels, none counts"
     assert exports_solution(artifact.binary) and f"pkb_{prefix}_begin".encode() in artifact.binary
 
 

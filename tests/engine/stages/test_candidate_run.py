@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -19,7 +20,7 @@ from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.heap_layout import lay_out
 from pkb_gym.engine.wire.abi import MAX_GROUPS
 from pkb_gym.problems.catalogue import find_problem
-from tests.engine.stages.fake_gangs import PROBLEM, WORLD_SIZE, Bench, builder
+from tests.engine.stages.fake_gangs import KERNEL, PROBLEM, WORLD_SIZE, Bench, builder
 
 PLAIN = plain(WORLD_SIZE)
 
@@ -253,6 +254,18 @@ def test_a_rank_that_breaks_the_protocol_is_a_finding() -> None:
     assert (found.failure, found.failed_rank) == (Failure.INTEGRITY, 0)
     (finding,) = found.integrity
     assert (finding.code, finding.detail) == ("harness_tampering", "rank 0 sent something out of turn")
+
+
+@pytest.mark.parametrize(("include", "calls"), [("", True), ("#include <nvshmem.h>\n", None)])
+def test_what_uses_the_network_calls_a_library_unless_it_is_started_for_it(
+    monkeypatch: pytest.MonkeyPatch, include: str, calls: bool | None
+) -> None:
+    bench = Bench(source=f"{include}{KERNEL}")
+    sent = itertools.count()
+    monkeypatch.setattr(bench.candidate, "loopback_bytes", lambda: next(sent))
+    with bench.run() as run:
+        run.run(run.prepare(1, timed=False), [0], PLAIN)
+    assert bench.feedback.calls_torch_distributed is calls
 
 
 def test_a_fault_of_the_reference_gang_is_no_failure_of_the_candidate() -> None:
