@@ -12,6 +12,7 @@ from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.support.header_libraries import THUNDERKITTENS, find
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, Candidate, read
 
@@ -48,8 +49,10 @@ def need_gpus(count: int) -> None:
 def need(candidate: Candidate) -> None:
     """Skips the test where this machine cannot run a candidate."""
     need_gpus(1 if candidate.config.until == "check" else candidate.world_size)
-    if "symm_mem" in candidate.source:
+    if "symm_mem" in candidate.source or "parallelkittens" in candidate.source:
         need_gpus(candidate.world_size)  # PyTorch's symmetric memory is that of NCCL groups
+    if "parallelkittens" in candidate.source and find(THUNDERKITTENS) is None:
+        pytest.skip("needs ThunderKittens: set THUNDERKITTENS_ROOT to a checkout")
     if "import triton" in candidate.source and importlib.util.find_spec("triton") is None:
         pytest.skip("needs Triton")
     if candidate.options.get("needs") == "bubblewrap" and not bubblewrap_works():

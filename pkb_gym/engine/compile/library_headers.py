@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pkb_gym.engine.rankside.thunderkittens import MACROS
 from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.engine.support.header_libraries import (
     CCCL,
@@ -23,15 +24,6 @@ from pkb_gym.engine.support.header_libraries import (
 STANDARD = "-std=c++17"
 NO_DEVICE_LINK = "--no-device-link"
 """Option for sources without separately compiled device code; archives of device code are linked to such alone."""
-
-KITTENS_MACROS = {
-    "sm_80": "KITTENS_AMPERE",
-    "sm_90": "KITTENS_HOPPER",
-    "sm_100": "KITTENS_BLACKWELL",
-    "sm_103": "KITTENS_SM103",
-    "sm_120": "KITTENS_SM120",
-}
-"""ThunderKittens compiles for exactly one architecture. The first three names are understood by every version of it."""
 
 DRIVER_FOLDERS = ("lib64/stubs", "lib/stubs", "targets/x86_64-linux/lib/stubs", "targets/sbsa-linux/lib/stubs")
 
@@ -100,7 +92,7 @@ def options(libraries: Sequence[FoundLibrary], architecture: str, toolkit: Path)
             added.append(f"-l:{found.library.runtime}")  # a wheel has no link without the number
     if THUNDERKITTENS not in used:
         return STANDARD, *added
-    macro = KITTENS_MACROS.get(architecture.rstrip("a"))
+    macro = MACROS.get(architecture.rstrip("a"))
     driver = any((toolkit / folder / "libcuda.so").exists() for folder in DRIVER_FOLDERS)
     return (
         "-std=c++20",

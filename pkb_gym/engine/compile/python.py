@@ -88,7 +88,8 @@ RANKSIDE = Path(__file__).resolve().parent.parent / "rankside"
 def _builder_sha256() -> str:
     """Digest of the programs that decide what is built, and how."""
     digest = hashlib.sha256()
-    for path in (RANKSIDE / "builder.py", RANKSIDE / "extensions.py", *sorted(RANKSIDE.glob("shims/**/*.py"))):
+    names = ("builder.py", "extensions.py", "thunderkittens.py")
+    for path in (*(RANKSIDE / name for name in names), *sorted(RANKSIDE.glob("shims/**/*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 import torch.utils.cpp_extension as cpp_extension
 
 from pkb_gym.engine.rankside import python
@@ -111,6 +112,20 @@ def test_headers_of_thunderkittens(helper: Any, built: Built, monkeypatch: pytes
     monkeypatch.setenv("THUNDERKITTENS_ROOT", "/tk")
     helper("sums", BOUND)
     assert built[0]["extra_include_paths"] == ["/tk/include", "/tk/prototype"]
+
+
+def test_flags_of_thunderkittens_are_added_where_they_are_missing(
+    helper: Any, built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    source = f'#include "kittens.cuh"\n{BOUND}'
+    helper("sums", source, extra_ldflags=["-lcuda", "-lrt"])
+    own = ["-std=c++23", "-DKITTENS_BLACKWELL", "--expt-relaxed-constexpr"]
+    helper("sums", source, extra_cuda_cflags=own)
+    lambdas, constants = "--expt-extended-lambda", "--expt-relaxed-constexpr"
+    assert built[0]["extra_cuda_cflags"] == ["-O3", "-std=c++20", lambdas, constants, "-DKITTENS_HOPPER"]
+    assert built[0]["extra_ldflags"] == ["-lrt"], "a driver has no library to link with"
+    assert built[1]["extra_cuda_cflags"] == [*own, lambdas]
 
 
 SOURCE = """

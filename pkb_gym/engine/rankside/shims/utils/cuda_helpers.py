@@ -6,11 +6,16 @@ bindings are in the source (PYBIND11_MODULE, TORCH_LIBRARY) or are named in `fun
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from pkb_gym.engine.rankside import thunderkittens
 
 Code: TypeAlias = str | Sequence[str]
 Functions: TypeAlias = str | Sequence[str] | Mapping[str, str]
@@ -38,7 +43,8 @@ def compile_cuda_extension(
         sources: CUDA source (text, or the path of a .cu file), then C++ source or names of functions to bind.
         functions: Names of functions to bind, or a mapping from names to docstrings. Where there is no C++ source that
             declares them, the CUDA source defines them.
-        extra_cuda_cflags: Flags for nvcc; -O3 by default.
+        extra_cuda_cflags: Flags for nvcc; -O3 by default. A source that names kittens.cuh is compiled as C++20, with
+            the macro of the GPU's architecture, as far as flags do not say otherwise, and finds the driver's functions.
         extra_include_paths: Folders of headers; those of THUNDERKITTENS_ROOT are added.
         verbose: Whether the build is shown.
         others: Sources by keyword (`CUDA_KEYWORDS`, `CPP_KEYWORDS`), and further options of `load_inline`
@@ -62,6 +68,11 @@ def compile_cuda_extension(
     if functions is not None and not cpp:
         cuda, functions = f"{cuda}\n{_bindings(functions)}", None
     binds = functions is not None or "PYBIND11_MODULE" in cuda + cpp
+    cflags = ["-O3"] if extra_cuda_cflags is None else list(extra_cuda_cflags)
+    if "kittens.cuh" in cuda:
+        cflags += _kittens_cflags(cuda, cflags)
+        options["extra_ldflags"] = [flag for flag in options.get("extra_ldflags", ()) if flag != "-lcuda"]
+        _share_driver()
     if not cpp:  # then the C++ file stays empty, instead of spending half a minute on torch's headers
         options["no_implicit_headers"] = True
         cuda = f"{HEADERS_TO_BIND if binds else HEADERS}{cuda}"
@@ -70,7 +81,7 @@ def compile_cuda_extension(
         cpp_sources=[cpp],
         cuda_sources=[cuda] if cuda else None,
         functions=None if functions is None else _docstrings(functions),
-        extra_cuda_cflags=["-O3"] if extra_cuda_cflags is None else list(extra_cuda_cflags),
+        extra_cuda_cflags=cflags,
         extra_include_paths=[*(extra_include_paths or ()), *_thunderkittens()],
         is_python_module=binds,
         verbose=verbose,
@@ -123,3 +134,24 @@ def _bindings(functions: Functions) -> str:
 def _thunderkittens() -> list[str]:
     root = os.environ.get("THUNDERKITTENS_ROOT")
     return [os.path.join(root, "include"), os.path.join(root, "prototype")] if root else []
+
+
+def _kittens_cflags(cuda: str, cflags: Sequence[str]) -> list[str]:
+    """The flags that ThunderKittens needs beside those that are there; the same in the build and on ranks."""
+    import torch
+
+    added = [] if any(flag.startswith("-std=") for flag in cflags) else ["-std=c++20"]
+    added += [flag for flag in ("--expt-extended-lambda", "--expt-relaxed-constexpr") if flag not in cflags]
+    macro = thunderkittens.MACROS.get("sm_{}{}".format(*torch.cuda.get_device_capability()))
+    if macro and not re.search(r"define\s+KITTENS_|-DKITTENS_", "\n".join([cuda, *cflags])):
+        added.append(f"-D{macro}")
+    return added
+
+
+def _share_driver() -> None:
+    """Lets extensions that are loaded later find the driver's functions: drivers come without a library to link with.
+
+    What is built on a machine without a driver cannot be loaded there anyway.
+    """
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
