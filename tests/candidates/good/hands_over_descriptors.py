@@ -4,6 +4,7 @@
 import mmap
 import os
 import socket
+from array import array
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,8 @@ def meet() -> None:
         dist.barrier()
         for peer in range(SIZE):
             if peer != RANK:
-                socket.send_fds(broker, [bytes([RANK])], [fds[RANK]], 0, address(peer))
+                rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fds[RANK]])
+                broker.sendmsg([bytes([RANK])], [rights], 0, address(peer))
         for _ in range(SIZE - 1):
             message, (fd,), _, _ = socket.recv_fds(broker, 1, 1)
             fds[message[0]] = fd

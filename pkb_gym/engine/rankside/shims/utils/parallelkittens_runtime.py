@@ -94,6 +94,7 @@ def get_or_create_parallel_tensor(*args: Any, **keywords: Any) -> Any:
     for field in ("shape", "dtype"):
         if field not in wanted:
             raise TypeError(f"get_or_create_parallel_tensor: no {field}; expected (extension, shape, dtype, ...)")
+    _require_own_gpu(wanted)
     return _get_or_create(wanted, multicast=bool(wanted.get("multicast", False)), is_barrier=False)
 
 
@@ -112,6 +113,7 @@ def get_or_create_barrier(*args: Any, **keywords: Any) -> Any:
         TypeError, ValueError, RuntimeError: As of `get_or_create_parallel_tensor`.
     """
     wanted = {"shape": (1, 1), "dtype": torch.int32} | _sort_out("get_or_create_barrier", args, keywords)
+    _require_own_gpu(wanted)
     multicast = wanted.get("multicast")
     if multicast is None:
         multicast = _has_multicast() and dist.get_world_size() > 1
@@ -121,7 +123,6 @@ def get_or_create_barrier(*args: Any, **keywords: Any) -> Any:
 
 
 def _get_or_create(wanted: dict[str, Any], *, multicast: bool, is_barrier: bool) -> Any:
-    _require_own_gpu(wanted)
     if multicast and not _has_multicast():
         raise RuntimeError(f"{CLASS} with multicast=True: {NO_MULTICAST}")
     key = _Key(wanted.get("name"), tuple(wanted["shape"]), wanted["dtype"], multicast, is_barrier)
