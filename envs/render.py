@@ -220,6 +220,8 @@ def _time(feedback: Feedback) -> RenderableType:
         other = f"; eager baseline {time_text(timing.baseline_us)}, {three_digits(timing.speedup)}x"
     elif timing.baseline_graph_us is not None:
         other = f"; baseline as CUDA graphs {time_text(timing.baseline_graph_us)}"
+    if (registered := timing.over_registered) is not None:
+        other += f"; on registered memory {time_text(registered.baseline_us)}, {three_digits(registered.speedup)}x"
     return Text.assemble(
         f"candidate {time_text(timing.candidate_us)}, ",
         f"baseline{' as CUDA graphs' if leading.baseline == 'captured' else ''} {time_text(leading.baseline_us)}, ",

@@ -6,13 +6,14 @@ from dataclasses import fields, replace
 from typing import Literal, TypeAlias, TypeVar, get_args
 
 from pkb_gym.engine.errors import ConfigError
-from pkb_gym.engine.records.timing import Timing
+from pkb_gym.engine.records.timing import SpeedupOver, Timing
 from pkb_gym.rewards.component import Recorded
 
-Baseline: TypeAlias = Literal["eager", "captured", "better"]
+Baseline: TypeAlias = Literal["eager", "captured", "registered", "better"]
 """Eager PyTorch, whose host launches every operation; the same calls captured in CUDA graphs, whose host launches
-nothing; or the faster of the two. A baseline that was not captured (on the CPU, or where its host waits for the device)
-is the eager one by every name."""
+nothing; these graphs with NCCL on registered memory; or the faster of the first two. A baseline that was not captured
+(on the CPU, or where its host waits for the device) is the eager one by every name, and one without registered memory
+the captured one."""
 
 FIELD = "baseline"
 """The name of the field of a reward that holds its baseline."""
@@ -31,11 +32,12 @@ def baseline_us(timing: Timing, baseline: Baseline) -> float:
         [100.0, 40.0, 40.0]
         >>> baseline_us(timed(baseline_us=100).timing, "captured")
         100.0
+        >>> [baseline_us(timed(captured_us=40, registered_us=us).timing, "registered") for us in (30, None)]
+        [30.0, 40.0]
     """
-    captured_us = timing.baseline_graph_us
-    if baseline == "eager" or captured_us is None:
-        return timing.baseline_us
-    return captured_us if baseline == "captured" else min(captured_us, timing.baseline_us)
+    if baseline == "better":
+        return min(over.baseline_us for over in (timing.over_eager, timing.over_captured) if over is not None)
+    return _over(timing, baseline).baseline_us
 
 
 def speedup_over(timing: Timing, baseline: Baseline, estimate: Estimate) -> float:
@@ -52,12 +54,17 @@ def speedup_over(timing: Timing, baseline: Baseline, estimate: Estimate) -> floa
         >>> [round(speedup_over(timing, baseline, "low"), 3) for baseline in ("eager", "captured", "better")]
         [3.0, 1.2, 1.2]
     """
-    low = estimate == "low"
-    eager = timing.speedup_low if low else timing.speedup
-    if baseline == "eager" or timing.over_captured is None:
-        return eager
-    captured = timing.over_captured.low if low else timing.over_captured.speedup
-    return captured if baseline == "captured" else min(captured, eager)
+    if baseline == "better":
+        return min(speedup_over(timing, "eager", estimate), speedup_over(timing, "captured", estimate))
+    over = _over(timing, baseline)
+    return over.low if estimate == "low" else over.speedup
+
+
+def _over(timing: Timing, baseline: Literal["eager", "captured", "registered"]) -> SpeedupOver:
+    """The speedup over a baseline, or over the next of `Baseline` that was measured."""
+    if baseline == "registered" and timing.over_registered is not None:
+        return timing.over_registered
+    return timing.over_eager if baseline == "eager" or timing.over_captured is None else timing.over_captured
 
 
 R = TypeVar("R", bound=Recorded)

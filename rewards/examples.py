@@ -20,7 +20,7 @@ from pkb_gym.engine.records.feedback import (
 )
 from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.engine.records.roofline import LowerBound, Rates, ResourceTimes, Roofline
-from pkb_gym.engine.records.timing import Block, Timing
+from pkb_gym.engine.records.timing import CAPTURED, REGISTERED, Block, Timing
 
 CONFIG = ResolvedConfig(
     device="cpu",
@@ -110,6 +110,7 @@ def timed(
     speedup_low: float | None = None,
     speedup: float | None = None,
     captured_us: float | None = None,
+    registered_us: float | None = None,
     caught: Literal["beats_roofline", "wrong_while_timed", "late_output", "interference"] | None = None,
 ) -> Feedback:
     """A submission that was right and was timed.
@@ -120,6 +121,7 @@ def timed(
         speedup_low: Lower end of the speedup's interval; by default the speedup itself.
         speedup: Speedup over the baseline; by default the lower end of the interval, or 1.
         captured_us: Time of the baseline as CUDA graphs, in microseconds; the interval over it is as wide as the other.
+        registered_us: Likewise, with NCCL on registered memory.
         caught: Code of an integrity finding.
     """
     middle = speedup if speedup is not None else speedup_low if speedup_low is not None else 1.0
@@ -131,16 +133,22 @@ def timed(
         failure=None if caught is None else Failure.INTEGRITY,
         message="" if caught is None else "example",
         check=check,
-        timing=_timing(baseline_us, middle, middle if speedup_low is None else speedup_low, captured_us),
+        timing=_timing(baseline_us, middle, middle if speedup_low is None else speedup_low, captured_us, registered_us),
         roofline=_roofline(roofline_us, baseline_us, baseline_us / middle),
         findings=() if caught is None else (Finding(code=caught, detail="example"),),
     )
 
 
-def _timing(baseline_us: float, middle: float, low: float, captured_us: float | None) -> Timing:
+def _timing(
+    baseline_us: float, middle: float, low: float, captured_us: float | None, registered_us: float | None
+) -> Timing:
     candidate_us = baseline_us / middle
     high = max(middle, 2 * middle - low)
-    captured = None if captured_us is None else captured_us / baseline_us
+    graphs: dict[str, float] = {}
+    for names, graphs_us in ((CAPTURED, captured_us), (REGISTERED, registered_us)):
+        if graphs_us is not None:
+            ends = graphs_us / baseline_us * low, graphs_us / baseline_us * high
+            graphs |= dict(zip(names, (graphs_us, *ends), strict=True))
     return Timing(
         protocol="robust",
         baseline_us=baseline_us,
@@ -152,12 +160,10 @@ def _timing(baseline_us: float, middle: float, low: float, captured_us: float | 
         baseline_handover_us=1.0,
         candidate_handover_us=1.0,
         baseline_alone_us=baseline_us,
-        baseline_graph_us=captured_us,
-        graph_speedup_low=None if captured is None else captured * low,
-        graph_speedup_high=None if captured is None else captured * high,
         delivered_bytes=0,
         converged=True,
         blocks=(Block(calls=10, baseline_us=baseline_us, candidate_us=candidate_us),),
+        **graphs,
     )
 
 

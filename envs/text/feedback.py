@@ -214,6 +214,11 @@ def _timing_text(timing: Timing) -> str:
             f" As CUDA graphs, without launches, the baseline takes {time_text(timing.baseline_graph_us)}: "
             f"{timing.baseline_graph_us / timing.candidate_us:.3g} times the candidate's time."
         )
+    if timing.over_registered is not None:
+        text += (
+            f" With NCCL on registered memory these graphs take {time_text(timing.over_registered.baseline_us)}: "
+            f"{three_digits(timing.over_registered.speedup)} times the candidate's time."
+        )
     if timing.delivers:
         text += " Both times contain copying the returned outputs."
     return text

@@ -36,9 +36,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--output", type=Path, default=Path("best"), metavar="DIR", help="folder (default: best)")
     parser.add_argument(
         "--baseline",
-        choices=("eager", "captured", "better"),
+        choices=("eager", "captured", "registered", "better"),
         default="better",
-        help="baseline of the deciding speedup, the lower end of its interval (default: better, the faster of the two)",
+        help="baseline of the deciding speedup, the lower end of its interval (default: better, eager or captured)",
     )
     add_json_option(parser, "a list of the written files")
 

@@ -31,9 +31,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("b", metavar="B", help="the other results; differences are B - A")
     parser.add_argument(
         "--baseline",
-        choices=("eager", "captured"),
+        choices=("eager", "captured", "registered"),
         default="eager",
-        help="baseline of the speedups: as it is, or as CUDA graphs (default: eager)",
+        help="baseline of the speedups: as it is, as CUDA graphs, or as these on registered memory (default: eager)",
     )
     parser.add_argument(
         "--force",

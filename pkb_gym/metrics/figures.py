@@ -92,6 +92,8 @@ class AgentFigures(Record):
     eager: SpeedFigures
     captured: SpeedFigures | None
     """Figures over the captured baseline; None where no kernel was compared with one."""
+    registered: SpeedFigures | None = None
+    """Figures over the captured baseline on registered memory; None where no kernel was compared with one."""
     utilisation: Estimate | None
     failure_modes: tuple[Share, ...]
     turns: tuple[TurnFigures, ...]
@@ -104,7 +106,8 @@ class AgentFigures(Record):
 
 def agent_figures(results: AgentResults) -> AgentFigures:
     """The figures of one agent."""
-    was_captured = any(outcome.was_captured for outcome in results.turns.outcomes)
+    outcomes = results.turns.outcomes
+    was_captured = any(outcome.was_captured for outcome in outcomes)
     per_problem = pass_at_every_k_of(results)
     eager = fast_at_every_k(results, FASTER, "eager")
     captured = fast_at_every_k(results, FASTER, "captured") if was_captured else None
@@ -116,6 +119,9 @@ def agent_figures(results: AgentResults) -> AgentFigures:
         pass_at=_at_k(results, per_problem),
         eager=_speed(results, "eager", eager),
         captured=None if captured is None else _speed(results, "captured", captured),
+        registered=_speed(results, "registered", fast_at_every_k(results, FASTER, "registered"))
+        if any(outcome.was_registered for outcome in outcomes)
+        else None,
         utilisation=_estimate(results, roofline_utilisation(results)),
         failure_modes=failure_modes(results),
         turns=turn_figures(results),

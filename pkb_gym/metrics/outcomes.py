@@ -10,8 +10,9 @@ from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.rewards.baseline import Estimate, speedup_over
 from pkb_gym.rewards.reward import is_infrastructure_failure, is_right
 
-TimedBaseline: TypeAlias = Literal["eager", "captured"]
-"""The baseline as it is, or as CUDA graphs; where it was not captured, the eager one by both names."""
+TimedBaseline: TypeAlias = Literal["eager", "captured", "registered"]
+"""The baseline as it is, as CUDA graphs, or as these on registered memory; one that was not measured is the one before
+it by its name."""
 
 SpeedupEstimate: TypeAlias = Estimate
 """The measured speedup, `point`, or the lower end of its 95 % interval, `low`."""
@@ -29,7 +30,10 @@ class AttemptOutcome(NamedTuple):
         speedup_low: Lower end of the 95 % interval of `speedup`.
         captured_speedup: Measured speedup over the captured baseline.
         captured_speedup_low: Lower end of the 95 % interval of `captured_speedup`.
+        registered_speedup: Measured speedup over the captured baseline on registered memory.
+        registered_speedup_low: Lower end of the 95 % interval of `registered_speedup`.
         was_captured: Whether the baseline was timed as CUDA graphs.
+        was_registered: Whether these were timed on registered memory.
         utilisation: Ceiling of the roofline over the time of a right kernel.
         mechanisms: Mechanisms by which a right kernel moved data; None where it was not profiled.
         calls_library: `Feedback.calls_torch_distributed`.
@@ -46,7 +50,10 @@ class AttemptOutcome(NamedTuple):
     speedup_low: float | None
     captured_speedup: float | None
     captured_speedup_low: float | None
+    registered_speedup: float | None
+    registered_speedup_low: float | None
     was_captured: bool
+    was_registered: bool
     utilisation: float | None
     mechanisms: tuple[str, ...] | None
     calls_library: bool | None
@@ -77,7 +84,10 @@ def outcome_of(attempt: Attempt) -> AttemptOutcome:
         None if timing is None else timing.speedup_low,
         None if timing is None else speedup_over(timing, "captured", "point"),
         None if timing is None else speedup_over(timing, "captured", "low"),
+        None if timing is None else speedup_over(timing, "registered", "point"),
+        None if timing is None else speedup_over(timing, "registered", "low"),
         timing is not None and timing.baseline_graph_us is not None,
+        timing is not None and timing.baseline_registered_us is not None,
         None if roofline is None else roofline.candidate_utilisation,
         None if profile is None else profile.mechanisms,
         None if feedback is None else feedback.calls_torch_distributed,

@@ -43,6 +43,8 @@ class Turns:
     speedup_low: Floats
     captured_speedup: Floats
     captured_speedup_low: Floats
+    registered_speedup: Floats
+    registered_speedup_low: Floats
     utilisation: Floats
     prompt_tokens: Floats
     completion_tokens: Floats
@@ -73,6 +75,8 @@ class Episodes:
         speedup_low: Best lower end of such a speedup's interval.
         captured_speedup: Best speedup over the captured baseline; NaN without one.
         captured_speedup_low: Best lower end of such a speedup's interval.
+        registered_speedup: Best speedup over the captured baseline on registered memory; NaN without one.
+        registered_speedup_low: Best lower end of such a speedup's interval.
         utilisation: Best utilisation of the right turns.
     """
 
@@ -84,6 +88,8 @@ class Episodes:
     speedup_low: Floats
     captured_speedup: Floats
     captured_speedup_low: Floats
+    registered_speedup: Floats
+    registered_speedup_low: Floats
     utilisation: Floats
 
     def __len__(self) -> int:
@@ -91,9 +97,12 @@ class Episodes:
 
     def best_speedup(self, baseline: TimedBaseline, estimate: SpeedupEstimate = "point") -> Floats:
         """Best speedup over that baseline, or best lower end."""
-        if baseline == "eager":
-            return self.speedup if estimate == "point" else self.speedup_low
-        return self.captured_speedup if estimate == "point" else self.captured_speedup_low
+        point, low = {
+            "eager": (self.speedup, self.speedup_low),
+            "captured": (self.captured_speedup, self.captured_speedup_low),
+            "registered": (self.registered_speedup, self.registered_speedup_low),
+        }[baseline]
+        return point if estimate == "point" else low
 
     def of(self, rows: Bools) -> Episodes:
         """The episodes of some rows."""
@@ -236,6 +245,8 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, AttemptOutcome]) -> 
         speedup_low=numbers("speedup_low"),
         captured_speedup=numbers("captured_speedup"),
         captured_speedup_low=numbers("captured_speedup_low"),
+        registered_speedup=numbers("registered_speedup"),
+        registered_speedup_low=numbers("registered_speedup_low"),
         utilisation=numbers("utilisation"),
         prompt_tokens=numbers("prompt_tokens"),
         completion_tokens=numbers("completion_tokens"),
@@ -260,6 +271,8 @@ def _columns(names: tuple[str, ...], outcomes: Mapping[Key, AttemptOutcome]) -> 
         speedup_low=best(turns.speedup_low),
         captured_speedup=best(turns.captured_speedup),
         captured_speedup_low=best(turns.captured_speedup_low),
+        registered_speedup=best(turns.registered_speedup),
+        registered_speedup_low=best(turns.registered_speedup_low),
         utilisation=best(turns.utilisation),
     )
     return turns, episodes

@@ -183,6 +183,8 @@ def _speed_facts(feedback: Feedback) -> list[tuple[str, str]]:
         if timing.over_captured is not None:
             captured = _speed(timing.over_captured, "captured baseline")
             speeds.insert(0 if timing.leading.baseline == "captured" else 1, captured)
+        if timing.over_registered is not None:
+            speeds.append(_speed(timing.over_registered, "captured baseline on registered memory"))
         facts += [fact for speed in speeds for fact in speed]
         facts.append(("candidate", time_text(timing.candidate_us)))
         if not timing.converged:

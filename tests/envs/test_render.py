@@ -172,6 +172,10 @@ def test_the_eager_baseline_leads_where_the_device_binds_it():
     text, card = feedback_text(bound), re.sub(r"[│\s]+", " ", plain(bound))
     assert "candidate 25 us, baseline 100 us; speedup 4" in text and "the baseline takes 95 us: 3.8 times" in text
     assert "baseline 100 us, 4x" in card and "baseline as CUDA graphs 95 us" in card
+    registered = timed(baseline_us=100, speedup=4.0, captured_us=95, registered_us=80)
+    text, card = feedback_text(registered), re.sub(r"[│\s]+", " ", plain(registered))
+    assert "With NCCL on registered memory these graphs take 80 us: 3.2 times the candidate's time" in text
+    assert "on registered memory 80 us, 3.2x" in card and registered.timing.leading.baseline == "eager"
     alone = timed(baseline_us=100, speedup=4.0)
     assert alone.timing.leading == ("eager", 100.0, 4.0, 4.0, 4.0) and alone.timing.speedup_captured is None
     assert "CUDA graph" not in feedback_text(alone) + plain(alone)

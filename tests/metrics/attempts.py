@@ -24,6 +24,7 @@ def attempt(
     speedup: float | None = None,
     low: float | None = None,
     captured_us: float | None = None,
+    registered_us: float | None = None,
     failure: str = "output_mismatch",
     source: str | None = None,
     tokens: int | None = None,
@@ -51,7 +52,13 @@ def attempt(
     found = (
         failed(failure)
         if speedup is None
-        else timed(baseline_us=100.0, speedup=speedup, speedup_low=low or speedup, captured_us=captured_us)
+        else timed(
+            baseline_us=100.0,
+            speedup=speedup,
+            speedup_low=low or speedup,
+            captured_us=captured_us,
+            registered_us=registered_us,
+        )
     )
     update = {
         "problem": problem,

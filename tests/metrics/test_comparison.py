@@ -78,6 +78,9 @@ def test_over_the_captured_baseline():
     a, b = [attempt(speedup=2.0, captured_us=40.0)], [attempt(agent="b", speedup=4.0, captured_us=40.0)]
     assert compared(a, b).flips == ()
     assert [flip.what for flip in compared(a, b, baseline="captured").flips] == ["faster"]
+    a = [attempt(speedup=2.0, captured_us=60.0, registered_us=40.0)]
+    assert compared(a, b, baseline="captured").flips == ()
+    assert [flip.what for flip in compared(a, b, baseline="registered").flips] == ["faster"]
 
 
 def test_without_a_shared_problem_there_is_nothing_to_compare():

@@ -46,7 +46,9 @@ def test_figures_by_hand():
 def test_the_captured_baseline_has_figures_of_its_own():
     found = figures([attempt(speedup=2.0, captured_us=40.0)])
     assert (found.eager.fast_1_at[0].estimate.mean, found.captured.fast_1_at[0].estimate.mean) == (1.0, 0.0)
-    assert found.problems[0].captured_speedup == pytest.approx(0.8)
+    assert found.problems[0].captured_speedup == pytest.approx(0.8) and found.registered is None
+    registered = figures([attempt(speedup=2.0, captured_us=60.0, registered_us=40.0)]).registered
+    assert registered == found.captured.model_copy(update={"baseline": "registered"})
 
 
 def test_figures_survive_json():

@@ -23,7 +23,7 @@ from pkb_gym.engine.records.feedback import (
 )
 from pkb_gym.engine.records.mechanisms import Mechanism
 from pkb_gym.engine.records.roofline import LowerBound, Rates, ResourceTimes, Roofline
-from pkb_gym.engine.records.timing import Block, Timing
+from pkb_gym.engine.records.timing import CAPTURED, REGISTERED, Block, Timing
 
 NOT_JUDGED = (Failure.INFRASTRUCTURE, Failure.COMPILED_ONLY)
 """What no reward pays for: it says nothing of the candidate."""
@@ -106,8 +106,11 @@ def checks(draw: st.DrawFn, passed: bool) -> CheckReport:
 def timings(draw: st.DrawFn) -> Timing:
     low, middle, high = sorted(draw(st.tuples(*[st.floats(1e-9, 1e9)] * 3)))
     blocks = st.builds(Block, calls=st.integers(1, 500), baseline_us=times_us, candidate_us=times_us)
-    captured_us = draw(st.none() | times_us)
-    ends = (None, None) if captured_us is None else sorted(draw(st.tuples(*[st.floats(1e-9, 1e9)] * 2)))
+    graphs: dict[str, float] = {}
+    for names in (CAPTURED, REGISTERED):
+        if (graphs_us := draw(st.none() | times_us)) is not None:
+            ends = sorted(draw(st.tuples(*[st.floats(1e-9, 1e9)] * 2)))
+            graphs |= dict(zip(names, (graphs_us, *ends), strict=True))
     return Timing(
         protocol=draw(st.sampled_from(["robust", "published"])),
         baseline_us=draw(times_us),
@@ -119,12 +122,10 @@ def timings(draw: st.DrawFn) -> Timing:
         baseline_handover_us=draw(times_us),
         candidate_handover_us=draw(times_us),
         baseline_alone_us=draw(st.none() | times_us),
-        baseline_graph_us=captured_us,
-        graph_speedup_low=ends[0],
-        graph_speedup_high=ends[1],
         delivered_bytes=draw(sizes),
         converged=draw(st.booleans()),
         blocks=tuple(draw(st.lists(blocks, max_size=3))),
+        **graphs,
     )
 
 

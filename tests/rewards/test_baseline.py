@@ -27,7 +27,7 @@ from pkb_gym.rewards.examples import timed
 
 LAUNCH_BOUND = timed(baseline_us=158, captured_us=27.9, speedup=158 / 27.9, roofline_us=4)
 """AllGatherGemm on 2 H200s, by a kernel that is as fast as the captured baseline."""
-ALL = ("eager", "captured", "better")
+ALL = ("eager", "captured", "registered", "better")
 COMPARING = (FastP(), Performance(), LogSpeedup(), Milestones(), Speedup())
 
 
@@ -49,6 +49,14 @@ def test_the_better_baseline_is_the_faster_one_and_stands_for_what_is_missing(
     """Where captured calls are faster, slower (as some at size large are), and on the CPU, where there are none."""
     reward = Speedup(baseline=baseline)
     assert tuple(reward(timed(baseline_us=100, speedup=2.0, captured_us=us)) for us in (50, 200, None)) == values
+
+
+def test_registered_memory_has_a_baseline_by_name_alone() -> None:
+    """It is slower than unregistered memory at some sizes; no reward takes it unless it is asked for."""
+    feedback = timed(baseline_us=100, speedup=2.0, captured_us=50, registered_us=25)
+    found = {baseline: Speedup(baseline=baseline)(feedback) for baseline in ALL}
+    assert found == {"eager": 2.0, "captured": 1.0, "registered": 0.5, "better": 1.0}
+    assert Speedup(baseline="registered")(timed(baseline_us=100, speedup=2.0, captured_us=50)) == 1.0
 
 
 @pytest.mark.parametrize("component", COMPARING, ids=lambda one: type(one).__name__)
@@ -107,7 +115,7 @@ def test_families_take_a_baseline_too() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("kevin@graph", "reward 'kevin@graph': no baseline 'graph'; there are eager, captured, better"),
+        ("kevin@graph", "reward 'kevin@graph': no baseline 'graph'; there are eager, captured, registered, better"),
         ("kevni@better", "no reward 'kevni'. Did you mean 'kevin'?"),
         ("correctness_only@better", "compares with no baseline"),
     ],
@@ -119,7 +127,7 @@ def test_what_is_no_baseline_and_no_reward_is_named(name: str, message: str) -> 
 
 @pytest.mark.parametrize("kind", [type(one) for one in COMPARING], ids=lambda kind: kind.__name__)
 def test_a_component_refuses_what_is_no_baseline(kind: type[Component]) -> None:
-    with pytest.raises(ValueError, match="baseline must be one of 'eager', 'captured', 'better', got 'graph'"):
+    with pytest.raises(ValueError, match="one of 'eager', 'captured', 'registered', 'better', got 'graph'"):
         kind(baseline="graph")
 
 

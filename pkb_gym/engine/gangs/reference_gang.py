@@ -57,6 +57,9 @@ TIMEOUT_S = 600.0
 """Deadline in seconds of one order to the reference gang; its code is trusted, so this only ends what has gone
 wrong."""
 
+REGISTERING_TIMEOUT_S = 60.0
+"""Deadline in seconds of a capture on registered memory: where a rank fails at it, the others wait for it."""
+
 SEGMENT_ALIGNMENT_BYTES = 64 << 20
 """Alignment of device memory: far above what the driver asks for, so that few sizes differ."""
 
@@ -226,17 +229,21 @@ class ReferenceGang:
         """A block of calls of nothing; returns nanoseconds by the evaluator's clock."""
         return self._run_block(order)
 
-    def capture(self, calls: int, dialect: Dialect) -> bool:
+    def capture(self, calls: int, dialect: Dialect, *, registered: bool = False) -> bool:
         """Captures the baseline in CUDA graphs, on the inputs of the block's first calls.
 
         Args:
             calls: Number of calls in the block, at least 1.
             dialect: Dialect of the candidate.
+            registered: Whether arguments and allocations lie in memory that is registered with NCCL.
 
         Returns:
             Whether that can be done. Where breaking it off cost a rank its context, the gang is of no further use.
         """
-        replies = self._exchange(CaptureGraphs(calls, dialect), Captured)
+        orders = [CaptureGraphs(calls, dialect, registered)] * self.world_size
+        timeout_s = REGISTERING_TIMEOUT_S if registered else TIMEOUT_S
+        with self._one_exchange():
+            replies = self._gang.exchange(orders, Captured, timeout_s=timeout_s)
         if not all(reply.sound for reply in replies):
             self._failed = True
             self.close()

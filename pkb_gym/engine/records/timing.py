@@ -15,18 +15,36 @@ The host's launches and the device's work overlap, so that an eager call takes t
 noise and gaps between kernels."""
 
 
+class CapturedFields(NamedTuple):
+    """The names of the fields of a `Timing` that belong to a baseline of CUDA graphs.
+
+    Attributes:
+        baseline_us: Time of a call of that baseline, in microseconds.
+        speedup_low: Lower end of the 95 % interval of the speedup over it.
+        speedup_high: Upper end of that interval.
+    """
+
+    baseline_us: str
+    speedup_low: str
+    speedup_high: str
+
+
+CAPTURED = CapturedFields("baseline_graph_us", "graph_speedup_low", "graph_speedup_high")
+REGISTERED = CapturedFields("baseline_registered_us", "registered_speedup_low", "registered_speedup_high")
+
+
 class SpeedupOver(NamedTuple):
     """A speedup, and the baseline that it is over.
 
     Attributes:
-        baseline: Baseline: the eager one, or the one that is captured in CUDA graphs.
+        baseline: Baseline: the eager one, the one that is captured in CUDA graphs, or these on registered memory.
         baseline_us: Time of a call of that baseline, in microseconds.
         speedup: `baseline_us` over the candidate's time.
         low: Lower end of the 95 % interval of `speedup`.
         high: Upper end of that interval.
     """
 
-    baseline: Literal["eager", "captured"]
+    baseline: Literal["eager", "captured", "registered"]
     baseline_us: float
     speedup: float
     low: float
@@ -80,6 +98,15 @@ class Timing(Record):
     """Lower end of the 95 % interval of `baseline_graph_us / candidate_us`; None where there is no such time."""
     graph_speedup_high: float | None = None
     """Upper end of the same interval."""
+    baseline_registered_us: float | None = None
+    """Time per call of the same CUDA graphs with every argument and allocation in memory that is registered with NCCL
+    as symmetric windows, so that its kernels reach peers' tensors where they lie; measured as `baseline_graph_us`. None
+    on one rank, where there is no `baseline_graph_us`, where torch or NCCL cannot register (before torch 2.9 and
+    NCCL 2.27), and where the ranks' allocations differ. It is not always the smaller of the two."""
+    registered_speedup_low: float | None = None
+    """Lower end of the 95 % interval of `baseline_registered_us / candidate_us`; None where there is no such time."""
+    registered_speedup_high: float | None = None
+    """Upper end of the same interval."""
     delivered_bytes: int
     """Maximum over ranks of the bytes per call that are returned and copied into the symmetric heap inside the clock,
     for both baselines and the candidate alike. Native kernels write outputs of static shape in place; a python source
@@ -88,8 +115,8 @@ class Timing(Record):
     their launches (AllReduce at size large on H200: 336 us and 301 us). Speedups are over what the other side pays too,
     and times compare within one dialect."""
     delivery_us: float = 0.0
-    """Time of that copy per call, as a rank of the reference gang takes for it. `speedup_low` and `graph_speedup_low`
-    are over baselines without it: a python source that writes its results into the heap itself gains nothing."""
+    """Time of that copy per call, as a rank of the reference gang takes for it. The lower ends of all speedups are over
+    baselines without it: a python source that writes its results into the heap itself gains nothing."""
     converged: bool
     """Whether the interval became tight before the budget ran out."""
     delayed_pairs: int | None = None
@@ -106,15 +133,24 @@ class Timing(Record):
     @property
     def over_captured(self) -> SpeedupOver | None:
         """The speedup over the captured baseline; None where there is none."""
-        captured_us, low, high = self.baseline_graph_us, self.graph_speedup_low, self.graph_speedup_high
-        if captured_us is None or low is None or high is None:
-            return None
-        return SpeedupOver("captured", captured_us, captured_us / self.candidate_us, low, high)
+        ends = self.graph_speedup_low, self.graph_speedup_high
+        return self._over("captured", self.baseline_graph_us, *ends)
+
+    @property
+    def over_registered(self) -> SpeedupOver | None:
+        """The speedup over the captured baseline on registered memory; None where there is none."""
+        ends = self.registered_speedup_low, self.registered_speedup_high
+        return self._over("registered", self.baseline_registered_us, *ends)
 
     @property
     def speedup_captured(self) -> float | None:
         """`baseline_graph_us / candidate_us`; None where there is no captured baseline."""
         return None if self.over_captured is None else self.over_captured.speedup
+
+    @property
+    def speedup_registered(self) -> float | None:
+        """`baseline_registered_us / candidate_us`; None where there is no baseline on registered memory."""
+        return None if self.over_registered is None else self.over_registered.speedup
 
     @property
     def leading(self) -> SpeedupOver:
@@ -132,9 +168,18 @@ class Timing(Record):
         """Whether both sides' times include the copy of returned outputs into the symmetric heap."""
         return self.delivered_bytes > 0
 
+    def _over(
+        self, baseline: Literal["captured", "registered"], call_us: float | None, low: float | None, high: float | None
+    ) -> SpeedupOver | None:
+        if call_us is None or low is None or high is None:
+            return None
+        return SpeedupOver(baseline, call_us, call_us / self.candidate_us, low, high)
+
     @model_validator(mode="after")
     def _interval_belongs_to_graphs(self) -> Self:
-        parts = (self.baseline_graph_us, self.graph_speedup_low, self.graph_speedup_high)
-        if len({part is None for part in parts}) > 1:
-            raise ValueError("baseline_graph_us and both ends of the speedup over it are known together or not at all")
+        for names in (CAPTURED, REGISTERED):
+            if len({getattr(self, name) is None for name in names}) > 1:
+                raise ValueError(
+                    f"{names.baseline_us} and both ends of the speedup over it are known together or not at all"
+                )
         return self

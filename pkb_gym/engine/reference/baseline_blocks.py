@@ -8,6 +8,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from pkb_gym.engine.rankside.handover import (
     WaitingHandover,
     run_null_calls,
 )
+from pkb_gym.engine.rankside.results import Delivery
 from pkb_gym.engine.reference import graphs
 from pkb_gym.engine.reference.block_conditioner import BlockConditioner
 from pkb_gym.engine.reference.bound_block import BoundBlock, ResultsByName
@@ -37,6 +39,7 @@ from pkb_gym.engine.reference.orders import (
     ReplayGraphs,
     RunBaseline,
 )
+from pkb_gym.engine.reference.registered_memory import RegisteredMemory, can_register, copies_of
 from pkb_gym.engine.wire.arguments import Result
 from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.engine.wire.orders import Armed, Go, RunNullBlock
@@ -102,6 +105,8 @@ class BaselineBlocks:
         self._wire, self._device, self._handovers = wire, device, handovers
         self._conditioner = conditioner
         self._graphs: list[torch.cuda.CUDAGraph] = []
+        self._registered: RegisteredMemory | None = None
+        self._copies: list[list[Any]] = []
 
     def run(self, block: BoundBlock, order: RunBaseline) -> tuple[BlockSettled, list[ResultsByName]]:
         """Runs the baseline on the first calls of a block.
@@ -146,12 +151,45 @@ class BaselineBlocks:
         Results are delivered as in `run`, so that both baselines of a candidate do the same work.
         """
         deliveries = [block.delivery(index, order.dialect) for index in range(order.calls)]
+        if order.registered:
+            return self._capture_registered(block, deliveries)
         waits = graphs.host_wait(lambda: block.call(0)) is not None
         anywhere = torch.tensor(waits, dtype=torch.int32, device=self._device.torch_device)
         dist.all_reduce(anywhere)  # the ranks must go on alike: what is captured is run once before
         if anywhere.item():
             return Captured(captured=False, sound=True)
         self._graphs, obstacle = graphs.capture(lambda index: deliveries[index].deliver(block.call(index)), order.calls)
+        return Captured(captured=obstacle is None, sound=obstacle is None or graphs.context_is_sound())
+
+    def _capture_registered(self, block: BoundBlock, deliveries: Sequence[Delivery]) -> Captured:
+        """Captures calls that have been captured before, with copies of their arguments in registered memory."""
+        self.forget()
+        if not can_register():
+            return Captured(captured=False, sound=True)
+        self._device.release()
+        calls, failure = len(deliveries), None
+        self._registered = RegisteredMemory(torch.device(self._device.torch_device))
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
+        with torch.cuda.stream(stream):
+            block.call(0)  # libraries make workspaces for the stream, which outlive the pool
+            torch.cuda.synchronize()
+            try:
+                with self._registered.allocating():
+                    self._copies = copies_of(block.arguments[:calls], torch.clone)
+                    # All results at once, so that captures need no memory that ranks would have to register meanwhile.
+                    results = [block.solution(*arguments) for arguments in self._copies]
+                torch.cuda.synchronize()
+                del results
+            except RuntimeError as error:  # no memory
+                failure = error
+        if not self._registered.is_laid_out_alike(failure) or not self._registered.register():
+            self.forget()
+            return Captured(captured=False, sound=graphs.context_is_sound())
+
+        def call(index: int) -> None:
+            deliveries[index].deliver(block.solution(*self._copies[index]))
+
+        self._graphs, obstacle = graphs.capture(call, calls, stream, self._registered.handle)
         return Captured(captured=obstacle is None, sound=obstacle is None or graphs.context_is_sound())
 
     def replay(self, order: ReplayGraphs) -> BlockSettled:
@@ -164,8 +202,11 @@ class BaselineBlocks:
         return self._run_gated(block)
 
     def forget(self) -> None:
-        """Lets go of captured graphs."""
-        self._graphs = []
+        """Lets go of captured graphs, and of the memory that was registered for them."""
+        self._graphs, self._copies = [], []
+        if self._registered is not None:
+            self._registered.close()
+            self._registered = None
 
     def _run_served(
         self, script: Script, heap: AnyHeap, calls: int, pad_ns: int, call: Callable[[int], None]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+    from torch.cuda import _POOL_HANDLE
 
 WAITED = "called a synchronizing CUDA operation"
 """Text in the warnings of torch's `set_sync_debug_mode`."""
@@ -34,12 +35,19 @@ def host_wait(call: Callable[[], object]) -> str | None:
     return None
 
 
-def capture(call: Callable[[int], object], calls: int) -> tuple[list[torch.cuda.CUDAGraph], str | None]:
+def capture(
+    call: Callable[[int], object],
+    calls: int,
+    stream: torch.cuda.Stream | None = None,
+    pool: _POOL_HANDLE | None = None,
+) -> tuple[list[torch.cuda.CUDAGraph], str | None]:
     """Captures one graph a call, after the first has been run once, as libraries make workspaces for each stream.
 
     Args:
         call: Makes the call of that index, on arguments of its own, which its graph reads and writes in place.
         calls: Number of calls, at least 1, the same on all ranks.
+        stream: Stream that is captured; by default a new one.
+        pool: Pool that captured calls allocate from, whose free memory belongs to the stream; by default a new one.
 
     Returns:
         The graphs, and None; or none, and why.
@@ -48,8 +56,8 @@ def capture(call: Callable[[int], object], calls: int) -> tuple[list[torch.cuda.
 
     graphs: list[torch.cuda.CUDAGraph] = []
     failures: list[str] = []
-    pool = torch.cuda.graph_pool_handle()
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
+    pool = pool or torch.cuda.graph_pool_handle()
+    stream = stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]  # unannotated
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         call(0)

@@ -279,10 +279,13 @@ class CaptureGraphs(WireMessage):
     Attributes:
         calls: Number of calls in the block, at least 1.
         dialect: Dialect of the candidate; see `RunBaseline`.
+        registered: Whether arguments and allocations lie in memory that is registered with NCCL; only after a capture
+            without it.
     """
 
     calls: int
     dialect: Dialect
+    registered: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ is that over a baseline without its copy. A trusted rank times the copy.
 
 from __future__ import annotations
 
-from pkb_gym.engine.records.timing import Timing
+from pkb_gym.engine.records.timing import CapturedFields, Timing
 from pkb_gym.engine.stages.candidate_run import CandidateRun
 
 MIN_WORK = 0.05
@@ -32,12 +32,15 @@ def charge_delivery(run: CandidateRun) -> None:
     run.feedback.timing = timing.model_copy(update={"delivery_us": delivery_us, "speedup_low": low})
 
 
-def with_captured_delivery(timing: Timing) -> Timing:
-    """Lowers the interval over the captured baseline likewise, by the copy that `charge_delivery` has timed."""
-    if timing.graph_speedup_low is None or timing.baseline_graph_us is None:
-        return timing
-    low = timing.graph_speedup_low * _share_of_work(timing.baseline_graph_us, timing.delivery_us)
-    return timing.model_copy(update={"graph_speedup_low": low})
+def with_captured_delivery(timing: Timing, fields: CapturedFields) -> Timing:
+    """Lowers the interval over a captured baseline likewise, by the copy that `charge_delivery` has timed.
+
+    Args:
+        timing: Timing that has this baseline.
+        fields: Fields of the timing that belong to that baseline.
+    """
+    baseline_us, low = getattr(timing, fields.baseline_us), getattr(timing, fields.speedup_low)
+    return timing.model_copy(update={fields.speedup_low: low * _share_of_work(baseline_us, timing.delivery_us)})
 
 
 def _share_of_work(baseline_us: float, delivery_us: float) -> float:

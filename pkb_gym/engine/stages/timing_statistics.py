@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pkb_gym.engine.records.config import Device
-from pkb_gym.engine.records.timing import Block, Timing
+from pkb_gym.engine.records.timing import Block, CapturedFields, Timing
 from pkb_gym.engine.stages.overhead import Overhead
 
 CONFIDENCE = 0.95
@@ -205,20 +205,16 @@ def summarise(
     )
 
 
-def with_captured_baseline(timing: Timing, captured_us: Sequence[float]) -> Timing:
-    """The timing with the captured baseline, and the interval of the speedup over it.
+def with_captured_baseline(timing: Timing, captured_us: Sequence[float], fields: CapturedFields) -> Timing:
+    """The timing with a captured baseline, and the interval of the speedup over it.
 
     Args:
         timing: Timing of a candidate.
         captured_us: Time per call of the captured baseline, in microseconds, for each block.
+        fields: Fields of the timing that belong to that baseline.
     """
     ratio = _widened(bootstrap_speedup_over(captured_us, timing.blocks))
-    found = {
-        "baseline_graph_us": typical_us(captured_us),
-        "graph_speedup_low": ratio.low,
-        "graph_speedup_high": ratio.high,
-    }
-    return timing.model_copy(update=found)
+    return timing.model_copy(update=dict(zip(fields, (typical_us(captured_us), ratio.low, ratio.high), strict=True)))
 
 
 def _widened(ratio: Interval) -> Interval:

@@ -67,6 +67,7 @@ class FakeGang:
         own_fds: Sequence[Sequence[int]] = (),
     ) -> list[Any]:
         self.orders += orders
+        self.timeout_s = timeout_s
         if self.fails:
             raise GangFailed(Failure.RUNTIME_ERROR, 1, "rank 1 was killed by SIGBUS")
         return [self.answer(rank) for rank in range(2)]
@@ -189,6 +190,12 @@ def test_a_gang_whose_capture_cost_a_context_is_of_no_further_use(
     assert gang.capture(4, "python") is captured
     assert (gang.is_sound, fake.closed) == (sound, not sound)
     assert fake.orders == [CaptureGraphs(4, "python")] * 2
+
+
+def test_ranks_wait_but_shortly_for_one_that_cannot_register_its_memory(fake: FakeGang, gang: ReferenceGang) -> None:
+    fake.answer = lambda _: Captured(True, True)
+    assert gang.capture(4, "native", registered=True)
+    assert fake.orders == [CaptureGraphs(4, "native", registered=True)] * 2 and fake.timeout_s < 120
 
 
 def test_a_fallen_gang_is_a_fault_of_this_machine(fake: FakeGang, gang: ReferenceGang) -> None:

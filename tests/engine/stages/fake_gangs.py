@@ -62,6 +62,7 @@ class FakeReferenceGang:
         staged_bytes: Staged bytes of each block of the baseline, as in `ReferenceGang.run`.
         fails: Fault by request.
         captures: Whether the baseline can be captured in graphs.
+        registers: Whether it can on registered memory, where a call takes `registered_us` microseconds.
         idle_us: Idle response time, as in `ReferenceGang`, in microseconds.
         delays_us: Microseconds that the last rank waits for a processor in the next blocks; 0 in later ones.
         copy_us: Time of the delivery of a call's results, in microseconds.
@@ -80,6 +81,9 @@ class FakeReferenceGang:
     conducted_us: float = 60.0
     staged: list[tuple[StageOrder, ...]] = field(default_factory=list)
     captures: bool = True
+    registers: bool = True
+    registered_us: float = 30.0
+    is_registered: bool = False
     idle_us: float | None = None
     copy_us: float = 0.0
     host_ns: int = 0
@@ -171,13 +175,14 @@ class FakeReferenceGang:
     def warm_up(self, calls: int) -> None:
         self._note("warm up", calls)
 
-    def capture(self, calls: int, dialect: Dialect) -> bool:
-        self._note("capture", f"{calls} {dialect}")
-        return self.captures
+    def capture(self, calls: int, dialect: Dialect, *, registered: bool = False) -> bool:
+        self._note("register" if registered else "capture", f"{calls} {dialect}")
+        self.is_registered = registered
+        return self.registers if registered else self.captures
 
     def replay(self, calls: int) -> int:
         self._note("replay", calls)
-        return self._block_ns(calls, self.call_us)
+        return self._block_ns(calls, self.registered_us if self.is_registered else self.call_us)
 
     def compare(self, claims: Sequence[Sequence[Any]], dialect: Dialect) -> list[RankCheck]:
         self._note("compare", len(claims[0]))

@@ -1,13 +1,15 @@
-"""The second baseline is an extra: measured once, and what goes wrong at it costs the candidate nothing."""
+"""Baselines of CUDA graphs are extras: measured once, and what goes wrong at them costs the candidate nothing."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
+from pkb_gym.engine.records.timing import CAPTURED, REGISTERED
 from pkb_gym.engine.stages import timing_statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.captured_baseline import add_captured_baseline
@@ -18,13 +20,15 @@ TIMING = timed(baseline_us=100).timing
 assert TIMING is not None
 
 
-def captured(cache: BaselineCache, *, fails: bool = False, captures: bool = True, **requested: object) -> Bench:
-    """Replays take 40 us a call, and the gate what the timing says."""
+def captured(
+    cache: BaselineCache, *, fails: str = "", captures: bool = True, registers: bool = False, **requested: object
+) -> Bench:
+    """Replays take 40 us a call, on registered memory 30 us, and the gate what the timing says."""
     bench = Bench(gpus=2, **requested)
     bench.reference.call_us, bench.reference.block_us = 40.0, TIMING.gate_us
-    bench.reference.captures = captures
+    bench.reference.captures, bench.reference.registers = captures, registers
     if fails:
-        bench.reference.fails["capture"] = InfrastructureError("the reference gang failed: out of memory")
+        bench.reference.fails[fails] = InfrastructureError("the reference gang failed: out of memory")
     bench.feedback.timing = TIMING
 
     @contextlib.contextmanager
@@ -41,16 +45,16 @@ def captured(cache: BaselineCache, *, fails: bool = False, captures: bool = True
 def found(bench: Bench) -> float | None:
     timing = bench.feedback.timing
     assert timing is not None
-    nothing = dict.fromkeys(("baseline_graph_us", "graph_speedup_low", "graph_speedup_high"))
+    nothing = dict.fromkeys((*CAPTURED, *REGISTERED))
     assert timing.model_copy(update=nothing) == TIMING
     assert not bench.feedback.failed
     return timing.baseline_graph_us
 
 
 @pytest.mark.parametrize(
-    ("fails", "captures", "graph_us"), [(False, True, pytest.approx(40.0)), (False, False, None), (True, True, None)]
+    ("fails", "captures", "graph_us"), [("", True, pytest.approx(40.0)), ("", False, None), ("capture", True, None)]
 )
-def test_it_is_measured_once_for_all_candidates(fails: bool, captures: bool, graph_us: float | None) -> None:
+def test_it_is_measured_once_for_all_candidates(fails: str, captures: bool, graph_us: float | None) -> None:
     """A fault at it is no failure, and it is not met again."""
     cache = BaselineCache()
     first = captured(cache, fails=fails, captures=captures)
@@ -66,6 +70,32 @@ def test_it_is_measured_while_nothing_else_runs_on_blocks_of_replays() -> None:
     replays = [f"replay {timing_statistics.replays_per_block(100)}"] * timing_statistics.GRAPH_BLOCKS
     held = bench.log[bench.log.index("devices held") : bench.log.index("devices free")]
     assert held[1:] == [*begin, *replays]
+
+
+@pytest.mark.parametrize(
+    ("found_by", "graph_us", "registered_us"),
+    [
+        ({"registers": True}, 40.0, 30.0),
+        ({"registers": False}, 40.0, None),
+        ({"registers": True, "captures": False}, None, None),
+        ({"registers": True, "fails": "register"}, 40.0, None),
+        ({"registers": True, "world_size": 1}, 40.0, None),
+    ],
+)
+def test_registered_memory_comes_after_the_graphs_and_once(
+    found_by: dict[str, Any], graph_us: float | None, registered_us: float | None
+) -> None:
+    """A fault at it leaves the captured baseline; one rank has nobody whose memory to reach."""
+    cache = BaselineCache()
+    bench = captured(cache, **found_by)
+    timing = bench.feedback.timing
+    assert timing is not None and found(bench) == (graph_us and pytest.approx(graph_us))
+    assert timing.baseline_registered_us == (registered_us and pytest.approx(registered_us))
+    if registered_us is not None:
+        assert timing.over_registered is not None and timing.leading.baseline != "registered"
+        assert timing.over_registered.low < registered_us / timing.candidate_us < timing.over_registered.high
+    again = captured(cache, **found_by)
+    assert again.feedback.timing == timing and again.logged("capture", "register") == []
 
 
 def test_the_devices_are_free_again_after_a_fault() -> None:

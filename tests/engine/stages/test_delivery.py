@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.records.timing import Timing
+from pkb_gym.engine.records.timing import CAPTURED, REGISTERED, Timing
 from pkb_gym.engine.stages.delivery import MIN_WORK, charge_delivery, with_captured_delivery
 from pkb_gym.engine.stages.overhead import Overhead
 from pkb_gym.engine.stages.time import time_blocks
@@ -60,8 +60,12 @@ def test_the_captured_baseline_pays_nothing_for_it_either() -> None:
     bench = Bench(source=PYTHON)
     bench.reference.copy_us = 10.0
     _, timing = charged(bench)
-    captured = with_captured_baseline(timing, [40.0] * 9)
+    captured = with_captured_baseline(timing, [40.0] * 9, CAPTURED)
     assert captured.graph_speedup_low is not None
-    found = with_captured_delivery(captured)
+    found = with_captured_delivery(captured, CAPTURED)
     assert found.graph_speedup_low == pytest.approx(0.75 * captured.graph_speedup_low)
-    assert with_captured_delivery(timing) is timing
+    registered = with_captured_baseline(found, [20.0] * 9, REGISTERED)
+    assert registered.registered_speedup_low is not None
+    both = with_captured_delivery(registered, REGISTERED)
+    assert both.registered_speedup_low == pytest.approx(0.5 * registered.registered_speedup_low)
+    assert both.graph_speedup_low == found.graph_speedup_low

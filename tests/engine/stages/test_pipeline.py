@@ -103,11 +103,12 @@ def held(bench: Bench) -> list[list[str]]:
 def test_the_devices_are_held_while_anything_is_timed(judged: Judge) -> None:
     bench = Bench(gpus=2)
     judged(bench)
-    overhead, timing, profiling, capturing = held(bench)
+    overhead, timing, profiling, capturing, registering = held(bench)
     assert overhead[0].startswith("null block") and not [each for each in overhead if each.startswith("candidate")]
     assert timing[0] == "stage: time" and timing[1].startswith("make")
     assert timing[-1].startswith(("compare", "baseline"))
     assert [entry for entry in profiling if entry.startswith("profile")] and "capture 4 native" in capturing
+    assert "register 4 native" in registering
     between = bench.log[bench.log.index("devices free") : bench.log.index("stage: time")]
     candidate = [entry.split(" in ")[0] for entry in between if entry.startswith("candidate")]
     of_check = ["candidate 5", "candidate 4", f"candidate {MAX_INTERRUPTED}", f"candidate {MAX_CONGESTED}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pkb_gym.engine.records.timing import Block, Timing
+from pkb_gym.engine.records.timing import CAPTURED, Block, Timing
 from pkb_gym.engine.stages import timing_statistics
 from pkb_gym.engine.stages.overhead import Overhead
 
@@ -156,7 +156,7 @@ def test_times_with_copies_of_results_say_so(delivered_bytes: int, delivers: boo
 
 
 def test_the_captured_baseline_has_a_speedup_and_an_interval_of_its_own() -> None:
-    timing = timing_statistics.with_captured_baseline(summary(blocks(2.0, 2.0, 2.0)), [120.0, 120.0, 120.0])
+    timing = timing_statistics.with_captured_baseline(summary(blocks(2.0, 2.0, 2.0)), [120.0] * 3, CAPTURED)
     widening = timing_statistics.SYSTEMATIC_RELATIVE
     assert timing.baseline_graph_us == 120.0
     assert timing.graph_speedup_low == pytest.approx(1.2 * (1 - widening))
