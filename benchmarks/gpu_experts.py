@@ -1,7 +1,7 @@
 """Every expert kernel for GPUs against the baseline, and three of them along the sweeps that published kernels report.
 
-The baseline is timed as it is and, where it can be captured, as CUDA graphs. Operations of PyTorch's symmetric memory
-that do what a problem asks are judged beside the expert, as candidates (benchmarks/rivals/).
+The baseline is timed as it is and, where it can be captured, as CUDA graphs. Kernels that people use for what a problem
+asks are judged beside the expert, as candidates (benchmarks/rivals/).
 
 python -m benchmarks.gpu_experts [--only NAME ...] [--sizes ...] [--world-sizes ...] [--no-sweeps] [--out FOLDER]
                                  [--limit-s S] [--resume]
@@ -28,8 +28,9 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.problem import Problem
-from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.config import Device, EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
+from pkb_gym.engine.records.source import Source
 from pkb_gym.engine.support.atomic_write import write_atomically
 from pkb_gym.engine.support.row_json import row_json
 from pkb_gym.problems.catalogue import catalogue, expert_source, find_problem, problem_folder
@@ -159,9 +160,14 @@ def compile_all(evaluator: LocalEvaluator, planned: Sequence[Run], threads: int)
         if row.get("failure") is not None:
             print(f"{run.problem.name}, {run.kernel}: {row['message']}", file=sys.stderr)
 
-    kernels = {run.source: run for run in planned if run.kernel == EXPERT}
+    kernels = {run.source: run for run in planned if is_native(run.source, "cuda")}
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(compile_one, kernels.values()))
+
+
+def is_native(source: str, device: Device) -> bool:
+    """Whether a source is of the native dialect."""
+    return Source.parse(source, device).language in ("cpp", "cuda")
 
 
 def runs(
@@ -183,7 +189,8 @@ def kernels_of(problem: Problem, world_size: int) -> dict[str, str]:
     """The expert and its rivals, of which one rank has none."""
     expert = expert_source(problem, "cu")
     assert expert is not None, problem.name
-    rivals = sorted((RIVALS / problem_folder(problem).name).glob("*.py")) if world_size > 1 else []
+    folder = RIVALS / problem_folder(problem).name
+    rivals = sorted(path for path in folder.glob("*") if path.suffix in (".py", ".cu")) if world_size > 1 else []
     return {EXPERT: expert} | {path.stem: path.read_text(encoding="utf-8") for path in rivals}
 
 
@@ -211,16 +218,18 @@ def measured(feedback: Feedback) -> dict[str, Any]:
     if feedback.timing is None or feedback.roofline is None:
         return {"passed": False, "failure": feedback.failure, "message": cause(feedback.message)}
     timing, roofline = feedback.timing, feedback.roofline
-    captured = timing.baseline_graph_us
+    captured, registered = timing.baseline_graph_us, timing.baseline_registered_us
     return {
         "passed": feedback.passed,
         "findings": [finding.code for finding in feedback.integrity],
         "baseline_us": round(timing.baseline_us, 1),
         "baseline_graph_us": None if captured is None else round(captured, 1),
+        "baseline_registered_us": registered and round(registered, 1),
         "candidate_us": round(timing.candidate_us, 1),
         "speedup": round(timing.speedup, 3),
         "speedup_low": round(timing.speedup_low, 3),
         "speedup_captured": None if captured is None else round(captured / timing.candidate_us, 3),
+        "speedup_registered": registered and round(registered / timing.candidate_us, 3),
         "ceiling_us": round(roofline.ceiling_us, 2),
         "binds": roofline.binds,
         "utilisation": None if roofline.candidate_utilisation is None else round(roofline.candidate_utilisation, 3),

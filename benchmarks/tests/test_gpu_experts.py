@@ -19,8 +19,10 @@ TIMES = {"candidate_us": 8.0, "speedup": 4.0, "speedup_low": 3.5, "speedup_captu
 
 def test_most_ranks_come_first_and_rivals_beside_the_expert():
     planned = list(runs([find_problem("AllReduce")], ["tiny", "large"], [2, 1], sweeps=False, budget_s=0.1))
+    rivals = sorted(path.stem for path in (RIVALS / "all_reduce").iterdir() if path.suffix in (".py", ".cu"))
+    assert {"one_shot", "vllm_like"} <= set(rivals)
     assert [(run.config.world_size, run.kernel, run.size) for run in planned] == [
-        *((2, kernel, size) for kernel in (EXPERT, "one_shot", "two_shot") for size in ("tiny", "large")),
+        *((2, kernel, size) for kernel in (EXPERT, *rivals) for size in ("tiny", "large")),
         *((1, EXPERT, size) for size in ("tiny", "large")),
     ]
     assert all("solution" in run.source for run in planned)
@@ -33,8 +35,10 @@ def test_every_rival_is_a_candidate_of_a_problem_that_has_an_expert():
     for path in rivals:
         problem = folders[path.parent.name]
         kernels = gpu_experts.kernels_of(problem, 2)
-        (function,) = [node for node in ast.parse(kernels[path.stem]).body if isinstance(node, ast.FunctionDef)]
-        assert [argument.arg for argument in function.args.args] == [argument.name for argument in problem.args]
+        functions = [node for node in ast.parse(kernels[path.stem]).body if isinstance(node, ast.FunctionDef)]
+        named = {function.name: [argument.arg for argument in function.args.args] for function in functions}
+        arguments = [argument.name for argument in problem.args]
+        assert named["solution"] == arguments and named.get("place", arguments) == arguments
 
 
 def test_a_table_has_both_baselines():

@@ -14,7 +14,8 @@ from benchmarks import common
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 
 FOLDER = Path(benchmarks.__file__).parent
-PROGRAMS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+MODULES = [path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+PROGRAMS = sorted([*MODULES, *(path.parent.name for path in FOLDER.glob("*/__main__.py"))])
 
 
 class Ended(Exception):
