@@ -2,8 +2,7 @@
 # make install  sets up .venv with the package alone; EXTRAS=cuda,serve adds extras (docs/install.md)
 # make test     sets up .venv with the development tools, then lints and tests; WORKERS is the number of test processes
 # make all      runs all cases of tables of one kind, of which `make test` has a sample
-# make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some, and
-#               BEHIND a process whose end their tests wait for
+# make doors    runs the tests of each foreign framework in an environment of its own (docs/frameworks.md); DOORS names some
 # make cluster  runs all tests of evaluations on a Ray cluster on this machine, of which `make test` has the core (docs/scaling.md)
 # make emulated runs all tests of emulated GPUs, of which `make test` has a sample; needs nvcc (docs/emulator.md)
 # make limits   runs tests of gangs and candidates as on a machine without bubblewrap
@@ -41,7 +40,7 @@ smoke: $(VENV)/.installed-dev
 	$(BIN)/python -m pkb_gym.training.smoke --output runs/smoke
 
 doors: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.doors $(if $(BEHIND),--behind $(BEHIND) )$(DOORS)
+	$(BIN)/python -m tests.doors $(DOORS)
 
 all: $(VENV)/.installed-dev
 	PKB_TEST_ALL=1 $(MAKE) pytest

@@ -1,6 +1,6 @@
 """Sets up a virtual environment for each foreign framework and runs the tests of its door there: `make doors`.
 
-    python -m tests.doors [--venvs FOLDER] [--behind PID] [NAME ...]
+    python -m tests.doors [--venvs FOLDER] [NAME ...]
 
 Doors: the folders beside this file. The packages of a constraints.txt are installed from the package index; they were
 resolved from the requirements.txt beside it. The service that judges runs in the environment of this interpreter, so
@@ -11,9 +11,7 @@ no Python that can be had here is skipped and named at the end.
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
-import select
 import signal
 import subprocess
 import sys
@@ -34,9 +32,9 @@ LONGEST_FIRST = ("vllm", "verifiers", "harbor", "openenv", "trl", "verl", "inspe
 """All doors, in the order in which their tests begin."""
 
 AT_ONCE = ("vllm",)
-"""Doors that submit nothing: their tests wait for no contract, and hold no clock to a busy machine."""
+"""Doors that submit nothing: their tests wait for no contract."""
 
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 2
 """Doors that are tested at once: each mostly imports its framework, and what it submits was judged before."""
 
 
@@ -80,27 +78,9 @@ def run_tests(door: Door, contract: Path, token: str) -> subprocess.CompletedPro
     return run([*pytest, *options, str(door.folder)], TESTS_S, **shared)
 
 
-def wait_for_end(pid: int) -> None:
-    """Returns when a process has ended; at once where there is none."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        select.select([process], [], [])
-    finally:
-        os.close(process)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.doors", description=__doc__.splitlines()[0])
     parser.add_argument("--venvs", type=Path, default=ROOT / ".venv-doors", help="folder of the virtual environments")
-    parser.add_argument(
-        "--behind",
-        type=int,
-        metavar="PID",
-        help="begin the tests when this process has ended; install, judge and test what submits nothing meanwhile",
-    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="doors; all by default")
     options = parser.parse_args()
     venvs = options.venvs.absolute()
@@ -139,9 +119,6 @@ def main() -> int:
                 say("the contract could not be judged; see above")
                 return 1
             say(line)
-            if options.behind is not None:
-                wait_for_end(options.behind)
-                say("the tests begin")
             running |= begin([door for door in present if door.name not in AT_ONCE])
             failed = []
             for done in as_completed(running):
