@@ -238,6 +238,14 @@ def test_where_no_flag_leads_it_is_unsynchronised(detector: DetectorLibrary, tra
     assert found[1, 6][0] == "unsynchronised", found
 
 
+def test_one_of_the_lanes_that_have_loaded_a_value_together_updates_it(detector: DetectorLibrary) -> None:
+    """They would have to part before the load. Another address of the same load is that of another lane's number."""
+    update = f"{ONE}1 0 0-31 ld.u32 0x102000 :1\n1 0 0 st.u32 0x102000 :2\n"
+    assert classes(detector, update) == {(1, 2): ("weak_order", "warp_barrier")}
+    of_others = f"{ONE}1 0 1-31 ld.u32 0x102000 :1\n1 0 0 st.u32 0x102000 :2\n"
+    assert classes(detector, of_others) == {(1, 2): ("unsynchronised", "warp_barrier")}
+
+
 def test_a_pair_of_lines_that_is_unsynchronised_elsewhere_is_no_longer_weak(detector: DetectorLibrary) -> None:
     trace = passed_on("", "st.volatile.u64", "ld.volatile.u64") + "1 1 0 st.u32 0x202100 :1\n2 1 0 ld.u32 0x202100 :6\n"
     assert classes(detector, trace) == {(1, 6): ("unsynchronised", "no_synchronisation")}

@@ -115,6 +115,7 @@ uint32_t Sites::of(const Access& access) {
   like.proxy = access.proxy;
   like.element_bytes = access.element_bytes;
   like.decides = access.decides;
+  like.may_be_unused = access.may_be_unused;  // as the line says, which is that of one instruction
   last = {access.warp.line, access.warp.opcode, kind, find(hash, like, access.warp.opcode)};
   return last.site;
 }

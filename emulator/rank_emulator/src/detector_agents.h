@@ -164,6 +164,7 @@ struct Site {
   bool is_non_coherent;   // ld.global.nc
   bool is_arrival, is_departure;
   bool decides;           // of loads: whether a branch may depend on the value, as on that of a flag
+  bool may_be_unused;     // of loads: whether lanes may never use the value
 };
 
 // Gives sites their numbers, from 1.

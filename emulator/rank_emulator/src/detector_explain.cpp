@@ -12,24 +12,58 @@ bool begins(const std::string& text, const char* with) { return text.rfind(with,
 }  // namespace
 
 void Races::found(const Record& earlier, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes) {
-  const bool is_new = report_.is_new(FindingKind::kRace, earlier.site, access.site);
-  Finding* const weak = is_new ? nullptr : report_.weak(FindingKind::kRace, earlier.site, access.site);
-  if (!is_new && !weak) return;
+  if (!report_.is_new(FindingKind::kRace, earlier.site, access.site) && !report_.weak(FindingKind::kRace, earlier.site, access.site)) return;
+  Record others = earlier;  // lanes that are not those of the access, if there are any
+  if (others.who == access.who && others.lanes & ~access.lanes) others.lanes &= ~access.lanes;
+  const Record* const unused = is_unused(others) ? &others : is_unused(access) ? &access : nullptr;
+  const auto is_kept = [&](const Unused& kept) {
+    return kept.first_site == earlier.site && kept.second_site == access.site && (unused->lanes & ~kept.load.lanes) == 0;
+  };
+  if (unused && std::any_of(unused_[unused->who].begin(), unused_[unused->who].end(), is_kept)) return;
   Finding finding;
   finding.kind = FindingKind::kRace;
-  finding.first = report_.describe_access(earlier);
+  finding.first = report_.describe_access(others);
   finding.second = report_.describe_access(access);
   finding.call = report_.call_of(access);
   report_.describe_place(finding, address, bytes);
   explain(finding, earlier, who, access);
   finding.finding_class = class_of(finding, earlier, who, access);
-  if (weak) {
-    if (finding.finding_class != FindingClass::kUnsynchronised) return;
-    finding.occurrences = weak->occurrences;
-    *weak = std::move(finding);
-    return;
+  if (unused) unused_[unused->who].push_back({*unused, earlier.site, access.site, std::move(finding)});
+  else publish(std::move(finding), earlier.site, access.site);
+}
+
+// A new finding, or one that is worse than the weak order that the same two have shown before.
+void Races::publish(Finding finding, uint32_t first_site, uint32_t second_site) {
+  Finding* const weak = report_.weak(FindingKind::kRace, first_site, second_site);
+  if (!weak) return report_.add(std::move(finding), first_site, second_site);
+  if (finding.finding_class != FindingClass::kUnsynchronised) return;
+  finding.occurrences = weak->occurrences;
+  *weak = std::move(finding);
+}
+
+bool Races::is_unused(const Record& record) {
+  const Site& site = sites_[record.site];
+  if (!site.may_be_unused || site.operation != Operation::kRead || kind_of(record.who) != AgentKind::kWarp) return false;
+  const WarpState* const warp = kernels_.find(record.who);
+  if (!warp) return false;
+  const auto used = warp->used.find(site.line);
+  return used == warp->used.end() || !(used->second & record.lanes);
+}
+
+void Races::used(Key warp, const SourceLine* load, uint32_t lanes) {
+  const auto found = unused_.find(warp);
+  if (found == unused_.end()) return;
+  std::vector<Unused>& kept = found->second;
+  for (size_t i = 0; i < kept.size();) {
+    if (sites_[kept[i].load.site].line != load || !(kept[i].load.lanes & lanes)) {
+      ++i;
+      continue;
+    }
+    const Unused race = std::move(kept[i]);
+    kept.erase(kept.begin() + long(i));
+    const bool is_new = report_.is_new(FindingKind::kRace, race.first_site, race.second_site);
+    if (is_new || report_.weak(FindingKind::kRace, race.first_site, race.second_site)) publish(race.finding, race.first_site, race.second_site);
   }
-  report_.add(std::move(finding), earlier.site, access.site);
 }
 
 void Races::found_equal(const Record& earlier, const Record& access, uint64_t address, uint32_t bytes) {
@@ -68,6 +102,11 @@ FindingClass Races::class_of(const Finding& finding, const Record& earlier, cons
       const bool is_own = earlier.who == who.own_warp && (earlier.lanes & ~who.own_lanes) == 0;
       return weak_if(of_earlier.operation == Operation::kRead && !is_own &&
                      !agents_.in_past(barriers, who.own_warp, who.block, who.in_block, earlier));
+    }
+    // All lanes have loaded a value together, and one of them updates it: they would have to part before the load.
+    case MissingEdge::kWarpBarrier: {
+      const bool is_update = of_earlier.operation == Operation::kRead && of_access.operation == Operation::kWrite;
+      return weak_if(is_update && earlier.who == access.who && (earlier.lanes & access.lanes));
     }
     default: return FindingClass::kUnsynchronised;
   }

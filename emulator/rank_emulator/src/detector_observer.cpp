@@ -96,6 +96,15 @@ void Detector::access(const Access& access) {
   if (races_are_looked_for_ && access.operation != Operation::kRead && is_strong) store_flags(access, warp, site);
 }
 
+void Detector::value_used(const Warp& warp, const SourceLine* load) {
+  if (!races_are_looked_for_) return;
+  WarpState& state = kernels_.warp(warp);
+  uint32_t& used = state.used[load];
+  if (!(warp.lanes & ~used)) return;
+  used |= warp.lanes;
+  races_.used(state.key, load, used);
+}
+
 // A weak load of what has been written, or a weak store, all of whose lanes touch memory of one owner; false: it is none,
 // and nothing has been done.
 bool Detector::access_in_common(const Access& access, const Accessor& who, uint32_t site, bool is_written) {
@@ -422,6 +431,7 @@ void Detector::block_end(const Launch& launch, uint32_t block) {
     finding.call = report_.call_of(copy);
     report_.add(std::move(finding), 0, copy.site);
   }
+  for (const WarpState& warp : kernels_.block(launch, block).warps) races_.forget_unused(warp.key);
   kernels_.block_end(launch, block);
 }
 

@@ -29,6 +29,7 @@ class Detector : public Observer {
   void set_initialised(uint64_t address, uint64_t bytes, bool initialised) override;
   void access(const Access& access) override;
   void range_access(const RangeAccess& access) override;
+  void value_used(const Warp& warp, const SourceLine* load) override;
 
   void fence(const Warp& warp, Order order, Scope scope) override;
   void proxy_fence(const Warp& warp, ProxyFence fence) override;

@@ -29,6 +29,10 @@ class Races {
   void write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
   // An access that has to come after an earlier weak one, if there is any, which may have left shadow memory.
   void check_follows(const Record& earlier, const Accessor& who, uint32_t site, uint64_t address, uint32_t bytes);
+  // Lanes of a warp that have used the value of a load: its races are found by then, and not before.
+  void used(Key warp, const SourceLine* load, uint32_t lanes);
+  // The warp has ended: what it has not used it never will.
+  void forget_unused(Key warp) { unused_.erase(warp); }
 
  private:
   // What most accesses come to: the cell's last accesses are of the same lane, or of the block before a barrier. False:
@@ -51,6 +55,15 @@ class Races {
 
   void found(const Record& earlier, const Accessor& who, const Record& access, uint64_t address, uint32_t bytes);
   void found_equal(const Record& earlier, const Record& access, uint64_t address, uint32_t bytes);
+  // A race of a load whose value its lanes have not used so far.
+  struct Unused {
+    Record load;
+    uint32_t first_site, second_site;
+    Finding finding;
+  };
+  // Whether an access is such a load.
+  bool is_unused(const Record& record);
+  void publish(Finding finding, uint32_t first_site, uint32_t second_site);
   // Which edge would have ordered them.
   void explain(Finding& finding, const Record& earlier, const Accessor& who, const Record& access);
   FindingClass class_of(const Finding& finding, const Record& earlier, const Accessor& who, const Record& access) const;
@@ -71,6 +84,7 @@ class Races {
   Report& report_;
   EqualStores equal_stores_;
   std::vector<Record> equals_, racing_;  // of the cell at hand
+  std::unordered_map<Key, std::vector<Unused>> unused_;  // by the load's warp
 };
 
 }  // namespace pkb::emulator::detector

@@ -118,6 +118,7 @@ struct WarpState {
   Time epoch = 0;            // of its accesses: after its last release
   PerLane<Past> past;
   PerLane<Fences> fences;
+  std::unordered_map<const SourceLine*, uint32_t> used;  // by load that may stay unused: lanes that have used its value
 };
 
 // A meeting of warps: one generation of a barrier.

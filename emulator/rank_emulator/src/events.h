@@ -84,6 +84,7 @@ struct Access {
   const uint64_t* addresses;    // kLanes of them; those of other lanes have no meaning
   bool aligned;                 // every address is a multiple of `bytes` (of element_bytes for stmatrix and the like)
   bool decides = true;          // of a load: whether a branch of the thread may depend on the value; else it is data
+  bool may_be_unused = false;   // of a plain load: whether lanes may never use the value; `value_used` says that they do
 };
 
 // A range touched by an asynchronous operation, a copy engine or host code.
@@ -160,6 +161,8 @@ class Observer {
   virtual void set_initialised(uint64_t /*address*/, uint64_t /*bytes*/, bool /*initialised*/) {}
   virtual void access(const Access&) {}
   virtual void range_access(const RangeAccess&) {}
+  // Lanes use what the load at this line of an instruction, whose value may stay unused, has brought them.
+  virtual void value_used(const Warp&, const SourceLine* /*load*/) {}
 
   // ---- within a kernel ----
   virtual void fence(const Warp&, Order, Scope) {}

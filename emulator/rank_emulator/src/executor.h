@@ -98,6 +98,7 @@ class Executor {
   friend class Engine;
   void run_split(size_t index, uint64_t& budget);
   void polls_clock(const Op& op);
+  void note_uses(const Op& op, uint32_t lanes);
   void arrive_at_join();
   void enter(size_t index);
   int new_join(const Join& join);

@@ -55,6 +55,7 @@ void Executor::run_split(size_t index, uint64_t& budget) {
       if (!split) return;
     }
     uint32_t lanes = split->lanes;
+    if (op.uses_loads && engine.observer) note_uses(op, lanes);  // a guard that is false has been used, too
     if (op.guard) {
       uint32_t predicate;
       std::memcpy(&predicate, bases[kFrame] + op.guard_offset, 4);
@@ -92,6 +93,10 @@ void Executor::run_split(size_t index, uint64_t& budget) {
       if (split->wait != Wait::kNone) return;
     }
   }
+}
+
+[[gnu::noinline]] void Executor::note_uses(const Op& op, uint32_t lanes) {
+  for (const SourceLine* load : split->code->uses.at(split->pc)) engine.observer->value_used(seen(op, lanes), load);
 }
 
 // Where the split has come to where it meets others: it becomes part of what goes on there, or goes on as all of them.

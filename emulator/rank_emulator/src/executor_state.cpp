@@ -194,7 +194,7 @@ void Executor::report_access(const Op& op, uint32_t lanes, Operation operation, 
   const Detail& detail = *op.detail;
   const Space space = space_of(detail, addresses[__builtin_ctz(lanes)]);
   engine.observer->access(Access{seen(op, lanes), operation, detail.order, detail.scope, space, proxy, bytes,
-                                 bytes / elements, wrote, addresses, true, detail.decides});
+                                 bytes / elements, wrote, addresses, true, detail.decides, detail.may_be_unused});
 }
 
 void Executor::fail(Outcome outcome, const Op& op, uint32_t lane, const std::string& problem) const {

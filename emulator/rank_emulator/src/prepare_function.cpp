@@ -54,6 +54,10 @@ class FunctionPreparer {
     for (const Detail& detail : code_.details) {
       if (detail.meets >= 0) code_.ops[size_t(std::min(detail.meets, end))].meets_here = true;
     }
+    for (const auto& [at, loads] : function_.uses) {
+      code_.ops[size_t(at)].uses_loads = true;
+      for (const int load : loads) code_.uses[at].push_back(&function_.code[size_t(load)].line);
+    }
     code_.constants = places_.constants.finish();
     return layout_.pressure;
   }
@@ -218,9 +222,10 @@ class FunctionPreparer {
     read_modifiers(instruction, detail);
     read_operands(instruction, detail);
     const auto name = instruction.parts[0];
+    const auto index = size_t(&instruction - function_.code.data());
+    const bool inside = index < function_.code.size();
+    detail.may_be_unused = inside && function_.may_be_unused[index];
     if (name == "bra" || name == "brx" || name == "ret") {
-      const auto index = size_t(&instruction - function_.code.data());
-      const bool inside = index < function_.code.size();
       detail.meets = inside ? function_.meets[index] : -1;
       detail.targets = instruction.targets;
       if (!function_.is_entry) {

@@ -74,6 +74,7 @@ struct Detail {
   Order order = Order::kWeak;
   Scope scope = Scope::kNone;
   bool decides = true;              // of loads: whether a branch may depend on the value
+  bool may_be_unused = false;       // of loads: whether a lane may go on without any use of the value
   int variant = 0;                  // by handler
   uint64_t number = 0;              // by handler
   Callee calls = Callee::kFunction;  // of call
@@ -90,6 +91,7 @@ struct Op {
   Form form = Form::kHandler;
   uint8_t guard = 0;                // 0: none, 1: predicate, 2: its negation
   bool meets_here = false;          // paths of some branch meet before this instruction
+  bool uses_loads = false;          // `Code::uses` has the loads
   uint8_t result_bytes = 0;
   uint32_t guard_offset = 0;
   Ref d, a, b, c;
@@ -117,6 +119,7 @@ struct Code {
   std::vector<Op> ops;
   std::deque<Detail> details;
   AlignedBytes constants;
+  std::unordered_map<int, std::vector<const SourceLine*>> uses;  // by operation: lines of the loads whose value it uses, as of `Function`
   uint32_t frame_bytes = 0;   // of registers, for the 32 lanes
   uint32_t local_bytes = 0;   // of a lane
 };

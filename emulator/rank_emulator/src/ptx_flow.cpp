@@ -1,6 +1,7 @@
 // Where the paths of a divergent branch meet: its immediate post-dominator (Cooper, Harvey, Kennedy: "A Simple, Fast
 // Dominance Algorithm", on the reversed graph).
 #include <algorithm>
+#include <unordered_set>
 
 #include "ptx_module.h"
 
@@ -77,6 +78,99 @@ bool decides(const Function& function, const Instruction& instruction) {
   if (instruction.operands.empty()) return found;
   each_register(instruction.operands[0], [&](int index) { found |= function.deciding[size_t(index)]; });
   return found;
+}
+
+namespace {
+
+bool is_arithmetic(const Instruction& instruction) {
+  static const std::unordered_set<std::string_view> kNames = {
+      "abs",  "add",  "and",  "bfe", "bfi", "bfind", "brev", "clz", "cnot", "cvt", "cvta", "div",  "fma",  "lop3", "mad",  "max",
+      "min",  "mov",  "mul",  "neg", "not", "or",    "popc", "prmt", "rem", "sad", "selp", "set",  "setp", "shf",  "shl",  "shr",
+      "slct", "sub",  "xor"};
+  return kNames.contains(instruction.parts[0]);
+}
+
+bool is_plain_load(const Instruction& instruction) {
+  if (instruction.parts[0] != "ld") return false;
+  constexpr std::string_view kOthers[] = {"volatile", "relaxed", "acquire", "mmio", "param", "param::entry", "param::func", "const", "local"};
+  return std::none_of(std::begin(kOthers), std::end(kOthers), [&](std::string_view word) { return instruction.has(word); });
+}
+
+// For each of at most 64 loads, which instructions use its value.
+class Uses {
+ public:
+  Uses(const Function& function, const std::vector<int>& loads) : function_(function), held_(function.registers.size()) {
+    for (size_t i = 0; i < loads.size(); ++i) {
+      each_register(function.code[size_t(loads[i])].operands[0], [&](int index) { held_[size_t(index)] |= 1ull << i; });
+    }
+    while (spread()) {}
+  }
+
+  // The loads, by bits.
+  uint64_t of(const Instruction& instruction) const { return is_arithmetic(instruction) ? 0 : taken(instruction); }
+
+ private:
+  uint64_t taken(const Instruction& instruction) const {
+    uint64_t found = instruction.guard < 0 ? 0 : held_[size_t(instruction.guard)];
+    const bool has_result = instruction.parts[0] == "ld" || is_arithmetic(instruction);
+    for (size_t i = has_result ? 1 : 0; i < instruction.operands.size(); ++i) {
+      each_register(instruction.operands[i], [&](int index) { found |= held_[size_t(index)]; });
+    }
+    return found;
+  }
+
+  bool spread() {
+    bool grows = false;
+    for (const Instruction& instruction : function_.code) {
+      if (!is_arithmetic(instruction) || instruction.operands.empty()) continue;
+      const uint64_t found = taken(instruction);
+      if (!found) continue;
+      each_register(instruction.operands[0], [&](int index) {
+        grows |= (held_[size_t(index)] | found) != held_[size_t(index)];
+        held_[size_t(index)] |= found;
+      });
+    }
+    return grows;
+  }
+
+  const Function& function_;
+  std::vector<uint64_t> held_;  // by register: loads whose value, or a result of it, may lie there
+};
+
+}  // namespace
+
+void find_uses(Function& function) {
+  const auto& code = function.code;
+  std::vector<bool> begins(code.size() + 1);  // a path from elsewhere may come here
+  std::vector<int> loads;
+  for (size_t i = 0; i < code.size(); ++i) {
+    if (code[i].target >= 0) begins[size_t(code[i].target)] = true;
+    for (const int target : code[i].targets) begins[size_t(target)] = true;
+    if (is_plain_load(code[i])) loads.push_back(int(i));
+  }
+  function.may_be_unused.assign(code.size(), false);
+  for (size_t first = 0; first < loads.size(); first += 64) {
+    const std::vector<int> some(loads.begin() + long(first), loads.begin() + long(std::min(first + 64, loads.size())));
+    const Uses uses(function, some);
+    std::vector<uint64_t> of(code.size());
+    uint64_t unsure = 0;
+    for (size_t i = 0; i < code.size(); ++i) of[i] = uses.of(code[i]);
+    for (size_t n = 0; n < some.size(); ++n) {
+      // In a straight line behind the load every lane comes to a use.
+      bool is_sure = false;
+      for (auto i = size_t(some[n]) + 1; i < code.size() && !is_sure && !begins[i]; ++i) {
+        is_sure = code[i].guard < 0 && (of[i] >> n & 1);
+        if (jumps_always(code[i]) || ends_path(code[i]) || code[i].target >= 0 || !code[i].targets.empty()) break;
+      }
+      const bool is_used = std::any_of(of.begin(), of.end(), [&](uint64_t used) { return used >> n & 1; });
+      if (is_sure || !is_used) continue;  // one that nothing uses stands in the source for its own sake
+      unsure |= 1ull << n;
+      function.may_be_unused[size_t(some[n])] = true;
+    }
+    for (size_t i = 0; i < code.size(); ++i) {
+      for (uint64_t rest = of[i] & unsure; rest; rest &= rest - 1) function.uses[int(i)].push_back(some[size_t(__builtin_ctzll(rest))]);
+    }
+  }
 }
 
 void order_operands(Function& function) {

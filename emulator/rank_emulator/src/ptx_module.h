@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "events.h"
@@ -96,6 +97,9 @@ struct Function {
   std::vector<bool> deciding;        // registers whose value may decide where a thread goes, or goes where nobody follows it
   // Control flow: for each instruction that can diverge (bra, brx) the instruction where its paths meet, -1: at the end.
   std::vector<int> meets;
+  // Plain loads after which a lane may go without any use of the value, and for an instruction those whose value it uses.
+  std::vector<bool> may_be_unused;
+  std::unordered_map<int, std::vector<int>> uses;
 };
 
 struct PtxModule {
@@ -118,6 +122,9 @@ void order_operands(Function& function);
 
 // Fills `meets`: immediate post-dominators of branches.
 void find_meeting_points(Function& function);
+
+// Fills `may_be_unused` and `uses`. Arithmetic uses nothing by itself: its results have to be used.
+void find_uses(Function& function);
 
 // Fills `deciding`. What a thread loads into another register is data to it: it waits for no value there.
 void find_deciding_registers(Function& function);

@@ -147,6 +147,7 @@ class Parser {
     order_operands(function);
     find_meeting_points(function);
     find_deciding_registers(function);
+    find_uses(function);
     module_.functions[name] = std::move(function);
   }
 

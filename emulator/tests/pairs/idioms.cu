@@ -239,6 +239,18 @@ __global__ void take_from_list(Rank r) {
   if (threadIdx.x < *r.flag()) r.out()[threadIdx.x] = r.data()[threadIdx.x];
 }
 
+// Each thread loads the epoch of its block, which one of those that use it raises; the others never look at the value.
+// wrong: unsynchronised: two warps of one block without __syncthreads()
+PAIR_OF_ONE(epoch_that_few_use, 1, 64) {
+  unsigned* const epoch = r.flag();
+  for (int call = 0; call < 2; ++call) {
+    __syncthreads();
+    const unsigned next = *epoch + 1;
+    if (threadIdx.x == (right ? 0 : 32)) r.out()[call] = next;
+    if (threadIdx.x == 0) *epoch = next;
+  }
+}
+
 // A list of work grows by an atomic counter, and the next kernel takes from it.
 // wrong: unsynchronised: race on
 PAIR_OF_HOST(list_of_the_next_level) {
