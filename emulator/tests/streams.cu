@@ -1,6 +1,7 @@
 // Programs of host code for test_streams.py, each a function of a rank's words, its peer's, its number and its stream.
 // It returns 0, or the line of a check that failed.
 #include <cuda.h>
+#include <cuda_profiler_api.h>
 
 #include <cstdint>
 #include <cstring>
@@ -553,5 +554,47 @@ PROGRAM(pools_count_bytes) {
   CHECK(used == 4096);
   CUDA(cudaMemPoolTrimTo(of_device, 0));
   CUDA(cudaMemPoolDestroy(own_pool));
+  return 0;
+}
+// What programs say for speed or to a profiler is accepted; what they ask about the node has an answer.
+PROGRAM(hints_change_nothing) {
+  int value = 0;
+  unsigned flags = 0;
+  char bus[16] = "";
+  cudaStreamAttrValue window = {};
+  CUDA(cudaInitDevice(rank, 0, 0));
+  CUDA(cudaSetDeviceFlags(cudaDeviceScheduleYield));
+  CUDA(cudaGetDeviceFlags(&flags));
+  CUDA(cudaProfilerStart());
+  CUDA(cudaStreamSetAttribute(s, cudaStreamAttributeAccessPolicyWindow, &window));
+  CUDA(cudaCtxResetPersistingL2Cache());
+  CUDA(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, rank, 1 - rank));
+  CHECK(value == 1);
+  CUDA(cudaDeviceGetAttribute(&value, cudaDeviceAttr(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), rank));
+  CHECK(value == 1);
+  CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, rank));
+  CHECK(bus[6] == '1' + rank);
+  int *rows, *managed;
+  size_t pitch = 0;
+  CUDA(cudaMallocPitch(&rows, &pitch, 100, 3));
+  CUDA(cudaMemset2DAsync(rows, pitch, 7, 100, 3, s));
+  CHECK(word(rows + 2 * pitch / 4 + 24, s) == 0x07070707);
+  CUDA(cudaMallocManaged(&managed, 4));
+  CUDA(cudaMemAdvise(managed, 4, cudaMemAdviseSetPreferredLocation, {cudaMemLocationTypeDevice, rank}));
+  CUDA(cudaMemPrefetchAsync(managed, 4, {cudaMemLocationTypeDevice, rank}, 0, s));
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  auto mode = cudaStreamCaptureModeRelaxed;
+  CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+  CUDA(cudaStreamBeginCapture(s, cudaStreamCaptureModeRelaxed));
+  put<<<1, 1, 0, s>>>(rows, 5);
+  CUDA(cudaStreamEndCapture(s, &graph));
+  CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
+  CHECK(mode == cudaStreamCaptureModeRelaxed);
+  CUDA(cudaGraphInstantiateWithFlags(&executable, graph, 0));
+  CUDA(cudaGraphUpload(executable, s));
+  CUDA(cudaGraphLaunch(executable, s));
+  CHECK(word(rows, s) == 5);
+  CUDA(cudaProfilerStop());
   return 0;
 }

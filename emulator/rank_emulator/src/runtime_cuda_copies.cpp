@@ -54,6 +54,14 @@ cudaError_t fill(void* to, int byte, size_t bytes, cudaStream_t handle, bool is_
   });
 }
 
+cudaError_t fill_rows(void* to, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream, bool is_async) {
+  for (size_t row = 0; row < height; ++row) {
+    const cudaError_t error = fill(static_cast<char*>(to) + row * pitch, byte, width, stream, is_async, is_async ? "cudaMemset2DAsync" : "cudaMemset2D");
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 template <class F>
 cudaError_t with_variable(const void* symbol, F f) {
   return with_rank([&](RankState& rank) {
@@ -79,6 +87,9 @@ PKB_CUDART cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* 
 
 PKB_CUDART cudaError_t cudaMemset(void* to, int byte, size_t bytes) { return fill(to, byte, bytes, nullptr, false, "cudaMemset"); }
 PKB_CUDART cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) { return fill(to, byte, bytes, stream, true, "cudaMemsetAsync"); }
+
+PKB_CUDART cudaError_t cudaMemset2D(void* to, size_t pitch, int byte, size_t width, size_t height) { return fill_rows(to, pitch, byte, width, height, nullptr, false); }
+PKB_CUDART cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream) { return fill_rows(to, pitch, byte, width, height, stream, true); }
 
 PKB_CUDART cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
   return with_variable(symbol, [&](RankState&, char* address, const VariableEntry&) {

@@ -1,4 +1,6 @@
 // libcudart: the device and its attributes, errors.
+#include <cuda.h>
+
 #include <cstdio>
 #include <cstring>
 
@@ -10,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxStackBytes = 512 << 10;  // of a thread, as GPUs have
 
-int attribute_of(const Device& device, cudaDeviceAttr attribute) {
+int attribute_of(const Device& device, int number, cudaDeviceAttr attribute) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: return device.multiprocessors;
     case cudaDevAttrMaxThreadsPerBlock:
@@ -42,7 +44,17 @@ int attribute_of(const Device& device, cudaDeviceAttr attribute) {
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrMemoryPoolsSupported:
     case cudaDevAttrStreamPrioritiesSupported:
-    case cudaDevAttrHostNativeAtomicSupported: return 1;
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrConcurrentManagedAccess:
+    case cudaDevAttrHostRegisterSupported:
+    case cudaDevAttrHostNativeAtomicSupported:
+    case cudaDeviceAttr(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED):
+    case cudaDeviceAttr(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED):
+    case cudaDeviceAttr(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED):
+    case cudaDeviceAttr(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS):
+    case cudaDeviceAttr(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR):
+    case cudaDeviceAttr(CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED): return 1;
+    case cudaDevAttrPciBusId: return number + 1;
     default: return 0;
   }
 }
@@ -102,14 +114,14 @@ PKB_CUDART cudaError_t cudaGetDeviceCount(int* count) {
   });
 }
 
-PKB_CUDART cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+PKB_CUDART cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int number) {
   return with_rank([&](RankState& rank) {
-    *value = attribute_of(rank.world->engine.device, attribute);
+    *value = attribute_of(rank.world->engine.device, number, attribute);
     return cudaSuccess;
   });
 }
 
-PKB_CUDART cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+PKB_CUDART cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number) {
   return with_rank([&](RankState& rank) {
     const Device& device = rank.world->engine.device;
     std::memset(properties, 0, sizeof *properties);
@@ -132,6 +144,12 @@ PKB_CUDART cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) 
     properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
     properties->l2CacheSize = 50 << 20;
     properties->cooperativeLaunch = properties->concurrentKernels = properties->unifiedAddressing = 1;
+    properties->managedMemory = properties->concurrentManagedAccess = properties->canMapHostMemory = 1;
+    properties->clusterLaunch = properties->memoryPoolsSupported = properties->streamPrioritiesSupported = 1;
+    properties->totalConstMem = 64 << 10;
+    properties->asyncEngineCount = 3;
+    properties->memoryBusWidth = 5120;
+    properties->pciBusID = number + 1;
     return cudaSuccess;
   });
 }

@@ -52,6 +52,10 @@ cudaError_t release(RankState& rank, void* pointer) {
 PKB_CUDART cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   return with_rank([&](RankState& rank) { return allocate(rank, pointer, bytes); });
 }
+PKB_CUDART cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return cudaMalloc(pointer, *pitch * height);
+}
 PKB_CUDART cudaError_t cudaMallocManaged(void** pointer, size_t bytes, unsigned) {
   return with_rank([&](RankState& rank) { return allocate(rank, pointer, bytes, MemoryKind::kManaged); });
 }

@@ -206,9 +206,23 @@ PKB_CUDART cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCapt
   });
 }
 
+// Calls that a capture forbids are made all the same.
+PKB_CUDART cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+  std::swap(current, *mode);
+  return cudaSuccess;
+}
+
 PKB_CUDART cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   *executable = reinterpret_cast<cudaGraphExec_t>(new Graph{reinterpret_cast<Graph*>(graph)->works, {}});
   return cudaSuccess;
+}
+
+PKB_CUDART cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiate(executable, graph, flags);
+}
+PKB_CUDART cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
+  return with_stream(handle, [](RankState&, Stream&) { return cudaSuccess; });
 }
 
 PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
