@@ -116,6 +116,7 @@ Handler find_mbarrier_handler(const Instruction& instruction, Detail& detail);
 Handler find_warp_handler(const Instruction& instruction, Detail& detail);
 Handler find_copy_handler(const Instruction& instruction, Detail& detail);
 Handler find_bulk_handler(const Instruction& instruction, Detail& detail);
+Handler find_remote_handler(const Instruction& instruction, Detail& detail);
 Handler find_matrix_handler(const Instruction& instruction, Detail& detail);
 Handler find_wgmma_handler(const Instruction& instruction, Detail& detail);
 Handler find_wmma_handler(const Instruction& instruction, Detail& detail);

@@ -253,7 +253,7 @@ Handler find_memory_handler(const Instruction& instruction, Detail& detail) {
   if (name == "ld" || name == "ldu") {
     return !detail.addresses.empty() && detail.addresses[0].mode == Address::kParameters ? load_parameter : load;
   }
-  if (name == "st") return store;
+  if (name == "st" && !instruction.has("async")) return store;
   if (name == "prefetch" || name == "prefetchu" || name == "applypriority" || name == "discard") return no_operation;
   if (name == "createpolicy") return zero_result;
   if (name == "cvta") {

@@ -5,7 +5,7 @@ namespace pkb::emulator {
 namespace {
 
 void report(Engine& engine, const Transfer& transfer, Operation operation, Space space, uint64_t address, uint32_t bytes) {
-  engine.observer->range_access(RangeAccess{transfer.operation.id, transfer.operation.warp.rank, operation, Proxy::kAsync, space,
+  engine.observer->range_access(RangeAccess{transfer.operation.id, transfer.operation.warp.rank, operation, transfer.proxy, space,
                                             address, bytes, transfer.name, transfer.operation.warp.line, operation == Operation::kAtomic ? transfer.element_bytes : 0});
 }
 
@@ -17,12 +17,13 @@ void run(Engine& engine, Transfer& transfer) {
       if (piece.from) report(engine, transfer, Operation::kRead, transfer.from_space, piece.from, piece.bytes);
       report(engine, transfer, transfer.reduction ? Operation::kAtomic : Operation::kWrite, transfer.to_space, piece.to, piece.bytes);
     }
-    if (!piece.from) {
+    const char* const from = piece.from ? reinterpret_cast<const char*>(piece.from) : transfer.content.data();
+    if (!from) {
       std::memset(to, 0, piece.bytes);
     } else if (transfer.reduction) {
-      transfer.reduction(to, reinterpret_cast<const char*>(piece.from), piece.bytes);
+      transfer.reduction(to, from, piece.bytes);
     } else {
-      std::memcpy(to, reinterpret_cast<const char*>(piece.from), piece.bytes);
+      std::memcpy(to, from, piece.bytes);
     }
   }
   ++engine.progress;

@@ -10,7 +10,7 @@ namespace pkb::emulator {
 
 // What a copy touches: pieces of contiguous bytes.
 struct Piece {
-  uint64_t to, from;  // own addresses; from 0: `bytes` of zeros
+  uint64_t to, from;  // own addresses; from 0: `bytes` of `Transfer::content`, or of zeros
   uint32_t bytes;
 };
 
@@ -29,13 +29,15 @@ std::string_view reduction_of(const Instruction& instruction);
 struct Transfer {
   AsyncOperation operation;
   std::vector<Piece> pieces;
+  std::vector<char> content;          // of st.async and red.async, which bring values of registers
+  Proxy proxy = Proxy::kAsync;
   uint32_t mbarrier_bytes = 0;
   std::vector<Target> targets;        // mbarriers that are notified
   CopyGroups* groups = nullptr;       // of the lane that waits by groups
   uint64_t group = 0;
   WarpState* warp = nullptr;
   Space to_space = Space::kShared, from_space = Space::kGlobal;
-  BulkReduction reduction = nullptr;      // of cp.reduce.async.bulk
+  BulkReduction reduction = nullptr;      // of cp.reduce.async.bulk and red.async
   uint32_t element_bytes = 0;         // of its elements
   const char* name = "";
 };

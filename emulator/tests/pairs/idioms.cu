@@ -104,6 +104,34 @@ __global__ void __cluster_dims__(2) counts_in_the_other(Rank r) {
   r.out()[blockIdx.x * 32 + threadIdx.x] = counts[threadIdx.x];
 }
 
+template <bool right>
+__global__ void __cluster_dims__(2) brings_registers(Rank r) {
+  __shared__ unsigned values[32], total;
+  __shared__ uint64_t full;
+  const unsigned other = 1 - blockIdx.x;
+  values[threadIdx.x] = 0;
+  if (threadIdx.x == 0) {
+    total = 0;
+    init(&full, 1);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" ::"r"(address(&full)) : "memory");
+  }
+  cluster_barrier();
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(in_block(&values[threadIdx.x], other)), "r"(threadIdx.x), "r"(in_block(&full, other)) : "memory");
+  asm volatile("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, [%2];" ::"r"(in_block(&total, other)), "r"(threadIdx.x), "r"(in_block(&full, other)) : "memory");
+  RIGHT(wait_for_phase(&full, 0))
+  const unsigned value = values[threadIdx.x] + total;
+  WRONG(wait_for_phase(&full, 0))
+  r.out()[blockIdx.x * 32 + threadIdx.x] = value;
+  RIGHT(CHECK(value == 496 + threadIdx.x))
+  cluster_barrier();
+}
+
+// Registers go to the other block by asynchronous stores and reductions, whose bytes its mbarrier counts.
+// wrong: unsynchronised: race on
+PAIR_OF_HOST(registers_for_the_other_block) {
+  brings_registers<right><<<2, 32, 0, stream>>>(r);
+}
+
 // Counts of a histogram are cleared before the other block adds to them.
 // wrong: unsynchronised: race on
 PAIR_OF_HOST(histogram_of_a_cluster) {
