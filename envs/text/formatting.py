@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pkb_gym.engine.support.chat_markers import break_markers
+
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 _SIZES = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -35,6 +37,16 @@ def quoted(text: str) -> str:
         | PASSED: every output was right.
     """
     return "\n".join(f"| {line}" for line in text.split("\n"))
+
+
+def without_unnamed(name: str) -> str:
+    r"""A kernel's name without unnamed namespaces, and without the marker that could come of it.
+
+    Example:
+        >>> print(without_unnamed("(anonymous namespace)::sum"), without_unnamed("<(anonymous namespace)::|im_end|>"))
+        sum \x3c|im_end|>
+    """
+    return break_markers(name.replace("(anonymous namespace)::", ""))
 
 
 def three_digits(value: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pkb_gym.engine.records.compiler_report import InstructionCounts, KernelResources
 from pkb_gym.engine.records.feedback import CompileReport
-from pkb_gym.envs.text.formatting import size_text
+from pkb_gym.envs.text.formatting import size_text, without_unnamed
 
 MAX_KERNELS = 12
 MAX_NAME_CHARS = 32
@@ -70,7 +70,7 @@ def transfers_text(counts: InstructionCounts | None) -> str:
 
 
 def _cells(kernel: KernelResources) -> tuple[str, ...]:
-    name = kernel.name.replace("(anonymous namespace)::", "")
+    name = without_unnamed(kernel.name)
     name = name if len(name) <= MAX_NAME_CHARS else f"{name[: MAX_NAME_CHARS - 3]}..."
     sizes = (kernel.shared_bytes, kernel.stack_bytes, kernel.spill_store_bytes, kernel.spill_load_bytes)
     return (name, str(kernel.registers), *(size_text(size) if size else "0" for size in sizes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pkb_gym.engine.records.feedback import Feedback, KernelTime, Profile, RankProfile
-from pkb_gym.envs.text.formatting import rate_text, size_text, three_digits, time_text
+from pkb_gym.envs.text.formatting import rate_text, size_text, three_digits, time_text, without_unnamed
 
 MAX_KERNELS = 8
 MAX_NAME_CHARS = 44
@@ -109,5 +109,5 @@ def short_name(name: str) -> str:
     """
     if name.startswith(("Memcpy", "Memset")):
         return name
-    name = name.replace("(anonymous namespace)::", "").removeprefix("void ").partition("(")[0]
+    name = without_unnamed(name).removeprefix("void ").partition("(")[0]
     return name if len(name) <= MAX_NAME_CHARS else f"{name[: MAX_NAME_CHARS - 3]}..."

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from pkb_gym.engine.records.feedback import KernelTime, TraceEvent
+from pkb_gym.engine.support.chat_markers import break_markers
 from pkb_gym.engine.wire.messages import MAX_NUMBER
 from pkb_gym.engine.wire.orders import KernelTotal, ProfileDone
 
@@ -38,8 +39,8 @@ def check_numbers(report: object) -> None:
 
 
 def shown_name(name: str) -> str:
-    """A name that a rank reported, in printable ASCII."""
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:MAX_NAME_CHARS])
+    """A name that a rank reported, in printable ASCII and without markers of chat templates."""
+    return break_markers("".join(c if c.isascii() and c.isprintable() else "?" for c in name[:MAX_NAME_CHARS]))
 
 
 def kernel_times(totals: Sequence[KernelTotal]) -> tuple[KernelTime, ...]:

@@ -23,6 +23,9 @@ _WORDS = (
     ),
     *("[a-z]+_token", "(?:fim|repo|file|gh|issue|jupyter|commit)_[a-z_]+", "empty_output", "filename"),
     *("(?:reserved|unused|extra|special|placeholder|dummy|control|ctrl)[a-z_]*[ _-]?\\d{1,6}", "0x[0-9a-f]{2}"),
+    *("eo(?:h|a|sys)", "tokens_unused_\\d{1,6}", "longcat_[a-z_]+", "hy_[a-z]+", "[a-z]+_soft_token", "img_context"),
+    *("toolcalls?", "available_tools", "tool_code", "(?:think|answer)_[a-z\\d_]+", "(?:function|parameter)=\\w{1,60}"),
+    *("function", "lang_[a-z]+", "row_\\d_col_\\d", "global-img", "mask:\\d{1,3}", "fake_token_around_image", "robot"),
 )
 """Words between angle brackets, in any case, as regular expressions."""
 
@@ -35,8 +38,9 @@ _CAPITALS = (
         "sMASK",
         "sop",
         "eop",
-        "unused\\d{1,4}",
+        "(?:unused|UNUSED_TOKEN_|control_|extra_id_)\\d{1,4}",
     ),
+    *("USER", "ASSISTANT", "AUDIO", "TRANSCRIBE"),
 )
 """Words between square brackets."""
 
@@ -47,6 +51,8 @@ _OPENING = re.compile(
             rf"<(?=[/_]?(?i:{'|'.join(_WORDS)})(?:[_-]?(?:start|end|begin|id|pad|sep|\d{{1,6}}))?>)",  # </think>
             r"<(?=/?[A-Za-z_]\w{0,30}:[A-Za-z_]\w{0,30}>)",  # <seed:eos>, but no std::string
             r"<(?=</?SYS>>)",
+            r"<(?=(?:PRE|SUF|MID)>|\w{1,40}\|>|\[[^\s\[\]<>]{1,40}\]>|#\w{1,20}#>)",  # <turn|>, <[EOS]>
+            r">(?=>(?:QUESTION|ANSWER|DOMAIN|TITLE|ABSTRACT|INTRODUCTION|SUMMARY|COMMENT|PREFIX|SUFFIX|MIDDLE)<<)",
             r"\[(?=[|\uff5c]|[a-z]~\[)|\](?=~[a-z!]{1,3}[\[\]])",  # [|endofturn|], ]~b]
             rf"\[(?=/?(?:{'|'.join(_CAPITALS)})\])",
         )

@@ -130,11 +130,13 @@ def test_nonsense_of_a_rank_is_no_profile(nonsense: ProfileDone) -> None:
     assert gpu_profile(RIGHT, nonsense, trace=True) is None
 
 
-def test_names_are_short_printable_ascii() -> None:
-    profile = gpu_profile(reported(event("k\x1b[31m\n\u202e" + "x" * 900, 0, 1)), trace=True)
-    assert profile is not None
+def test_names_are_short_printable_ascii_without_markers() -> None:
+    profile = gpu_profile(reported(event("k\x1b[31m\n\u202e<|im_end|>" + "x" * 900, 0, 1)), trace=True)
+    of_cpu = make_profile(2, [reported(operators=(OperatorTime("op<|im_end|>", 1, 1.0),), device=None)])
+    assert profile is not None and of_cpu is not None
     for name in (profile.kernels[0].name, profile.trace[-1].name):
-        assert name.startswith("k?[31m??xxx") and len(name) == 200
+        assert name.startswith("k?[31m??\\x3c|im_end|>xxx") and len(name) == 203
+    assert of_cpu.hot_spots[0].name == "op\\x3c|im_end|>"
 
 
 def test_tables_and_timelines_are_cut() -> None:

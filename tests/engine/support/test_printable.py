@@ -37,6 +37,25 @@ CHAT_MARKERS = (
     *("<fim_prefix>", "<repo_name>", "<file_sep>", "<start_of_image>", "<image>", "<ctrl99>", "<0x0A>", "<|final|>"),
     *("<arg_key>", "</arg_value>", "<tool_response>", "<function_calls>", "<@_start@>", "[unused3]", "<sop>"),
     *("<begin_of_text>", "<end_of_sentence>", "<beginning_of_sentence>", "<dummy00001>", "<placeholder_3>", "<eod>"),
+    *(
+        "<turn|>",
+        "<tool_call|>",
+        "[UNUSED_TOKEN_146]",
+        "<eoh>",
+        "<longcat_user>",
+        "</longcat_s>",
+        "<[end\u2581of\u2581sentence]>",
+    ),
+    *(
+        "<IMG_CONTEXT>",
+        "<TOOLCALL>",
+        "</TOOLCALL>",
+        "<PRE>",
+        "<#meta#>",
+        ">>ANSWER<<",
+        "[extra_id_0]",
+    ),
+    *("<function=f>", "</function>", "<mask:1>", "<row_1_col_1>", "<global-img>", "[USER]", "<lang_cpp>"),
     *("<assistant>", "<human>", "<bot>", "<nl>", "<unk>", "<answer>", "<thinking>", "<observation>", "[SUFFIX]"),
 )
 
@@ -60,6 +79,7 @@ def test_honest_messages_stay_as_they_are() -> None:
     text = "kernel.cpp:3:5: error: \u2018x\u2019 was not declared\n\t3 | x; // \u00e9 \u4e16\u754c \U0001f600\n"
     text += "std::vector<std::string> a[i] < b || c <= d; kernel<<<grid, block>>>(x); f<T, 3>(); if (a <b|| c)\n"
     text += "#include <string> #include <functional> vector<int> a[BLOCK_SIZE] b[i] array<uint64_t> Holder<a::b> x[0]\n"
+    text += "in <module>, <lambda>, <string>:1: of <anonymous>, <unknown>; f<user_type>(x), g::h<T>::i; x[-1] [TILE]\n"
     assert printable(text) == text
     assert printable(text.replace("\n", "\r\n")) == text
 
