@@ -22,7 +22,7 @@ from pkb_gym.engine.compile.library_headers import (
     missing_libraries_note,
     with_libraries,
 )
-from pkb_gym.engine.compile.opened_files import NVCC_FLAGS, checked, header_folders, listing
+from pkb_gym.engine.compile.opened_files import NO_LTO, NVCC_FLAGS, checked, header_folders, listing
 from pkb_gym.engine.compile.ptxas import KernelUsage, read_ptxas
 from pkb_gym.engine.compile.sandboxed_compiler import CompilerLimits, Run, compiled_of, run_sandboxed
 from pkb_gym.engine.compile.sass import count_instructions, disassembler_version
@@ -48,6 +48,7 @@ LINK_FLAGS = (
     "-shared",
     NO_DEVICE_LINK,
     "-Xlinker=-z,defs",
+    f"-Xcompiler={NO_LTO}",
 )
 FLAGS = (
     "-O3",

@@ -24,10 +24,12 @@ MAX_LINE_CHARS = 2000
 MAX_PATH_CHARS = 4096
 """Longer ones than PATH_MAX of limits.h lead nowhere, and take long to resolve."""
 
-GXX_FLAGS = ("-H", f"-Wa,--MD,{ASSEMBLED}")
+NO_LTO = "-fno-lto"
+GXX_FLAGS = ("-H", f"-Wa,--MD,{ASSEMBLED}", NO_LTO)
 NVCC_FLAGS = ("-Xcompiler=-H", f"-Xcompiler=-Wa\\,--MD\\,{ASSEMBLED}")
 """-H lists each header on a line of its own when it is opened, also where compilation fails later; --MD those files
-that the assembler includes."""
+that the assembler includes. A source can hold sections for link-time optimisation, by which the linker would run the
+assembler again: its list would then be that of the second run alone."""
 
 _MARK = "-- assembled --"
 _SCRIPT = f'"$@"; status=$?; echo "{_MARK}"; test ! -e {ASSEMBLED} || cat {ASSEMBLED}; exit $status'

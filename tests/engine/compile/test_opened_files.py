@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -72,6 +74,18 @@ def test_no_file_of_the_machine_is_opened(mode: str, text: str, secret: Path, tm
     assert SECRET not in artifact.log
     if mode == "limits":
         assert "no header of the compiler" in artifact.log, "nothing else hides it"
+
+
+@pytest.mark.parametrize("mode", ["limits"], indirect=True)
+@pytest.mark.usefixtures("mode")
+def test_the_assemblers_list_is_not_written_over(secret: Path, tmp_path: Path) -> None:
+    """Sections for link-time optimisation had the linker run the assembler once more, on a text of their own."""
+    (tmp_path / "other.cpp").write_text("int other() { return 42; }\n")
+    subprocess.run(["g++", "-flto", "-fPIC", "-S", "other.cpp"], cwd=tmp_path, check=True, timeout=60)
+    sections = re.sub(r"\s\.(?:file|ident).*", "", (tmp_path / "other.s").read_text())
+    text = f'asm(R"lto({sections}\n.text\n)lto");\n{INCLUDES["incbin"]}'
+    artifact = compile_cpp(source(text, secret), CompileCache(tmp_path / "cache"), 60)
+    assert not artifact.ok and "no header of the compiler" in artifact.log
 
 
 @pytest.mark.parametrize(
