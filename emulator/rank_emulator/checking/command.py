@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shlex
 import sys
@@ -23,9 +24,9 @@ from .runs import Options
 
 DESCRIPTION = """\
 Run a CUDA program of several ranks without a GPU, under many orders of execution, and print the races, deadlocks, bad
-accesses and wrong outputs with their source lines. Options with a single dash, such as -DNAME, -Iinclude and
--std=c++20, go to nvcc; what follows -- goes to main. Lines of the first source that begin with "// check-ranks:" hold
-further options.
+accesses and wrong outputs with their source lines. Options of nvcc, such as -DNAME, -I include, -std=c++20 and
+--expt-relaxed-constexpr, go to it; what follows -- goes to main. Lines of the first source that begin with
+"// check-ranks:" hold further options.
 
   check-ranks test.cu                                             every rank runs main, with RANK and WORLD_SIZE set
   check-ranks k.cu --args "x:f32[64],out:f32[64]" --call "f(x_ranks, out, rank, world_size, stream)"
@@ -44,6 +45,22 @@ CALL_HELP = """\
 what each rank calls, in C++: NAME is its own pointer to a buffer, NAME_ranks the array of all ranks' pointers on the
 host, NAME_table the same on the GPU; rank, world_size (a constant), stream and call
 """
+
+_NVCC_OPTIONS = frozenset(
+    {"--device-debug", "--disable-warnings", "--expt-extended-lambda", "--expt-relaxed-constexpr", "--extended-lambda"}
+    | {"--extra-device-vectorization", "--fmad", "--ftz", "--generate-line-info", "--prec-div", "--prec-sqrt"}
+    | {"--relocatable-device-code", "--resource-usage", "--restrict", "--use_fast_math", "--verbose"}
+)
+"""Long options of nvcc; some have a value behind =."""
+_NVCC_VALUED = frozenset(
+    {"-D", "-I", "-L", "-O", "-U", "-Xcompiler", "-Xlinker", "-Xptxas", "-arch", "-ccbin", "-code", "-default-stream"}
+    | {"-diag-suppress", "-gencode", "-include", "-isystem", "-l", "-maxrregcount", "-std", "-x"}
+    | {"--compiler-bindir", "--compiler-options", "--default-stream", "--define-macro", "--diag-suppress"}
+    | {"--generate-code", "--gpu-architecture", "--gpu-code", "--include-path", "--library", "--library-path"}
+    | {"--linker-options", "--maxrregcount", "--optimize", "--pre-include", "--ptxas-options", "--std"}
+    | {"--system-include", "--threads", "--undefine-macro"}
+)
+"""Options of nvcc that have a value: behind =, or else the next word."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,14 +128,30 @@ def _parser() -> argparse.ArgumentParser:
 def _parse(words: list[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """The options, those of the first source included, and those of nvcc."""
     parser = _parser()
-    options, unknown = parser.parse_known_args(words)
+    own, flags = _without_nvcc(words)
+    options, unknown = parser.parse_known_args(own)
     written = _options_of(options.sources[0])
     if written:
-        options, unknown = parser.parse_known_args([*written, *words])
-    for word in unknown:
-        if not re.match(r"-[A-Za-z]", word):
-            raise UsageError(f"unknown option {word}")
-    return options, tuple(unknown)
+        own, flags = _without_nvcc([*written, *words])
+        options, unknown = parser.parse_known_args(own)
+    if unknown:
+        raise UsageError(f"unknown option {unknown[0]}")
+    return options, tuple(flags)
+
+
+def _without_nvcc(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words that are not for nvcc, and those that are."""
+    own: list[str] = []
+    flags: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in _NVCC_VALUED:
+            flags += [word, *itertools.islice(rest, 1)]
+        elif word != "-h" and (re.match("-[A-Za-z]", word) or word.partition("=")[0] in _NVCC_OPTIONS | _NVCC_VALUED):
+            flags.append(word)
+        else:
+            own.append(word)
+    return own, flags
 
 
 def _options_of(source: Path) -> list[str]:

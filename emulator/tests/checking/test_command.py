@@ -119,7 +119,8 @@ def test_several_units_a_header_a_setup_and_reports_in_files(
     Path("include/shared.h").write_text(SHARED)
     Path("kernel.cu").write_text(KERNEL)
     Path("other.cu").write_text(OTHER)
-    words = ["kernel.cu", "other.cu", "-Iinclude", "-DWORLD=3", "--include", "shared.h", "--ranks", "3"]
+    words = ["kernel.cu", "-I", "include", "other.cu", "-DWORLD=3", "--include", "shared.h", "--ranks", "3"]
+    words += ["--expt-relaxed-constexpr", "-gencode", "arch=compute_80,code=sm_80", "--diag-suppress=177"]
     words += ["--args", "x:f32[64],sums:f32[64],total:u32[1]=0", "--setup", "prepare()", "--schedules", "2"]
     words += ["--call", "sum<world_size>(x, sums_table, rank, total_ranks[0], stream)", "--emulator", path]
     assert main([*words, "--json", "r.json", "--sarif", "r.sarif"]) == 1
