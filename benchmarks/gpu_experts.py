@@ -5,7 +5,8 @@ asks are judged beside the expert, as candidates (benchmarks/rivals/).
 
 python -m benchmarks.gpu_experts [--only NAME ...] [--sizes ...] [--world-sizes ...] [--no-sweeps] [--out FOLDER]
                                  [--limit-s S] [--resume]
-python -m benchmarks.gpu_experts --render FOLDER/gpu_experts.json [--svg FILE]    prints its tables, draws its sweeps
+python -m benchmarks.gpu_experts --render FOLDER/gpu_experts.json [--only NAME ...] [--svg FILE]    prints its tables,
+                                                                                                    draws its sweeps
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.common import RESULTS, header
@@ -105,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.render is not None:
         saved = json.loads(args.render.read_text())["rows"]
-        print(markdown(saved))
+        saved = [row for row in saved if args.only is None or row["problem"] in args.only]
+        print(markdown(saved), "", means(saved), sep="\n")
         if args.svg is not None:
             draw(saved, args.svg)
         return 0
@@ -131,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(run.labels | judged(evaluator, run))
             print(rows[-1], file=sys.stderr, flush=True)
             write_atomically(path, row_json(about | {"rows": rows}))
-    print(markdown(rows))
+    print(markdown(rows), "", means(rows), sep="\n")
     return 0
 
 
@@ -257,6 +260,29 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             else:
                 lines.append(f"| {row['problem']} | {row['size']} | - | - | - | {row.get('failure')} | - |")
     return "\n".join(lines)
+
+
+def means(rows: Sequence[dict[str, Any]]) -> str:
+    """A table of experts that passed: geometric means over problems, and how many reach what."""
+    lines = [
+        "| ranks | size | problems | over eager | over the better baseline | lower end above it | half of roofline |"
+    ]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    passed = [row for row in rows if row["passed"] and row["kernel"] == EXPERT and row["size"] in SIZES]
+    for world_size, size in dict.fromkeys((row["world_size"], row["size"]) for row in passed):
+        here = [row for row in passed if (row["world_size"], row["size"]) == (world_size, size)]
+        eager, better = (geometric_mean(values) for values in ((row["speedup"] for row in here), map(_gain, here)))
+        ahead = sum(_gain(row) * row["speedup_low"] > row["speedup"] for row in here)
+        bound = [row["utilisation"] or 0.0 for row in here if row["binds"] in ("link", "memory")]
+        half = f"{sum(share >= 0.5 for share in bound)} of {len(bound)}"
+        lines.append(f"| {world_size} | {size} | {len(here)} | {eager:.1f} | {better:.1f} | {ahead} | {half} |")
+    return "\n".join(lines)
+
+
+def _gain(row: dict[str, Any]) -> float:
+    """The speedup over the better of the eager and the captured baseline."""
+    gain: float = min(row["speedup"], row["speedup_captured"] or row["speedup"])
+    return gain
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str, int]:

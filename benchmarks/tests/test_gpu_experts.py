@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu_experts
-from benchmarks.gpu_experts import EXPERT, RIVALS, markdown, resumed, runs
+from benchmarks.gpu_experts import EXPERT, RIVALS, markdown, means, resumed, runs
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.problems.catalogue import catalogue, find_problem, problem_folder
 
@@ -46,6 +46,14 @@ def test_a_table_has_both_baselines():
     assert text.splitlines()[-1] == (
         "| AllReduce | expert | 2 | 4.00 (3.50), 1.25, 8 us, 30 % | - | 4.00 (3.50), -, 8 us, - |"
     )
+
+
+def test_means_are_of_experts_that_passed_against_the_better_baseline():
+    bound = ROW | TIMES | {"binds": "link", "utilisation": 0.5}
+    eager = ROW | TIMES | {"problem": "DDP", "speedup": 1.0, "speedup_low": 0.9, "speedup_captured": None}
+    others = [bound | {"kernel": "one_shot", "speedup": 99.0}, ROW | {"problem": "Reduce", "passed": False}]
+    text = means([bound, eager | {"binds": "matrix"}, *others, bound | {"size": "M=64"}])
+    assert text.splitlines()[2:] == ["| 2 | tiny | 2 | 2.0 | 1.1 | 1 | 1 of 1 |"]
 
 
 def test_rows_of_another_commit_are_not_gone_on_with(tmp_path: Path):

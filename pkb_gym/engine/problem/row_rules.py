@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, far, outside, rms, wide
+from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rms, rows_close, wide
 
 if TYPE_CHECKING:
     import torch
@@ -38,27 +38,15 @@ class close_by_rows:  # noqa: N801  # reads as a function where rules are declar
 
 
 @dataclass(frozen=True)
-class summed_rows_close:  # noqa: N801
+class summed_rows_close(rows_close):  # noqa: N801
     """||got - expected|| <= rel max(||expected||, its rms over rows) for each row, scaled by dtype.
 
     A bad row is all wrong. A row is the last dimension, and a sum of few terms: where these cancel it is small, and
     their errors are not.
     """
 
-    batched: ClassVar[bool] = True
-
-    rel: float
-
-    def describe(self, dtype: str = "bfloat16") -> str:
-        """The rule in a few words, for the agent."""
-        return f"summed_rows_close(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
-
-    def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
-        """Marks the wrong elements of `got`."""
+    def size(self, norms: torch.Tensor) -> torch.Tensor:
+        """The norm that a row's error is held to."""
         import torch
 
-        expected = wide(context.expected)
-        norm = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
-        typical = norm.square().mean().sqrt() if expected.numel() else norm
-        bound = self.rel * DTYPE_SCALE[context.ax.dtype] * torch.maximum(norm, typical)
-        return far(wide(got), expected, bound, dim=-1).expand(got.shape)
+        return torch.maximum(norms, norms.square().mean().sqrt()) if norms.numel() else norms

@@ -190,16 +190,24 @@ class rows_close:  # noqa: N801
 
     def describe(self, dtype: str = "bfloat16") -> str:
         """The rule in a few words, for the agent."""
-        return f"rows_close(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
+        return f"{type(self).__name__}(rel={self.rel * DTYPE_SCALE[dtype]:.3g}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """Marks the wrong elements of `got`."""
         import torch
 
         expected = wide(context.expected)
-        norm = torch.linalg.vector_norm(expected, dim=-1, keepdim=True)
-        bad = far(wide(got), expected, self.rel * DTYPE_SCALE[context.ax.dtype] * norm, dim=-1)
+        size = self.size(torch.linalg.vector_norm(expected, dim=-1, keepdim=True))
+        bad = far(wide(got), expected, self.rel * DTYPE_SCALE[context.ax.dtype] * size, dim=-1)
         return bad.expand(got.shape)
+
+    def size(self, norms: torch.Tensor) -> torch.Tensor:
+        """The norm that each row's error is held to.
+
+        Args:
+            norms: Norms of the expected rows, with a last dimension of 1.
+        """
+        return norms
 
 
 @dataclass(frozen=True)
