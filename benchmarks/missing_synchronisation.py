@@ -9,12 +9,13 @@ the wrong ones are made. They are compiled side by side first. On a machine with
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
+from time import monotonic
 from typing import Any
 
 from benchmarks.common import make_parser, save
@@ -46,6 +47,38 @@ class Kernel:
     source: str
 
 
+@dataclass
+class Row:
+    """A kernel at a size.
+
+    Attributes:
+        kernel: The kernel.
+        size: Name of the size.
+        outcomes: Number of evaluations that passed or failed in each way.
+        seconds: Time of each evaluation in seconds.
+    """
+
+    kernel: Kernel
+    size: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+
+    def saved(self) -> dict[str, Any]:
+        """The row as JSON."""
+        return {
+            "kernel": self.kernel.name,
+            "lacks": self.kernel.lacks,
+            "size": self.size,
+            "outcomes": dict(self.outcomes),
+            "evaluation_s": round(statistics.median(self.seconds), 3) if self.seconds else None,
+        }
+
+
+def refused(rows: Iterable[Row]) -> int:
+    """Number of evaluations that did not pass."""
+    return sum(row.outcomes.total() - row.outcomes["passed"] for row in rows)
+
+
 def kernels(device: str) -> Iterator[Kernel]:
     """Every right kernel of a device, each followed by the wrong ones that are made from it."""
     folder = CANDIDATES / ("twins" if device == "cpu" else "cuda/twins")
@@ -59,25 +92,36 @@ def kernels(device: str) -> Iterator[Kernel]:
 
 
 def measure(
-    evaluator: LocalEvaluator, kernel: Kernel, size: str, evaluations: int, **settings: object
-) -> dict[str, Any]:
-    """One row: the number of each outcome, and the seconds of an evaluation whose source has been compiled before."""
-    outcomes: Counter[str] = Counter()
-    seconds = 0.0
-    for seed in range(evaluations):
-        requested = {"until": "check", "size": size, "seed": seed, "timeout_s": 60.0}
+    evaluator: LocalEvaluator, rows: Sequence[Row], evaluations: int, callers: int, limit_s: float, **settings: object
+) -> None:
+    """Counts the outcomes of each row, whose sources have been compiled before.
+
+    Every row is evaluated once before one is evaluated again, so that a limit of time leaves all of them with as many.
+
+    Args:
+        evaluator: Evaluator of the kernels.
+        rows: Rows whose outcomes are counted.
+        evaluations: Number of evaluations of each row, each with its own seed.
+        callers: Number of evaluations at once.
+        limit_s: Time in seconds after which no evaluation begins.
+        settings: Fields of the evaluations' configuration.
+    """
+    ends = monotonic() + limit_s
+
+    def evaluate(row: Row, seed: int) -> None:
+        if monotonic() > ends:
+            return
+        requested = {"until": "check", "size": row.size, "seed": seed, "timeout_s": 60.0}
         config = EvalConfig.model_validate(requested | settings)
-        began = perf_counter()
-        feedback = evaluator.evaluate(find_problem(kernel.problem), kernel.source, config)
-        seconds += perf_counter() - began if seed else 0.0
-        outcomes["passed" if feedback.passed else str(feedback.failure)] += 1
-    return {
-        "kernel": kernel.name,
-        "lacks": kernel.lacks,
-        "size": size,
-        "outcomes": dict(outcomes),
-        "evaluation_s": round(seconds / max(1, evaluations - 1), 3),
-    }
+        began = monotonic()
+        feedback = evaluator.evaluate(find_problem(row.kernel.problem), row.kernel.source, config)
+        row.seconds.append(monotonic() - began)
+        row.outcomes["passed" if feedback.passed else str(feedback.failure)] += 1
+
+    with ThreadPoolExecutor(callers) as pool:
+        wanted = [pool.submit(evaluate, row, seed) for seed in range(evaluations) for row in rows]
+        for one in wanted:
+            one.result()
 
 
 def compile_all(evaluator: LocalEvaluator, chosen: Sequence[Kernel], **settings: object) -> None:
@@ -95,6 +139,8 @@ def main() -> None:
     parser.add_argument("--evaluations", type=int, default=20, metavar="N", help="of each kernel (default: 20)")
     parser.add_argument("--size", nargs="+", default=["tiny"], metavar="NAME", help="default: tiny")
     parser.add_argument("--race", choices=("auto", "on", "off"), default="auto", help="the detector of races")
+    parser.add_argument("--callers", type=int, default=1, metavar="N", help="evaluations at once (default: 1)")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no evaluation begins after this")
     given = parser.parse_args()
     settings: dict[str, object] = {"device": given.device, "race_check": given.race, "world_size": WORLD_SIZE}
     if given.device == "cuda":
@@ -104,19 +150,18 @@ def main() -> None:
     ]
     with LocalEvaluator() as evaluator:
         compile_all(evaluator, chosen, **settings)
-        rows = [
-            measure(evaluator, kernel, size, given.evaluations, **settings) for kernel in chosen for size in given.size
-        ]
-    wrong = [row for row in rows if row["lacks"] is not None]
+        rows = [Row(kernel, size) for kernel in chosen for size in given.size]
+        measure(evaluator, rows, given.evaluations, given.callers, given.limit_s, **settings)
+    wrong = [row for row in rows if row.kernel.lacks is not None]
+    right = [row for row in rows if row.kernel.lacks is None]
     total = {
-        "wrong_refused": sum(given.evaluations - row["outcomes"].get("passed", 0) for row in wrong),
-        "wrong_evaluated": given.evaluations * len(wrong),
-        "right_refused": sum(
-            given.evaluations - row["outcomes"].get("passed", 0) for row in rows if row["lacks"] is None
-        ),
-        "right_evaluated": given.evaluations * (len(rows) - len(wrong)),
+        "wrong_refused": refused(wrong),
+        "wrong_evaluated": sum(row.outcomes.total() for row in wrong),
+        "right_refused": refused(right),
+        "right_evaluated": sum(row.outcomes.total() for row in right),
     }
-    save(f"missing_synchronisation_{given.device}", {**settings, **total, "rows": rows})
+    name = f"missing_synchronisation_{given.device}" + ("_without_detector" if given.race == "off" else "")
+    save(name, {**settings, **total, "rows": [row.saved() for row in rows]})
 
 
 if __name__ == "__main__":
