@@ -17,6 +17,7 @@ from pkb_gym.engine.gangs.gang import Gang
 from pkb_gym.engine.gangs.zygote import Zygote
 from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.cpu_info import cpu_info
+from pkb_gym.engine.hardware.division import division
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.support.header_libraries import find_all
@@ -54,6 +55,8 @@ def build_python(source: str, compile_cache: CompileCache, zygote: Zygote, timeo
 
     def import_now() -> Compiled:
         with Gang(zygote, ".builder", 1, BUILD) as gang:
+            if working := division().working:
+                gang.processes.move([sorted(working)])
             try:
                 gang.send([Build(tools)], raw=source.encode())
                 replies = gang.collect(Built, timeout_s=timeout_s)

@@ -32,7 +32,7 @@ from pkb_gym.engine.evaluators.lanes import MAX_GPU_LANES, Lanes, Need
 from pkb_gym.engine.evaluators.race_detector import RaceDetector
 from pkb_gym.engine.gangs.candidate_ranks import CandidateRanks
 from pkb_gym.engine.hardware import gpus, host
-from pkb_gym.engine.hardware.division import working_processors
+from pkb_gym.engine.hardware.division import division
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import Device, EvalConfig, ResolvedConfig
@@ -184,12 +184,12 @@ class LocalEvaluator:
         if runs:
             self._pool.start_zygotes()  # they load torch while the compiler runs
             if _has_emulated_run(config):
-                with on_processors(working_processors()):
+                with on_processors(division().working):
                     self._races.start_processes()
         # Compilers take processors from what ranks of the CPU compute with.
         beside = work_beside_others(report) if config.host_device == "cpu" else contextlib.nullcontext()
         # Compilers of python sources are forked from a zygote, as ranks are.
-        where = working_processors() if config.dialect == "native" else frozenset()
+        where = division().working if config.dialect == "native" else frozenset()
         with (
             _in_turn(self._compilers, feedback, report),
             feedback.waiting_for(beside),

@@ -18,7 +18,7 @@ from pkb_gym.engine.evaluators.arbiter import DeviceArbiter
 from pkb_gym.engine.evaluators.gang_pool import GangPool
 from pkb_gym.engine.gangs.emulated_gang import EmulatedGang
 from pkb_gym.engine.hardware import host
-from pkb_gym.engine.hardware.division import working_processors
+from pkb_gym.engine.hardware.division import division
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import ResolvedConfig
@@ -206,7 +206,7 @@ class PendingVerdict:
 
     def _work(self) -> None:
         try:
-            with on_processors(working_processors()):
+            with on_processors(division().working):
                 self._verdict = self._judge(self)
         finally:
             self._forget(self)

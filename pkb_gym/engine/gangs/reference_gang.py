@@ -18,6 +18,7 @@ from pkb_gym.engine.gangs.heaps import DeviceHeap, SharedHeap, SymmetricHeap
 from pkb_gym.engine.gangs.rank_processes import Processors
 from pkb_gym.engine.gangs.staging_traffic import StagingTraffic
 from pkb_gym.engine.gangs.zygote import Zygote
+from pkb_gym.engine.hardware.division import division
 from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.dumped_tensor import Dumped
@@ -104,7 +105,9 @@ class ReferenceGang:
         store = os.memfd_create("pkb-rendezvous", os.MFD_CLOEXEC)
         try:
             self._gang = Gang(zygote, "pkb_gym.engine.reference.program", world_size, None)
-            self._exchange(Start(device, threads, ranks_per_gpu), Ready, fds=(store, *libraries.reference_fds))
+            timed = tuple(sorted(division().timed)) if device == "cuda" else ()
+            start = Start(device, threads, ranks_per_gpu, timed)
+            self._exchange(start, Ready, fds=(store, *libraries.reference_fds))
         finally:
             os.close(store)
 

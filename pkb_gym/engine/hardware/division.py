@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from pkb_gym.engine.hardware import gpus
 
-TIMED_PER_RANK = 3
-"""Processors of a rank while a block runs: two for its threads, one for its server of handovers."""
-
-MIN_WORKING_SHARE = 1 / 2
-"""Share of the processors that work must keep; on a machine with fewer, all processors are shared."""
+FEWEST_TIMED, MOST_TIMED = 3, 6
+"""Processors of a rank while a block runs: two for its threads, one for its server of handovers; further ones, so that
+some are fast whatever other machines do on the same cores. At most half of them, so that work keeps as many; with fewer
+all processors are shared."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,8 @@ class Division:
     """The processors of a machine with GPUs.
 
     Attributes:
-        timed: Processors that nothing but ranks and the evaluator runs on. Each rank has some of its own share, so that
-            it finds fast ones whatever the others do.
+        timed: Processors of ranks and of the evaluator, while a block runs; empty where these may use all. Each rank
+            has some of its own share.
         working: Processors of compilers and of the race detector; empty where these may use all.
     """
 
@@ -39,15 +38,15 @@ def divide(processors: Sequence[int], ranks: int) -> Division:
     """
     ordered = sorted(processors)
     share = len(ordered) // ranks if ranks else 0
-    timed = frozenset(
-        processor for rank in range(ranks) for processor in ordered[rank * share : rank * share + TIMED_PER_RANK]
-    )
-    working = frozenset(ordered) - timed
-    if share < TIMED_PER_RANK or len(working) < MIN_WORKING_SHARE * len(ordered):
+    timed_of_share = min(MOST_TIMED, share // 2)
+    if timed_of_share < FEWEST_TIMED:
         return Division(frozenset(), frozenset())
-    return Division(timed, working)
+    timed = frozenset(
+        processor for rank in range(ranks) for processor in ordered[rank * share : rank * share + timed_of_share]
+    )
+    return Division(timed, frozenset(ordered) - timed)
 
 
-def working_processors() -> frozenset[int]:
-    """The processors of this machine for compilers and race detectors; empty where these may use all."""
-    return divide(sorted(os.sched_getaffinity(os.getpid())), len(gpus.names())).working
+def division() -> Division:
+    """The division of this machine's processors, as far as this process may use them; none without GPUs."""
+    return divide(sorted(os.sched_getaffinity(os.getpid())), len(gpus.names()))

@@ -145,7 +145,9 @@ class CudaConditioner:
             del held
 
     def choose_processors(self) -> tuple[int, ...] | None:
-        """Tries them; one of the fastest is left to the server of handovers, where there are enough.
+        """Tries them; one of the fastest is left to the server of handovers and one to its sampler of outputs.
+
+        That is where there are enough.
 
         Where those that were chosen last are among the fastest still, they remain: moving every thread of the process
         takes longer than trying the processors.
@@ -159,6 +161,8 @@ class CudaConditioner:
             self.server_processor = fastest.pop()
         elif others:
             self.server_processor = others[-1]
+        if len(fastest) > FEWEST and not others:
+            fastest.pop()
         move_to(fastest)
         self._chosen = tuple(fastest)
         return self._chosen

@@ -27,6 +27,8 @@ class Start(WireMessage):
     device: DeviceName
     threads: int
     ranks_per_gpu: int = 1
+    timed_processors: tuple[int, ...] = ()
+    """Processors of this machine on which blocks run; empty for those of each rank's share."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -92,7 +92,8 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
     gc.collect()
     gc.freeze()  # the collection before each block then passes over what was imported here
     wire.send(Ready())
-    reference = ReferenceRank(wire, device, rank, world_size, [f"/proc/self/fd/{fd}" for fd in libraries])
+    own = processors_of_blocks(start.timed_processors)
+    reference = ReferenceRank(wire, device, rank, world_size, [f"/proc/self/fd/{fd}" for fd in libraries], own)
     while True:
         order, _, fds = wire.receive_with_fds(*reference.orders)
         try:
@@ -101,6 +102,12 @@ def main(wire: Wire, rank: int, world_size: int) -> None:
             kind = kind_of(error)
             reply, reply_fds = Failed(kind if kind == OUT_OF_MEMORY else "infrastructure", traceback.format_exc()), ()
         wire.send(reply, fds=reply_fds)
+
+
+def processors_of_blocks(timed: Collection[int]) -> list[int]:
+    """Those of this process's processors that only blocks run on; all of them where it has none of those."""
+    own = sorted(os.sched_getaffinity(0))
+    return [processor for processor in own if processor in timed] or own
 
 
 class ReferenceRank:
@@ -112,19 +119,28 @@ class ReferenceRank:
         rank: Number of this rank.
         world_size: Number of ranks.
         libraries: Paths of the compiled handovers: the server, and on GPUs the rank's side and the sampler of outputs.
+        processors: Processors on which its blocks may run.
 
     Attributes:
         orders: Kinds of orders that it carries out.
     """
 
-    def __init__(self, wire: Wire, device: Device, rank: int, world_size: int, libraries: Sequence[str]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        device: Device,
+        rank: int,
+        world_size: int,
+        libraries: Sequence[str],
+        processors: Sequence[int],
+    ) -> None:
         self._wire, self._device, self._rank, self._world_size = wire, device, rank, world_size
         server = HandoverLibrary(libraries[0])
         rank_library, sampler = (*libraries[1:], None, None)[:2]
         self._own_handovers = OwnHandovers(device, server, rank_library)
         self._candidate_handovers = CandidateHandovers(server, sampler)
-        self._processors = sorted(os.sched_getaffinity(0))
-        self._conditioner = make_conditioner(device.name, self._processors)
+        self._processors = processors
+        self._conditioner = make_conditioner(device.name, processors)
         self._baseline = BaselineBlocks(wire, device, self._own_handovers, self._conditioner)
         self._groups = ProcessGroups(rank)
         self._solutions: dict[str, Any] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from pkb_gym.engine.hardware.division import division
 from pkb_gym.engine.records.feedback import Stage
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.candidate_run import CandidateRun
@@ -17,6 +18,7 @@ from pkb_gym.engine.stages.progress import Progress
 from pkb_gym.engine.stages.roofline import place_run
 from pkb_gym.engine.stages.stopwatch import CAPTURING
 from pkb_gym.engine.stages.time import baseline_alone_us, measured_overhead, time_blocks
+from pkb_gym.engine.support.processors import on_processors
 
 
 def judge(
@@ -52,7 +54,8 @@ def judge(
         feedback.waiting_for(idle_devices()),
         feedback.stage(Stage.TIME, report),
     ):
-        time_blocks(run, alone_us, candidate_us, overhead)
+        with on_processors(division().timed if config.device == "cuda" else ()):
+            time_blocks(run, alone_us, candidate_us, overhead)
         charge_delivery(run)
         place_run(run)
     if config.until == "profile" and not feedback.failed:

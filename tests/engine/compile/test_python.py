@@ -14,6 +14,7 @@ from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.python import build_python
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.gang import Replies
+from pkb_gym.engine.hardware.division import Division
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.wire.build_orders import MAX_EXTENSIONS, Build, Built
@@ -28,6 +29,8 @@ class FakeGang:
     def __init__(self, built: Built | None, body: bytes, output: str, failed: GangFailed | None) -> None:
         self.built, self.body, self.written, self.failed = built, body, output, failed
         self.sources: list[bytes] = []
+        self.moves: list[list[list[int]]] = []
+        self.processes = SimpleNamespace(move=self.moves.append)
         self.begun = self.ended = 0
 
     def __enter__(self) -> FakeGang:
@@ -121,3 +124,12 @@ def test_an_import_that_was_killed_is_run_once_more_and_not_kept(
     failed = GangFailed(Failure.RUNTIME_ERROR, 0, "rank 0 was killed", killed=killed, by_sigkill=by_sigkill)
     gang, (found, again) = imported(failed=failed)
     assert not found.ok and not again.cached and gang.begun == gang.ended == 4
+
+
+@pytest.mark.parametrize(("working", "moves"), [((), []), ((5, 3), [[[3, 5]]])])
+def test_compilers_that_it_calls_run_on_processors_for_work(
+    imported: Import, monkeypatch: pytest.MonkeyPatch, working: tuple[int, ...], moves: list[list[list[int]]]
+) -> None:
+    monkeypatch.setattr(python, "division", lambda: Division(frozenset({0}), frozenset(working)))
+    gang, _ = imported(Built(ok=True, log="", seconds=0.5, sizes={}))
+    assert gang.moves == moves

@@ -17,6 +17,7 @@ from pkb_gym.engine.gangs import reference_gang
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.gangs.gang import Replies
 from pkb_gym.engine.gangs.reference_gang import ReferenceGang
+from pkb_gym.engine.hardware.division import Division
 from pkb_gym.engine.records.config import Device
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.orders import (
@@ -108,6 +109,15 @@ def gang(fake: FakeGang) -> ReferenceGang:
     assert fake.orders == [Start("cuda", 3, 2)] * 2
     fake.orders.clear()
     return gang
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", ()), ("cuda", (0, 1, 8))])
+def test_ranks_on_gpus_learn_which_processors_only_blocks_run_on(
+    fake: FakeGang, monkeypatch: pytest.MonkeyPatch, device: Device, expected: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(reference_gang, "division", lambda: Division(frozenset({8, 0, 1}), frozenset({2})))
+    ReferenceGang(None, device, 2, 1, SimpleNamespace(reference_fds=()))  # type: ignore[arg-type]
+    assert {order.timed_processors for order in fake.orders if isinstance(order, Start)} == {expected}
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", [signal.SIGSTOP, signal.SIGCONT]), ("cuda", [])])

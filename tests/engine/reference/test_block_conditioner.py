@@ -89,12 +89,18 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 @pytest.mark.parametrize(
     ("own", "ranks", "server"),
-    [([4, 5, 6, 11], [4, 5], 6), ([4, 5, 11, 12], [4, 5], 12), ([4, 5], [4, 5], 5), ([4], [4], 4)],
+    [
+        ([4, 5, 6, 7], [4, 5], 7),
+        ([4, 5, 6, 11], [4, 5], 6),
+        ([4, 5, 11, 12], [4, 5], 12),
+        ([4, 5], [4, 5], 5),
+        ([4], [4], 4),
+    ],
 )
 def test_a_rank_settles_on_the_fastest_of_its_own_processors(
     moved: list[list[int]], own: list[int], ranks: list[int], server: int
 ) -> None:
-    """The server of handovers gets one to itself, where there are enough."""
+    """The server of handovers and its sampler get one each to themselves, where there are enough."""
     conditioner = CudaConditioner(own)
     assert conditioner.choose_processors() == tuple(ranks)
     assert moved == [ranks] and conditioner.server_processor == server

@@ -87,6 +87,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
+def test_blocks_run_on_processors_that_nothing_else_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference.os, "sched_getaffinity", lambda _: {7, 4, 5, 6})
+    assert reference.processors_of_blocks((5, 4, 0, 1)) == [4, 5]
+    assert reference.processors_of_blocks((0, 1)) == [4, 5, 6, 7], "a rank that shares another's GPU"
+    assert reference.processors_of_blocks(()) == [4, 5, 6, 7], "a machine that is not divided"
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """Path of the compiled server of handovers."""
@@ -97,7 +104,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def rank(machine: Machine, server: str) -> ReferenceRank:
-    return ReferenceRank(machine, machine, 0, 1, [server])  # type: ignore[arg-type]
+    return ReferenceRank(machine, machine, 0, 1, [server], [0])  # type: ignore[arg-type]
 
 
 def take(rank: ReferenceRank, calls: int) -> BlockPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware.division import Division
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
+from pkb_gym.engine.stages import pipeline
 from pkb_gym.engine.stages import roofline as roofline_stage
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.check import MAX_CONGESTED, MAX_INTERRUPTED
@@ -74,6 +77,23 @@ def test_it_ends_where_that_was_asked_for(judged: Judge, gpus: int, until: str, 
     assert (found.check is not None, found.timing is not None) == (True, last is not Stage.CHECK)
     assert (found.profile is not None) == (last is Stage.PROFILE)
     assert set(found.durations_s) - {WAITING, OTHER, CAPTURING} == set(stages(bench))
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_on_gpus_the_thread_that_times_stays_off_the_processors_of_compilers(
+    judged: Judge, monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    before = os.sched_getaffinity(0)
+    timed, seen = frozenset({min(before)}), list[set[int]]()
+    monkeypatch.setattr(pipeline, "division", lambda: Division(timed, before - timed))
+
+    def time_here(*args: object) -> None:
+        seen.append(os.sched_getaffinity(0))
+        raise Stopped("timed")
+
+    monkeypatch.setattr(pipeline, "time_blocks", time_here)
+    judged(Bench(gpus=gpus, until="time"))
+    assert seen == [timed if gpus else before] and os.sched_getaffinity(0) == before
 
 
 def test_the_baseline_is_measured_before_there_is_a_candidate(judged: Judge) -> None:
