@@ -140,7 +140,8 @@ PROBLEM = Problem(
         Output(
             "out",
             ("B", "Co", "Ho", "Wo"),
-            check=close(rtol=1e-2, atol_rms=1e-2),
+            # torch rounds sums up to 8 before it adds the bias, by up to 2^-6: 1.1 % of a typical element.
+            check=close(rtol=1e-2, atol_rms=1.25e-2),
             about="this rank's rows",
         ),
     ),

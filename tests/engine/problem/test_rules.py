@@ -99,6 +99,25 @@ def test_rows_whose_terms_cancel_are_held_to_the_size_of_the_others() -> None:
     assert wrong(summed_rows_close(0.1), [[3.0, 4.0], [0.5, 0.01]], expected) == [False, False, True, True]
 
 
+@pytest.mark.parametrize(
+    ("rows", "errors", "passes"),
+    [
+        (1000, [0.29], True),
+        (1000, [0.31], False),
+        (1999, [0.2, 0.2], False),
+        (2000, [0.2, 0.2], True),
+        (999, [0.2], False),
+    ],
+)
+def test_one_row_in_a_thousand_may_have_larger_terms_than_it_shows(
+    rows: int, errors: list[float], passes: bool
+) -> None:
+    got = torch.ones(rows, 2)
+    got[: len(errors)] += torch.tensor(errors).unsqueeze(-1)
+    marked = wrong(summed_rows_close(0.1), got.tolist(), torch.ones(rows, 2).tolist())
+    assert sum(marked) == (0 if passes else 2 * len(errors))
+
+
 def test_rows_close_marks_whole_rows() -> None:
     expected = [[1.0, 0.0], [0.0, 2.0]]
     assert wrong(rules.rows_close(0.1), [[1.0, 0.05], [0.0, 2.0]], expected, torch.bfloat16) == [False] * 4
@@ -133,7 +152,7 @@ def test_all_of_and_own_rules() -> None:
         (rules.close(rtol=1.0, atol_rms=0.5), "close(rtol=0.000977, atol_rms=0.000488, for float32)"),
         (rules.rows_close(0.5), "rows_close(rel=0.000488, for float32)"),
         (rules.norm_close(0.5), "norm_close(rel=0.000488, for float32)"),
-        (summed_rows_close(0.5), "summed_rows_close(rel=0.000488, for float32)"),
+        (summed_rows_close(0.5), "summed_rows_close(rel=0.000488, of one row in 1000 0.00146, for float32)"),
         (close_by_rows(1.0, 0.5), "close_by_rows(rtol=0.000977, atol_rms=0.000488, for float32)"),
         (blocks_close(0.5, 0), "blocks_close(rel=0.000488 (1 + 2 / sqrt(elements)), for float32)"),
         (rules.all_of((rules.close(atol=1.0), rules.exact())), "close(atol=0.000977, for float32) and exact"),
