@@ -17,17 +17,16 @@ def place(tensor: torch.Tensor) -> tuple[torch.Tensor]:
 
 @torch.no_grad()
 def solution(tensor: torch.Tensor) -> torch.Tensor:
-    """Copies an argument that lies elsewhere into symmetric memory, in the same kernel."""
+    """Copies an argument that lies elsewhere: `one_shot_all_reduce_copy` signals before all of it is copied."""
     group = dist.group.WORLD
     assert group is not None
-    result: torch.Tensor
-    if tensor.data_ptr() in _placed:
-        result = torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", group.group_name)
-        return result
     key = (tensor.shape, tensor.dtype)
-    if key not in _buffers:
-        _buffers[key] = _symmetric(tensor)
-    result = torch.ops.symm_mem.one_shot_all_reduce_copy(_buffers[key], tensor, "sum", group.group_name)
+    buffer = tensor if tensor.data_ptr() in _placed else _buffers.get(key)
+    if buffer is None:
+        buffer = _buffers[key] = _symmetric(tensor)
+    if buffer is not tensor:
+        buffer.copy_(tensor)
+    result: torch.Tensor = torch.ops.symm_mem.one_shot_all_reduce(buffer, "sum", group.group_name)
     return result
 
 
