@@ -14,9 +14,13 @@ from .symbol_names import emulated_names
 
 ARCHITECTURE = "sm_90a"
 
+VIRTUAL = ARCHITECTURE.replace("sm_", "compute_")
+WITH_MACHINE_CODE = f"-gencode=arch={VIRTUAL},code=[{ARCHITECTURE},{VIRTUAL}]"
+PTX_ALONE = f"-gencode=arch={VIRTUAL},code={VIRTUAL}"
+
 OBJECT_FLAGS = (
     # The emulator runs the PTX; the machine code gives the registers, which decide how many blocks are resident.
-    f"-gencode=arch={ARCHITECTURE.replace('sm_', 'compute_')},code=[{ARCHITECTURE},compute_{ARCHITECTURE[3:]}]",
+    WITH_MACHINE_CODE,
     "--no-compress",
     "-lineinfo",
     "-Xcompiler=-fno-gnu-unique",  # each rank has its own copy of every variable
@@ -43,12 +47,14 @@ class CompileError(EmulatorError):
     """nvcc refuses a source; the text is its output."""
 
 
-def compile_cuda(source: str, flags: Sequence[str] = ()) -> bytes:
+def compile_cuda(source: str, flags: Sequence[str] = (), *, machine_code: bool = True) -> bytes:
     """Compiles a CUDA source into a library for emulated GPUs.
 
     Args:
         source: One translation unit. What it exports as `extern "C"` can be called once the library is loaded.
         flags: Further options of nvcc, such as "-I" with a folder of headers.
+        machine_code: Whether ptxas reads the PTX, too, and finds mistakes in `asm`. Emulated GPUs run none of its code,
+            which takes up to a third of the compile.
 
     Returns:
         The shared library, which `World.load` takes.
@@ -61,7 +67,8 @@ def compile_cuda(source: str, flags: Sequence[str] = ()) -> bytes:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "kernel.cu").write_text(source, encoding="utf-8")
-        line = [nvcc, *FLAGS, *LIBRARY_FLAGS, *flags, "kernel.cu", "-o", "kernel.so"]
+        own = FLAGS if machine_code else [PTX_ALONE if flag == WITH_MACHINE_CODE else flag for flag in FLAGS]
+        line = [nvcc, *own, *LIBRARY_FLAGS, *flags, "kernel.cu", "-o", "kernel.so"]
         done = subprocess.run(line, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode != 0:
             raise CompileError((done.stdout + done.stderr).strip())
