@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
+import os
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from pkb_gym.engine.support import env_vars
 from pkb_gym.rewards.default import LadderThenPerformance
 from pkb_gym.rewards.examples import failed, timed
+from tests.training.rank_processes import run_ranks
 from tests.training.scripted import write_tiny_policy
 from tests.waiting import PATIENCE_S
 
@@ -25,26 +23,7 @@ def value(speedup: float) -> float:
 @pytest.mark.slow
 def test_two_ranks_learn_as_one(corpus, tmp_path):
     policy = write_tiny_policy(corpus, tmp_path / "policy")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.garbage", "tests.training.two_ranks", str(policy), str(tmp_path)],
-            env=env_vars.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
+    run_ranks("tests.training.two_ranks", [policy, tmp_path], os.environ, PATIENCE_S)
     reports = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in range(2)]
 
     # Values of turns: rollout 0 (1, 10, -), 1 (0.01, 4, 1); 2 and 3 submitted nothing and have one turn, of value 0.

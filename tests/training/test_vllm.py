@@ -7,9 +7,6 @@ distributed of them, whose trainers, server and service are processes and addres
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from pkb_gym.engine.support import env_vars
 from pkb_gym.serve.server import HttpServer
 from tests.serve.fake_owner import TOKEN, Owners, make_service
 from tests.training.numbered_tasks import TURNS, logprob_of, tasks_named
+from tests.training.rank_processes import free_port, run_ranks
 from tests.training.scripted import weights
 from tests.training.vllm_server import vllm_server
 from tests.waiting import PATIENCE_S
@@ -30,40 +28,12 @@ from tests.whole_tables import by_make_all
 STAND_INS = Path(__file__).parent / "stand_ins"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-def run_ranks(name: str, policy: Path, output: Path, *urls: str, count: int = 2) -> list[dict]:
+def reports_of_ranks(name: str, policy: Path, output: Path, *urls: str, count: int = 2) -> list[dict]:
     """The reports of the ranks of a run."""
-    common = {
-        "WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(STAND_INS),
-        "PKB_TOKEN": TOKEN,
-    }
+    environment = env_vars.with_changes(PYTHONPATH=str(STAND_INS), PKB_TOKEN=TOKEN)
     url, *rest = urls or ("http://127.0.0.1:1",)
-    arguments = [name, str(policy), str(output), url, str(free_port()), *rest]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.garbage", "tests.training.vllm_rank", *arguments],
-            env=env_vars.with_changes(RANK=str(rank), LOCAL_RANK=str(rank), **common),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(count)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=PATIENCE_S)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [0] * count, "\n".join(outputs)
+    arguments = [name, policy, output, url, free_port(), *rest]
+    run_ranks("tests.training.vllm_rank", arguments, environment, PATIENCE_S, count=count)
     return [json.loads((output / f"{name}_{rank}.json").read_text()) for rank in range(count)]
 
 
@@ -84,7 +54,7 @@ def test_completions_of_a_server_and_verdicts_of_another(policy, tmp_path):
     owners = Owners()
     with vllm_server(policy) as server, make_service(owners) as service, HttpServer(service, TOKEN) as judge:
         server.max_model_len = 2500
-        reports = run_ranks("server", policy, tmp_path, server.url, judge.url)
+        reports = reports_of_ranks("server", policy, tmp_path, server.url, judge.url)
     assert_own(reports)
     assert [report["context"] for report in reports] == [2500, 2500], "the server's, which is shorter than the model's"
     assert len(server.updates) == 2
@@ -94,7 +64,7 @@ def test_completions_of_a_server_and_verdicts_of_another(policy, tmp_path):
 @by_make_all
 @pytest.mark.slow
 def test_completions_of_tensor_parallel_ranks(policy, tmp_path):
-    reports = run_ranks("tensor_parallel", policy, tmp_path)
+    reports = reports_of_ranks("tensor_parallel", policy, tmp_path)
     assert_own(reports)
     assert reports[0]["requests"] == reports[1]["requests"], "ranks that share a model have to ask it for the same"
 
@@ -103,7 +73,7 @@ def test_completions_of_tensor_parallel_ranks(policy, tmp_path):
 @pytest.mark.slow
 def test_an_adapter_is_merged_into_what_the_server_has_and_a_run_of_it_resumes(policy, tmp_path):
     with vllm_server(policy) as server:
-        (report,) = run_ranks("resumed_adapter", policy, tmp_path, server.url, count=1)
+        (report,) = reports_of_ranks("resumed_adapter", policy, tmp_path, server.url, count=1)
         updates = server.updates
     base = weights(policy)
     assert len(updates) == 4, "before each of three steps, and before the third again"

@@ -1,6 +1,6 @@
 """One of two ranks that learn together, with other numbers of turns than its peer's rollouts; started by `test_ranks`.
 
-RANK=0 WORLD_SIZE=2 ... python -m tests.training.two_ranks POLICY OUTPUT
+WORLD_SIZE=2 python -m tests.training.rank_processes tests.training.two_ranks POLICY OUTPUT
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One rank of runs whose rollouts vLLM generates.
 
-RANK=0 WORLD_SIZE=2 ... python -m tests.training.vllm_rank NAME POLICY OUTPUT URL GROUP_PORT [EVALUATION_URL]
+WORLD_SIZE=2 python -m tests.training.rank_processes tests.training.vllm_rank NAME POLICY OUTPUT URL GROUP_PORT [URL]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One of the trainer processes of the door; started by `test_door`.
 
-RANK=0 WORLD_SIZE=2 ... python -m tests.doors.vllm.rank POLICY OUTPUT URL WEIGHTS
+WORLD_SIZE=2 python -m tests.training.rank_processes tests.doors.vllm.rank POLICY OUTPUT URL WEIGHTS
 """
 
 from __future__ import annotations

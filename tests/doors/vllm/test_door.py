@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -19,15 +18,11 @@ import pytest
 
 from pkb_gym.engine.support import env_vars
 from tests.doors.vllm.policy import write_trained, write_untrained
+from tests.training.rank_processes import free_port, run_ranks
 from tests.waiting import until
 
 START_S, TRAIN_S, END_S = 600.0, 600.0, 60.0
 """Deadlines in seconds, on processors that other tests use too."""
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -92,25 +87,7 @@ def test_ragged_rollouts_of_two_processes_with_weights_that_move(settings, tmp_p
     with starting(untrained, settings, tmp_path / "server.log") as url_of_server:
         write_trained(untrained, policy)  # meanwhile
         url = url_of_server()
-        common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        arguments = [str(policy), str(output), url, str(tmp_path / "weights")]
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.doors.vllm.rank", *arguments],
-                env=settings | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        try:
-            printed = [rank.communicate(timeout=TRAIN_S)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(printed)[-6000:]
+        run_ranks("tests.doors.vllm.rank", [policy, output, url, tmp_path / "weights"], settings, TRAIN_S)
     lines = [json.loads(line) for line in (output / "rollouts.jsonl").read_text().splitlines()]
     turns = Counter(Counter((line["step"], line["sample"]) for line in lines if line["source"]).values())
     assert len(turns) > 1, f"every rollout had as many submissions: {turns}"

@@ -1,0 +1,98 @@
+"""The ranks of a run as processes, forked from one that has imported their program: imports of trainers take seconds.
+
+WORLD_SIZE=2 python -m tests.training.rank_processes MODULE ARGUMENT ...
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+
+from tests.garbage import pause_collections
+
+PR_SET_PDEATHSIG = 1
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def run_ranks(
+    module: str, arguments: list[object], environment: Mapping[str, str], timeout_s: float, *, count: int = 2
+) -> None:
+    """Runs the program of a module on each rank; what they print is shown where one of them fails.
+
+    Args:
+        module: Name of a module with a program, which neither starts threads nor asks for its rank when it is imported.
+        arguments: Arguments of the program on each rank.
+        environment: Variables of all ranks.
+        timeout_s: Deadline in seconds.
+        count: Number of ranks.
+    """
+    common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.training.rank_processes", module, *map(str, arguments)],
+        env={**environment, **common, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as first:
+        try:
+            printed, _ = first.communicate(timeout=timeout_s)
+        finally:
+            first.kill()
+    assert first.returncode == 0, printed[-6000:]
+
+
+def _fork(rank: int, module: str) -> int:
+    """Starts a rank, which ends with this process."""
+    parent = os.getpid()
+    if pid := os.fork():
+        return pid
+    status = 1
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def main() -> int:
+    """Forks the ranks; the first that fails ends all."""
+    del sys.argv[0]
+    pause_collections()
+    module = sys.argv[0]
+    importlib.import_module(module)
+    del sys.modules[module]  # each rank runs it as its main program
+    gc.freeze()
+    ranks = {_fork(rank, module) for rank in range(int(os.environ["WORLD_SIZE"]))}
+    failed = False
+    while ranks:
+        pid, status = os.wait()
+        if pid in ranks:
+            ranks.remove(pid)
+            if status and not failed:
+                failed = True
+                for rank in ranks:
+                    os.kill(rank, signal.SIGKILL)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
