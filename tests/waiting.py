@@ -12,13 +12,14 @@ PATIENCE_S = 240.0
 def until(
     condition: Callable[[], object], what: str = "the condition did not come true", patience_s: float = PATIENCE_S
 ) -> None:
-    """Waits for a condition.
+    """Waits for a condition, which is asked less often the longer it takes: some conditions cost as much as the work.
 
     Raises:
         TimeoutError: The condition did not come true.
     """
-    deadline = time.monotonic() + patience_s
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > patience_s:
             raise TimeoutError(what)
-        time.sleep(0.002)
+        time.sleep(min(0.002 + waited_s / 50, 0.2))
