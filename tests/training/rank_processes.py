@@ -1,6 +1,8 @@
 """The ranks of a run as processes, forked from one that has imported their program: imports of trainers take seconds.
 
 WORLD_SIZE=2 python -m tests.training.rank_processes MODULE ARGUMENT ...
+
+Where the module has a function `prepare`, it gets the arguments as they are and has returned before the ranks begin.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from tests.garbage import pause_collections
 
@@ -54,8 +57,8 @@ def run_ranks(
     assert first.returncode == 0, printed[-6000:]
 
 
-def _fork(rank: int, module: str) -> int:
-    """Starts a rank, which ends with this process."""
+def _fork(work: Callable[[], object]) -> int:
+    """Starts a process, which ends with this one."""
     parent = os.getpid()
     if pid := os.fork():
         return pid
@@ -63,8 +66,7 @@ def _fork(rank: int, module: str) -> int:
     try:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == parent:
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            work()
             status = 0
     except BaseException:
         traceback.print_exc()
@@ -73,25 +75,37 @@ def _fork(rank: int, module: str) -> int:
     os._exit(status)
 
 
+def _run_rank(module: str, rank: int) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _end_well(processes: set[int]) -> bool:
+    """Whether all end well; the first that does not ends the others."""
+    failed = False
+    while processes:
+        pid, status = os.wait()
+        processes.discard(pid)
+        if status and not failed:
+            failed = True
+            for process in processes:
+                os.kill(process, signal.SIGKILL)
+    return not failed
+
+
 def main() -> int:
-    """Forks the ranks; the first that fails ends all."""
+    """Forks the ranks; the status is 0 if all end well."""
     del sys.argv[0]
     pause_collections()
-    module = sys.argv[0]
-    importlib.import_module(module)
-    del sys.modules[module]  # each rank runs it as its main program
+    name, *arguments = sys.argv
+    module = importlib.import_module(name)
+    del sys.modules[name]  # each rank runs it as its main program
     gc.freeze()
-    ranks = {_fork(rank, module) for rank in range(int(os.environ["WORLD_SIZE"]))}
-    failed = False
-    while ranks:
-        pid, status = os.wait()
-        if pid in ranks:
-            ranks.remove(pid)
-            if status and not failed:
-                failed = True
-                for rank in ranks:
-                    os.kill(rank, signal.SIGKILL)
-    return int(failed)
+    # In a process of its own: libraries that have computed may not be forked.
+    if (prepare := getattr(module, "prepare", None)) and not _end_well({_fork(lambda: prepare(*arguments))}):
+        return 1
+    ranks = range(int(os.environ["WORLD_SIZE"]))
+    return 0 if _end_well({_fork(partial(_run_rank, name, rank)) for rank in ranks}) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A policy of a few million parameters that has learnt to submit one of three sources, or to say that it is done."""
+"""A policy of 400 thousand parameters that has learnt to submit one of three sources, or to say that it is done."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pkb_gym.training.scratch_model import Preset, make_model, train_tokenizer
 from tests.training.conversations import answer, prompt, submission, tiny_corpus
 from tests.training.scripted import say, submit
 
-SHAPE = Preset(1024, 48, width=192, layers=3, heads=6, key_value_heads=2, feed_forward=768, context=2048)
+SHAPE = Preset(1024, 48, width=96, layers=2, heads=3, key_value_heads=1, feed_forward=256, context=2048)
 REPLIES = (say("Done."), *(submit(f"speedup {factor}") for factor in (2, 4, 8)))
 SHARES = (2, 1, 1, 1)
 """Weights of the replies in what it learns from."""
 BEGINS = "<|im_start|>assistant\n"
-WINDOW = 48
+WINDOW = 24
 """Tokens that a layer attends to, so that what it learns in short contexts holds in long ones."""
-STEPS, BATCH, KEPT = 120, 8, (16, 112)
+STEPS, BATCH, KEPT = 120, 8, (8, 40)
 """Steps, rollouts of a step, and the shortest and the longest end of a context that is kept."""
 
 

@@ -1,6 +1,6 @@
-"""One of the trainer processes of the door; started by `test_door`.
+"""One of the trainer processes of the door, whose policy they begin with is trained first; started by `test_door`.
 
-WORLD_SIZE=2 python -m tests.training.rank_processes tests.doors.vllm.rank POLICY OUTPUT URL WEIGHTS
+WORLD_SIZE=2 python -m tests.training.rank_processes tests.doors.vllm.rank UNTRAINED POLICY OUTPUT ADDRESS WEIGHTS
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
+from tests.doors.vllm.policy import write_trained, write_untrained
 from tests.envs.fake_evaluator import FakeEvaluator
 from tests.training.scripted import config, row, run
+from tests.waiting import until
+
+START_S = 600.0
+"""Deadline of the server in seconds, on processors that other tests use too."""
+
+
+def prepare(untrained: str, policy: str, output: str, address: str, weights: str) -> None:
+    """Writes the weights that the server begins with, then those of the trainers, and waits for the server."""
+    unfinished = Path(untrained + ".part")
+    write_untrained(unfinished)
+    unfinished.rename(untrained)
+    write_trained(Path(untrained), Path(policy))
+    until(Path(address).exists, "there is no server", START_S)
 
 
 def main(policy: Path, output: Path, url: str, weights: str) -> None:
@@ -39,4 +53,4 @@ def main(policy: Path, output: Path, url: str, weights: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4])
+    main(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]).read_text(), sys.argv[5])

@@ -11,18 +11,19 @@ import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from pkb_gym.engine.support import env_vars
-from tests.doors.vllm.policy import write_trained, write_untrained
+from pkb_gym.engine.support.atomic_write import write_atomically
 from tests.training.rank_processes import free_port, run_ranks
 from tests.waiting import until
 
 START_S, TRAIN_S, END_S = 600.0, 600.0, 60.0
-"""Deadlines in seconds, on processors that other tests use too."""
+"""Deadlines in seconds of server, trainers and server's end, on processors that other tests use too."""
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,10 @@ def settings(tmp_path_factory) -> dict[str, str]:
         HF_HUB_OFFLINE="1",
         OMP_NUM_THREADS="1",
         TOKENIZERS_PARALLELISM="false",
+        TORCH_COMPILE_DISABLE="1",  # vLLM has a few functions compiled even in eager mode, for half a minute
         VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
+        VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine's process runs the model itself
         VLLM_NO_USAGE_STATS="1",
         VLLM_CACHE_ROOT=str(named),
     )
@@ -82,12 +85,17 @@ def test_ragged_rollouts_of_two_processes_with_weights_that_move(settings, tmp_p
     So wherever a completion was of another prompt, or of weights that the trainers no longer have, their probability of
     it would differ from vLLM's.
     """
-    untrained, policy, output = tmp_path / "untrained", tmp_path / "policy", tmp_path / "out"
-    write_untrained(untrained)
-    with starting(untrained, settings, tmp_path / "server.log") as url_of_server:
-        write_trained(untrained, policy)  # meanwhile
-        url = url_of_server()
-        run_ranks("tests.doors.vllm.rank", [policy, output, url, tmp_path / "weights"], settings, TRAIN_S)
+    untrained, output, address = tmp_path / "untrained", tmp_path / "out", tmp_path / "address"
+    arguments = [untrained, tmp_path / "policy", output, address, tmp_path / "weights"]
+    with ThreadPoolExecutor(1) as threads:
+        trained = threads.submit(run_ranks, "tests.doors.vllm.rank", arguments, settings, START_S + TRAIN_S)
+        try:
+            until(lambda: untrained.exists() or trained.done(), "there are no weights", START_S)
+            with starting(untrained, settings, tmp_path / "server.log") as url_of_server:
+                write_atomically(address, url_of_server())
+                trained.result()
+        finally:
+            address.touch()  # lest the trainers wait for a server that has failed
     lines = [json.loads(line) for line in (output / "rollouts.jsonl").read_text().splitlines()]
     turns = Counter(Counter((line["step"], line["sample"]) for line in lines if line["source"]).values())
     assert len(turns) > 1, f"every rollout had as many submissions: {turns}"
