@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +19,14 @@ import pytest
 
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.evaluators.remote import UNREACHABLE_S, RemoteEvaluator
+from pkb_gym.engine.hardware.calibrate import cpu_hardware, find_compiler, machine_key
+from pkb_gym.engine.hardware.cpu_info import PROCESSORS, SYSTEM, cpu_info, read_cpu_info
 from pkb_gym.engine.records.attempt_file import read_attempts
 from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.source_digest import source_sha256
 from pkb_gym.problems.catalogue import expert_source, find_problem
+from pkb_gym.serve.shares import share_out_node
 from tests.waiting import PATIENCE_S
 
 PROBLEM = find_problem("AllReduce")
@@ -154,10 +158,25 @@ def test_without_the_extra_it_says_what_to_install(pkb, monkeypatch):
     assert ran.err == f"pkb: error: pkb serve needs {needed}: pip install 'pkb-gym[serve]'\n"
 
 
+def take_as_measured(cache: Path, processors: Collection[int]) -> None:
+    """Notes this machine's rates for a part of it, too: measuring one takes ten seconds of a processor."""
+    cpu_hardware()
+    whole, part = (
+        machine_key(info, find_compiler())
+        for info in (cpu_info(), read_cpu_info(SYSTEM, PROCESSORS, frozenset(processors)))
+    )
+    measured = (env_vars.cache_dir() / "hardware" / f"cpu-{whole}.json").read_text(encoding="utf-8")
+    (cache / "hardware").mkdir()
+    (cache / "hardware" / f"cpu-{part}.json").write_text(measured.replace(whole, part), encoding="utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="each gang needs a processor")
-def test_several_gangs_are_one_service(tmp_path):
+def test_several_gangs_are_one_service(tmp_path, compiled_before):
     """Each has a process of its own, which ends with the service, and the key that no command line shows."""
+    take_as_measured(tmp_path, share_out_node(2)[0][0].processors)
+    (compiled_before / "compile").mkdir(exist_ok=True)
+    (tmp_path / "compile").symlink_to(compiled_before / "compile")
     key = "5ec2e7" * 8
     command = [sys.executable, "-m", "pkb_gym.cli", "serve", "--gangs", "2", "--device", "cpu", "--replay-key", "-"]
     environment = {**os.environ, "PKB_CACHE_DIR": str(tmp_path)}
