@@ -16,6 +16,7 @@ from pkb_gym.kernels.examples import Example, Pattern, example_for, examples, pa
 from pkb_gym.problems.catalogue import catalogue, find_problem
 from pkb_gym.problems.splits import near_duplicates
 from tests.engine.compiling import cpp_errors
+from tests.engine.emulated.compiled_together import compile_of_many
 from tests.engine.joined_libraries import compile_together
 from tests.token_count import tokens
 from tests.whole_tables import sampled
@@ -93,7 +94,8 @@ def test_an_example_is_right_on_two_ranks(example, local_evaluator):
 @pytest.mark.usefixtures("emulator_is_built")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("example", sampled((each for each in ALL if each.language == "cuda"), 12), ids=_ids)
-def test_an_example_for_gpus_is_right_and_without_races_on_the_emulator(example, local_evaluator):
+def test_an_example_for_gpus_is_right_and_without_races_on_the_emulator(example, local_evaluator, compiled_before):
+    compile_of_many(example.source, CompileCache.in_folder(compiled_before))
     config = EvalConfig(
         device="emulated", language="cuda", world_size=2, size="tiny", until="check", trials=2, race_check="on"
     )

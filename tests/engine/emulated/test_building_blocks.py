@@ -33,7 +33,7 @@ def library() -> bytes:
     source = Path(__file__).with_name("building_blocks.cu").read_text()
     found = ("-Xlinker", f"-rpath={ffi_root() / 'lib'}")
     # Optimised less, compiles take half of the time, and such short runs no longer.
-    flags = ["-DPKB_LIGHT_FFI", "-Xcicc=-O1", "-Xcompiler=-O0", *include_arguments(), *library_arguments()]
+    flags = ["-DPKB_LIGHT_FFI", "-Xcicc=-O1", *include_arguments(), *library_arguments()]
     return compile_cuda(source, [*flags, *found], machine_code=False)
 
 

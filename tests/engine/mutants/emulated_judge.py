@@ -12,7 +12,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
-from tests.engine.emulated.compiled_together import compile_of_many
+from tests.engine.emulated.compiled_together import OPTIMISED, compile_of_many
 from tests.engine.joined_libraries import TIMEOUT_S, Answering
 from tests.engine.mutants.further_sizes import config_of
 from tests.engine.mutants.schemata import NotInstantiated, Schemata
@@ -42,7 +42,7 @@ class EmulatedJudge:
     def of(cls, evaluator: LocalEvaluator, problem: Problem, kernel: str, cache: CompileCache) -> EmulatedJudge:
         """Compiles a kernel with its mutants."""
         schemata = Schemata.of(kernel)
-        library = compile_of_many(schemata.source_of(0), cache)
+        library = compile_of_many(schemata.source_of(0), cache, OPTIMISED)
         return cls(evaluator, problem, schemata, library, cache)
 
     def is_clean(self, number: int, size: str = "tiny", seed: int = 0, *, traps: bool = False) -> bool:
