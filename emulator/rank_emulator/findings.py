@@ -47,8 +47,8 @@ class Finding:
     """A race, or another error that the detector finds.
 
     Attributes:
-        kind: "race", "out_of_bounds", "uninitialised_read", "misaligned", "divergent_barrier", "mbarrier_leak" or
-            "bulk_copy_leak".
+        kind: "race", "out_of_bounds", "uninitialised_read", "misaligned", "divergent_barrier", "mbarrier_leak",
+            "bulk_copy_leak" or "ended_block".
         finding_class: Class of a race: "unsynchronised" (no flag or barrier leads from one access to the other),
             "weak_order" (a flag does, without the release, acquire, scope or proxy that PTX asks for) or "benign" (both
             store the same value); None for other findings.

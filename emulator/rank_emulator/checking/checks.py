@@ -38,6 +38,7 @@ KINDS: dict[str, str] = {
     "divergent_barrier": "A barrier that a part of a warp or block does not reach.",
     "mbarrier_leak": "Bytes that an mbarrier announces and nobody waits for.",
     "bulk_copy_leak": "A block ends while a bulk copy may still read its shared memory.",
+    "ended_block": "A block ends while another block of its cluster may still access its shared memory.",
     "deadlock": "Nobody can go on.",
     "illegal_address": "An access outside of all memory, or one of host code to memory of a GPU.",
     "unknown_instruction": "An instruction that the emulator lacks.",

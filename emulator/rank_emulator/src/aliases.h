@@ -45,6 +45,7 @@ class Aliases : public Observer {
   void cluster_arrive(const Warp& warp, bool releases, uint64_t generation) override { next_->cluster_arrive(warp, releases, generation); }
   void cluster_leave(const Warp& warp, bool acquires, uint64_t generation) override { next_->cluster_leave(warp, acquires, generation); }
   void warp_barrier(const Warp& warp) override { next_->warp_barrier(warp); }
+  void warp_match(const Warp& warp) override { next_->warp_match(warp); }
   void mbarrier_init(const Warp& warp, uint64_t address, uint32_t count) override { next_->mbarrier_init(warp, address, count); }
   void mbarrier_invalidate(const Warp& warp, uint64_t address) override { next_->mbarrier_invalidate(warp, address); }
   void mbarrier_arrive(const Warp& warp, uint64_t address, uint64_t phase, Order order, Scope scope) override { next_->mbarrier_arrive(warp, address, phase, order, scope); }

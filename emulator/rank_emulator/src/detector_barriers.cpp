@@ -76,6 +76,14 @@ void Barriers::warp_barrier(const Warp& of) {
   flags_.take_fences(warp, of.lanes, meeting);
 }
 
+void Barriers::match(const Warp& of) {
+  constexpr size_t kMost = 8;
+  WarpState& warp = kernels_.warp(of);
+  if (warp.matches.size() == kMost) warp.matches.erase(warp.matches.begin());
+  warp.matches.push_back({clocks_.tick(), of.lanes});
+  warp.epoch = clocks_.now();
+}
+
 // ---- blocks ----
 
 void Barriers::arrive(const Warp& of, uint32_t barrier, uint64_t generation, bool waits) {

@@ -16,6 +16,8 @@ class Barriers {
   Barriers(Agents& agents, Clocks& clocks, Flags& flags, Kernels& kernels)
       : agents_(agents), clocks_(clocks), flags_(flags), kernels_(kernels) {}
 
+  // match.sync: remembers when which lanes have come to it.
+  void match(const Warp& of);
   void warp_barrier(const Warp& warp);
   // `waits`: of bar.sync and bar.red, false for bar.arrive.
   void arrive(const Warp& warp, uint32_t barrier, uint64_t generation, bool waits);

@@ -82,21 +82,27 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
   last_ = nullptr;
 }
 
-void Kernels::block_end(const Launch& launch, uint32_t index) {
-  GridState& of = grid(launch);
-  BlockState& state = block(launch, index);
-  for (const WarpState& warp : state.warps) {
+ClockRef Kernels::known_to(const BlockState& block) {
+  ClockRef known;
+  for (const WarpState& warp : block.warps) {
     const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform();
     for (uint32_t lanes = warp.all_lanes; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctz(lanes);
-      of.end = clocks_.join(of.end, warp.past.at(lane).base);
+      known = clocks_.join(known, warp.past.at(lane).base);
       // The boundary of a kernel is a fence: what relaxed loads have seen is in the past afterwards.
       if (!strict_) {
-        for (const ClockRef& read : warp.fences.at(lane).read) of.end = clocks_.join(of.end, read);
+        for (const ClockRef& read : warp.fences.at(lane).read) known = clocks_.join(known, read);
       }
       if (is_uniform) break;
     }
   }
+  return known;
+}
+
+void Kernels::block_end(const Launch& launch, uint32_t index) {
+  GridState& of = grid(launch);
+  BlockState& state = block(launch, index);
+  of.end = clocks_.join(of.end, known_to(state));
   last_ = nullptr;
   // A flag may be loaded when the block that stored it has ended.
   const uint32_t number = state.number;

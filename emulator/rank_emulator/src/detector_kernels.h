@@ -29,6 +29,8 @@ class Kernels {
   void launch_end(const Launch& launch);
   void block_begin(const Launch& launch, uint32_t index, uint32_t threads);
   void block_end(const Launch& launch, uint32_t index);
+  // What the threads of a block know at its end: what comes before it.
+  ClockRef known_to(const BlockState& block);
   // Lanes have waited for the kernel that theirs may overlap (griddepcontrol.wait).
   void prerequisite_wait(const Warp& of);
 

@@ -32,11 +32,13 @@ void Detector::region_added(const Region& region) {
     flags_.forget(region.address, region.bytes);
   }
   shadow_.set_written(region.address, region.bytes, region.initialised);
+  if (region.kind == RegionKind::kShared) ended_blocks_.region_added(region);
 }
 
 void Detector::region_removed(const Region& region) {
   std::fill(std::begin(spans_), std::end(spans_), Span());
   if (region.kind == RegionKind::kShared) {
+    ended_blocks_.region_removed(region);
     for (const Barriers::Leak& leak : barriers_.end(region.address, region.bytes)) {
       found_leak(leak.announced, leak.address, MissingEdge::kNone);
     }
@@ -260,6 +262,7 @@ void Detector::range_access(const RangeAccess& access) {
   } else {
     races_.read(who, site, access.address, access.bytes);
   }
+  if (access.space == Space::kShared) ended_blocks_.access({who.who, who.time, site, who.lanes}, access.address, access.bytes);
 }
 
 // ---- within a kernel ----
@@ -323,6 +326,10 @@ void Detector::cluster_leave(const Warp& warp, bool acquires, uint64_t generatio
 
 void Detector::warp_barrier(const Warp& warp) { barriers_.warp_barrier(warp); }
 
+void Detector::warp_match(const Warp& warp) {
+  if (races_are_looked_for_) barriers_.match(warp);
+}
+
 // An mbarrier is a word that is initialised by a plain store and then only used as a whole. Each lane that uses it has to
 // come after its initialisation, which shadow memory forgets with the first use. Returns the access of the lane.
 Record Detector::mbarrier_access(const Warp& warp, uint64_t address, Operation operation, Order order) {
@@ -352,6 +359,10 @@ void Detector::mbarrier_init(const Warp& warp, uint64_t address, uint32_t /*coun
 }
 
 void Detector::mbarrier_invalidate(const Warp& warp, uint64_t address) {
+  if (races_are_looked_for_) {
+    WarpState& state = kernels_.warp(warp);
+    races_.forget_matched(kernels_.lane_accessor(state, warp.lanes & -warp.lanes), address, kMbarrierBytes);
+  }
   mbarrier_access(warp, address, Operation::kWrite, Order::kWeak);
   barriers_.invalidate(address);
 }
@@ -432,10 +443,16 @@ void Detector::block_end(const Launch& launch, uint32_t block) {
     report_.add(std::move(finding), 0, copy.site);
   }
   for (const WarpState& warp : kernels_.block(launch, block).warps) races_.forget_unused(warp.key);
+  ended_blocks_.end(launch, block);
   kernels_.block_end(launch, block);
 }
 
-void Detector::lanes_exit(const Warp& warp) { barriers_.exit(warp); }
+void Detector::lanes_exit(const Warp& warp) {
+  barriers_.exit(warp);
+  if (!races_are_looked_for_ || !EndedBlocks::concerns(*warp.launch)) return;
+  ended_blocks_.exit(warp, site_of(warp, Operation::kWrite, Order::kWeak, Scope::kNone, Space::kShared, 0));
+}
+
 void Detector::prerequisite_wait(const Warp& warp) { kernels_.prerequisite_wait(warp); }
 void Detector::stream_enqueue(const StreamOperation& operation) { kernels_.enqueue(operation); }
 

@@ -8,6 +8,7 @@
 #include "detector_advice.h"
 #include "detector_async.h"
 #include "detector_barriers.h"
+#include "detector_ended_blocks.h"
 #include "detector_kernels.h"
 #include "detector_races.h"
 #include "detector_regions.h"
@@ -39,6 +40,7 @@ class Detector : public Observer {
   void cluster_arrive(const Warp& warp, bool releases, uint64_t generation) override;
   void cluster_leave(const Warp& warp, bool acquires, uint64_t generation) override;
   void warp_barrier(const Warp& warp) override;
+  void warp_match(const Warp& warp) override;
   void mbarrier_init(const Warp& warp, uint64_t address, uint32_t count) override;
   void mbarrier_invalidate(const Warp& warp, uint64_t address) override;
   void mbarrier_arrive(const Warp& warp, uint64_t address, uint64_t phase, Order order, Scope scope) override;
@@ -99,6 +101,7 @@ class Detector : public Observer {
   AsyncOperations async_{agents_, clocks_, flags_, kernels_, barriers_};
   Report report_;
   Races races_{agents_, sites_, flags_, kernels_, shadow_, report_};
+  EndedBlocks ended_blocks_{agents_, sites_, kernels_, shadow_, races_.equal_stores(), report_};
   Statistics statistics_;
   Span spans_[16];
   uint64_t arrival_operation_ = 0;  // the stream operation that has begun last

@@ -94,6 +94,28 @@ void Races::write_same(const Accessor& who, uint32_t site, uint64_t address, uin
                     [&](Cell& cell, uint64_t at, uint32_t size) { write_same_cell(cell, who, access, at, size); });
 }
 
+void Races::forget_matched(const Accessor& who, uint64_t address, uint64_t bytes) {
+  const auto is_over = [&](const Record& access) {
+    const WarpState* const warp = sites_.is_strong(access.site) ? kernels_.find(access.who) : nullptr;
+    return warp && std::any_of(warp->matches.begin(), warp->matches.end(), [&](const WarpState::Match& match) {
+      if (match.time < access.time || (access.lanes & ~match.lanes)) return false;
+      for (uint32_t rest = match.lanes; rest; rest &= rest - 1) {
+        if (agents_.ordered(who, {access.who, match.time, access.site, rest & -rest}, false)) return true;
+      }
+      return false;
+    });
+  };
+  shadow_.for_cells(address, bytes, [&](Cell& cell, uint64_t, uint32_t) {
+    if (cell.write.present() && is_over(cell.write)) cell.write = Record();
+    if (cell.read.site == kManyReads && cell.read.present()) {
+      std::erase_if(shadow_.reads_of(cell), is_over);
+      if (shadow_.reads_of(cell).empty()) shadow_.clear_reads(cell);
+    } else if (cell.read.present() && is_over(cell.read)) {
+      cell.read = Record();
+    }
+  });
+}
+
 void Races::check_follows(const Record& earlier, const Accessor& who, uint32_t site, uint64_t address, uint32_t bytes) {
   if (!earlier.present() || agents_.ordered(who, earlier, false)) return;
   found(earlier, who, {who.who, who.time, site, who.lanes}, address, bytes);

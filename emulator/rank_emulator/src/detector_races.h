@@ -29,10 +29,14 @@ class Races {
   void write_same(const Accessor& who, uint32_t site, uint64_t address, uint64_t bytes);
   // An access that has to come after an earlier weak one, if there is any, which may have left shadow memory.
   void check_follows(const Record& earlier, const Accessor& who, uint32_t site, uint64_t address, uint32_t bytes);
+  // Forgets strong accesses whose lanes have come to a match.sync together with a lane that is ordered before `who`: they are
+  // over by then, though no memory is ordered. The destructor of a cuda::pipeline relies on it.
+  void forget_matched(const Accessor& who, uint64_t address, uint64_t bytes);
   // Lanes of a warp that have used the value of a load: its races are found by then, and not before.
   void used(Key warp, const SourceLine* load, uint32_t lanes);
   // The warp has ended: what it has not used it never will.
   void forget_unused(Key warp) { unused_.erase(warp); }
+  const EqualStores& equal_stores() const { return equal_stores_; }
 
  private:
   // What most accesses come to: the cell's last accesses are of the same lane, or of the block before a barrier. False:

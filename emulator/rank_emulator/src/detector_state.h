@@ -118,6 +118,11 @@ struct WarpState {
   Time epoch = 0;            // of its accesses: after its last release
   PerLane<Past> past;
   PerLane<Fences> fences;
+  struct Match {
+    Time time;
+    uint32_t lanes;
+  };
+  std::vector<Match> matches;  // the last ones
   std::unordered_map<const SourceLine*, uint32_t> used;  // by load that may stay unused: lanes that have used its value
 };
 

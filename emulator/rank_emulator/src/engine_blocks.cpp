@@ -110,6 +110,12 @@ void Engine::make_block(Cluster& cluster, uint32_t in_cluster, int multiprocesso
     block.shared_region = memory.add(RegionKind::kShared, launch.rank, launch.kernel, reinterpret_cast<uint64_t>(block.shared), block.shared_bytes,
                                      Space::kShared, true, 0, false, launch.id, block.index);
   }
+  if (grid.kernel->uses_reserved_shared) {
+    char* const reserved = block.shared + kReservedSharedOffset;
+    std::memset(reserved, 0xff, kReservedSharedBytes);
+    block.reserved_region = memory.add(RegionKind::kShared, launch.rank, "reserved shared memory", reinterpret_cast<uint64_t>(reserved),
+                                       kReservedSharedBytes, Space::kShared, true, 0, true, launch.id, block.index);
+  }
   const uint32_t warps = (block.threads + kLanes - 1) / kLanes;
   const uint64_t warp_bytes = grid.kernel->frame_bytes + kSpecialBytes * uint32_t(Special::kCount), local_bytes = uint64_t(grid.kernel->local_bytes) * kLanes * warps;
   block.registers = pool_.take(warp_bytes * warps);
@@ -182,6 +188,7 @@ void Engine::make_warp(Block& block, uint32_t index) {
   fill(Special::kLanemaskGe, [](uint32_t lane) { return ~((1u << lane) - 1); });
   all(Special::kDynamicSmemSize, launch.shared_bytes - kernel.static_shared);
   all(Special::kTotalSmemSize, launch.shared_bytes);
+  all(Special::kReservedSmemOffset1, kReservedSharedOffset);
   const auto workspace = reinterpret_cast<uint64_t>(grid.workspace.get());
   all(Special::kEnvreg0, 0);
   all(Special::kEnvreg1, uint32_t(workspace >> 32));
@@ -201,6 +208,7 @@ void Engine::drop_block(Block& block) {
   pool_.give_back(block.registers, warp_bytes * warps);
   if (block.local) pool_.give_back(block.local, uint64_t(kernel.local_bytes) * kLanes * warps);
   if (block.shared_region) memory.remove(block.shared_region);
+  if (block.reserved_region) memory.remove(block.reserved_region);
   if (block.local_region) memory.remove(block.local_region);
   block.warps.clear();
 }

@@ -178,6 +178,8 @@ class Observer {
   virtual void cluster_leave(const Warp&, bool /*acquires*/, uint64_t /*generation*/) {}
   // bar.warp.sync: all lanes of `warp.lanes` have arrived and leave together, with memory ordering among them.
   virtual void warp_barrier(const Warp&) {}
+  // match.sync: all lanes of `warp.lanes` have come to it, which orders no memory.
+  virtual void warp_match(const Warp&) {}
   // mbarrier in shared memory, by address. `phase` counts completed phases since init. A wait event is a test_wait or
   // try_wait that returned true for the phase that is given; a failed one is no event.
   virtual void mbarrier_init(const Warp&, uint64_t /*address*/, uint32_t /*count*/) {}

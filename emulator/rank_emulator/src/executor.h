@@ -37,6 +37,8 @@ class Executor {
   const Extent* resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]);
   // As they stand in the operand, as a program sees them and without the base of their space.
   void raw_addresses(const Address& address, uint32_t lanes, uint64_t (&to)[kLanes]) const;
+  // Fails where a block of the cluster has ended.
+  void check_lives(const Op& op, const Block& of) const;
   uint64_t shared_address(const Op& op, uint64_t offset, uint32_t bytes, uint32_t alignment) const;
   Space space_of(const Detail& detail, uint64_t address) const;
   // A place in a lane's frame of local memory.

@@ -24,7 +24,7 @@ Step branch_by_index(Executor& x, const Op& op, uint32_t lanes) {
 Step exit(Executor& x, const Op& op, uint32_t lanes) {
   if (x.engine.observer) x.engine.observer->lanes_exit(x.seen(op, lanes));
   x.exit_lanes(lanes);
-  if (x.warp->alive() == 0) --x.block->alive_warps;
+  if (x.warp->alive() == 0 && --x.block->alive_warps == 0) x.block->ended_at = op.source->line;
   recheck_barriers(x.engine, *x.block);
   return x.split ? Step::kNext : Step::kEnded;
 }

@@ -104,12 +104,11 @@ uint64_t Executor::shared_address(const Op& op, uint64_t offset, uint32_t bytes,
     const uint64_t rank = (offset >> 24) - 1;
     if (rank >= block->cluster->blocks.size()) fail(Outcome::kIllegalAddress, op, 0, "address of shared memory beyond the cluster");
     of = block->cluster->blocks[rank].get();
-    if (of != block && of->alive_warps == 0) {  // CUDA programming guide, "Distributed Shared Memory"
-      fail(Outcome::kIllegalAddress, op, 0, "block " + std::to_string(of->index) + ", whose shared memory this is, has ended: let the cluster meet before its blocks end");
-    }
+    check_lives(op, *of);
     offset &= 0xffffff;
   }
-  if (offset + bytes > of->shared_bytes) {
+  const bool is_reserved = of->reserved_region && offset >= kReservedSharedOffset && offset + bytes <= kReservedSharedOffset + kReservedSharedBytes;
+  if (offset + bytes > of->shared_bytes && !is_reserved) {
     fail(Outcome::kIllegalAddress, op, 0,
          "address " + std::to_string(offset) + " lies beyond the block's " + std::to_string(of->shared_bytes) + " bytes of shared memory");
   }
@@ -117,6 +116,13 @@ uint64_t Executor::shared_address(const Op& op, uint64_t offset, uint32_t bytes,
     fail(Outcome::kMisaligned, op, 0, "address " + std::to_string(offset) + " of shared memory is no multiple of " + std::to_string(alignment));
   }
   return reinterpret_cast<uint64_t>(of->shared) + offset;
+}
+
+// CUDA programming guide, "Distributed Shared Memory".
+void Executor::check_lives(const Op& op, const Block& of) const {
+  if (&of == block || of.alive_warps > 0) return;
+  fail(Outcome::kIllegalAddress, op, 0, "block " + std::to_string(of.index) + ", whose shared memory this is, has ended at " +
+       place_of(of.ended_at) + ": let the cluster meet before its blocks end (cluster.sync())");
 }
 
 const Extent* Executor::resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]) {
@@ -147,6 +153,12 @@ const Extent* Executor::resolve(const Op& op, const Address& address, uint32_t l
       if (to[lane] & (alignment - 1)) {
         fail(Outcome::kMisaligned, op, uint32_t(lane), "misaligned address (" + engine.memory.describe(to[lane]) + "), must be a multiple of " + std::to_string(alignment));
       }
+    });
+  }
+  if (block->cluster->alive_blocks < block->cluster->blocks.size()) {
+    each_lane(lanes, [&](int lane) {
+      uint32_t offset = 0;
+      if (const Block* const of = block_of(*block->cluster, to[lane], offset)) check_lives(op, *of);
     });
   }
   const Extent* const extent = engine.memory.find_seen(low, high - low + bytes);

@@ -104,6 +104,7 @@ Step match(Executor& x, const Op& op, uint32_t lanes) {
   const bool same = equal[__builtin_ctz(all)] == all;
   each_lane(all, [&](int lane) { x.set(detail.values[0], lane, detail.variant ? (same ? all : 0) : equal[lane]); });
   if (source == 2) x.set_mask(detail.values[1], same ? ~0u : 0, all);
+  if (x.engine.observer) x.engine.observer->warp_match(x.seen(op, all));
   return Step::kNext;
 }
 

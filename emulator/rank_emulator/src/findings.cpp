@@ -228,7 +228,7 @@ std::string remedy_of(const Finding& finding) {
 
 const char* text_of(FindingKind kind) {
   static const char* const kTexts[] = {"race", "out_of_bounds", "uninitialised_read", "misaligned", "divergent_barrier",
-                                       "mbarrier_leak", "bulk_copy_leak"};
+                                       "mbarrier_leak", "bulk_copy_leak", "ended_block"};
   return kTexts[size_t(kind)];
 }
 
@@ -300,6 +300,10 @@ std::string describe(const Finding& finding) {
       return "bulk copy leak: a block of " + rank_text(finding.second) + " ended while `" + finding.second.what + "`" +
              place_of(finding.second) + " may still read its shared memory: let the thread that issues the copy commit it " +
              "(cp.async.bulk.commit_group) and execute cp.async.bulk.wait_group.read 0 before it ends";
+    case FindingKind::kEndedBlock:
+      return "ended block: " + name_of(finding.first) + " touches " + std::to_string(finding.bytes) +
+             " bytes of the shared memory of block " + std::to_string(finding.second.block) + ", which may have ended by then" +
+             place_of(finding.second) + ": let the cluster meet before its blocks end (cluster.sync())";
   }
   return "";
 }

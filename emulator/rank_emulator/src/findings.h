@@ -21,6 +21,7 @@ enum class FindingKind : uint8_t {
   kDivergentBarrier,     // "divergent_barrier"
   kMbarrierLeak,         // "mbarrier_leak"
   kBulkCopyLeak,         // "bulk_copy_leak"
+  kEndedBlock,           // "ended_block"
 };
 
 // What follows from a race.

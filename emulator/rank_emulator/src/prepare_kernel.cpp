@@ -161,6 +161,13 @@ std::unique_ptr<Kernel> prepare_kernel(std::shared_ptr<const PtxModule> module, 
     codes[function->name] = &code;
     if (reach.pointed_to.contains(function->name)) kernel->code_at[address_of(function->name)] = &code;
   }
+  for (const Function* function : reach.functions) {
+    for (const Instruction& instruction : function->code) {
+      for (const Operand& operand : instruction.operands) {
+        kernel->uses_reserved_shared |= operand.kind == Operand::kSpecial && operand.name == "%reserved_smem_offset_1";
+      }
+    }
+  }
   int pressure = 0;
   for (Code& code : kernel->codes) pressure = std::max(pressure, prepare_function(shared, address_of, codes, code));
   Nesting nesting;

@@ -24,6 +24,7 @@ constexpr std::pair<std::string_view, Special> kSpecials_[] = {
     {"%lanemask_eq", Special::kLanemaskEq}, {"%lanemask_lt", Special::kLanemaskLt}, {"%lanemask_le", Special::kLanemaskLe},
     {"%lanemask_gt", Special::kLanemaskGt}, {"%lanemask_ge", Special::kLanemaskGe},
     {"%dynamic_smem_size", Special::kDynamicSmemSize}, {"%total_smem_size", Special::kTotalSmemSize},
+    {"%reserved_smem_offset_1", Special::kReservedSmemOffset1},
     {"%envreg0", Special::kEnvreg0}, {"%envreg1", Special::kEnvreg1}, {"%envreg2", Special::kEnvreg2}};
 
 // The bits of a literal in an instruction of this type, whose operand takes so many bytes (8 too where it has fewer).

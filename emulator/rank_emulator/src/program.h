@@ -130,7 +130,7 @@ enum class Special : uint8_t {
   kClusteridX, kClusteridY, kClusteridZ, kNclusteridX, kNclusteridY, kNclusteridZ,
   kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ,
   kClusterCtarank, kClusterNctarank, kIsExplicitCluster,
-  kLanemaskEq, kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kDynamicSmemSize, kTotalSmemSize,
+  kLanemaskEq, kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kDynamicSmemSize, kTotalSmemSize, kReservedSmemOffset1,
   kEnvreg0, kEnvreg1, kEnvreg2,  // 1 and 2: the high and low word of the address of a cooperative grid's workspace
   kCount
 };
@@ -150,6 +150,7 @@ struct Kernel {
   uint32_t local_of_stack = 0;     // bytes of local memory for each byte of a GPU's stack, where the depth of calls is not
                                    // known: recursion, or calls through pointers; else 0
   bool uses_heap = false;          // it calls malloc or free
+  bool uses_reserved_shared = false;  // it asks for %reserved_smem_offset_1
   uint32_t static_shared = 0;      // bytes
   uint32_t dynamic_alignment = 16;
   int registers = 32;              // of a thread, for occupancy

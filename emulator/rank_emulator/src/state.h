@@ -165,6 +165,9 @@ struct Cluster {
 };
 
 constexpr uint32_t kSharedStride = 256 << 10;  // from one block's shared memory to the next one's of a cluster
+// What the system reserves of a block's shared memory, for thread_block_tile of several warps. A GPU has it below the block's
+// own memory; here it lies behind the largest one.
+constexpr uint32_t kReservedSharedOffset = 240 << 10, kReservedSharedBytes = 288;
 constexpr int kBarriers = 16;
 
 struct Block {
@@ -182,9 +185,10 @@ struct Block {
   std::map<uint32_t, uint64_t> phases;  // completed phases of each mbarrier, by offset
   char* registers = nullptr;    // of its warps, with their specials
   char* local = nullptr;
-  uint64_t local_region = 0, shared_region = 0;
+  uint64_t local_region = 0, shared_region = 0, reserved_region = 0;
   int multiprocessor = 0;
   bool has_triggered = false;
+  SourceLine ended_at{};        // once all its threads have ended: the last one's instruction
 };
 
 // One launch of a kernel.
