@@ -1,6 +1,7 @@
 // What the functions of our libcudart share.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "runtime_world.h"
@@ -15,6 +16,9 @@ inline cudaError_t finish(cudaError_t error) {
   if (RankState* const rank = calling_rank(); rank && error != cudaSuccess) rank->last_error = error;
   return error;
 }
+
+// The runtime's errors have the numbers of the driver's where both have them.
+inline CUresult driver_result(cudaError_t error) { return CUresult(error); }
 
 // Calls f(rank) and keeps its error; fails where there is no rank, or its run has failed.
 template <class F>
@@ -31,7 +35,8 @@ cudaError_t with_rank(F f) {
 
 // The stream of a handle; null where it is none of this rank's.
 inline Stream* stream_of(RankState& rank, cudaStream_t handle) {
-  if (handle == nullptr || handle == cudaStreamLegacy) return rank.streams[1].get();
+  if (handle == nullptr) return rank.streams[rank.default_stream].get();
+  if (handle == cudaStreamLegacy) return rank.streams[1].get();
   if (handle == cudaStreamPerThread) return rank.streams[2].get();
   for (const auto& stream : rank.streams) {
     if (reinterpret_cast<cudaStream_t>(stream.get()) == handle) return stream.get();
@@ -49,6 +54,12 @@ cudaError_t with_stream(cudaStream_t handle, F f) {
 
 // Memory of a kind, of a pool if there is one.
 cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind kind = MemoryKind::kDevice, MemoryPool* pool = nullptr);
+
+// Copies and fills of the runtime and the driver, by the name of the function that was called.
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, bool is_async, const char* name);
+cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaStream_t stream, bool is_async, const char* name);
+cudaError_t fill(void* to, uint32_t value, size_t bytes, cudaStream_t stream, bool is_async, const char* name, uint32_t value_bytes = 1);
+cudaError_t fill_rows(void* to, size_t pitch, uint32_t value, size_t width, size_t height, cudaStream_t stream, bool is_async, const char* name, uint32_t value_bytes = 1);
 
 inline cudaError_t waited(bool fine) { return fine ? cudaSuccess : cudaErrorLaunchFailure; }
 

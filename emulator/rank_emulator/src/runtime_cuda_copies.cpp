@@ -23,6 +23,10 @@ bool is_usable(const RankState& rank, const void* pointer, uint64_t bytes) {
   return !bytes || !is_of_gpu(address) || rank.world->engine.memory.find_seen(address, bytes);
 }
 
+}  // namespace
+
+namespace pkb::emulator {
+
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, bool is_async, const char* name) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     if (bytes && (!to || !from)) return cudaErrorInvalidValue;
@@ -35,9 +39,9 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, 
   });
 }
 
-cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaStream_t stream, bool is_async) {
+cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaStream_t stream, bool is_async, const char* name) {
   for (size_t row = 0; row < height; ++row) {
-    const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, stream, is_async, is_async ? "cudaMemcpy2DAsync" : "cudaMemcpy2D");
+    const cudaError_t error = copy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, stream, is_async, name);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
@@ -45,22 +49,26 @@ cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_p
 
 // CUDA promises that the host waits for a synchronous fill of memory that it may read itself. Here it always does: initial
 // values of counters are filled in so, ahead of kernels on other streams.
-cudaError_t fill(void* to, int byte, size_t bytes, cudaStream_t handle, bool is_async, const char* name) {
+cudaError_t fill(void* to, uint32_t value, size_t bytes, cudaStream_t handle, bool is_async, const char* name, uint32_t value_bytes) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     World& world = *rank.world;
     if (!is_usable(rank, to, bytes)) return cudaErrorInvalidValue;
-    world.enqueue(stream, fill_work(world, to, byte, bytes, name));
+    world.enqueue(stream, fill_work(world, to, value, bytes, name, value_bytes));
     return is_async || rank.captures(stream) ? cudaSuccess : waited(world.synchronize(stream));
   });
 }
 
-cudaError_t fill_rows(void* to, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream, bool is_async) {
+cudaError_t fill_rows(void* to, size_t pitch, uint32_t value, size_t width, size_t height, cudaStream_t stream, bool is_async, const char* name, uint32_t value_bytes) {
   for (size_t row = 0; row < height; ++row) {
-    const cudaError_t error = fill(static_cast<char*>(to) + row * pitch, byte, width, stream, is_async, is_async ? "cudaMemset2DAsync" : "cudaMemset2D");
+    const cudaError_t error = fill(static_cast<char*>(to) + row * pitch, value, width, stream, is_async, name, value_bytes);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
+
+}  // namespace pkb::emulator
+
+namespace {
 
 template <class F>
 cudaError_t with_variable(const void* symbol, F f) {
@@ -79,17 +87,17 @@ PKB_CUDART cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
 PKB_CUDART cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes) { return copy(to, from, bytes, nullptr, false, "cudaMemcpyPeer"); }
 PKB_CUDART cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) { return copy(to, from, bytes, stream, true, "cudaMemcpyPeerAsync"); }
 PKB_CUDART cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind) {
-  return copy_rows(to, to_pitch, from, from_pitch, width, height, nullptr, false);
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, nullptr, false, "cudaMemcpy2D");
 }
 PKB_CUDART cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind, cudaStream_t stream) {
-  return copy_rows(to, to_pitch, from, from_pitch, width, height, stream, true);
+  return copy_rows(to, to_pitch, from, from_pitch, width, height, stream, true, "cudaMemcpy2DAsync");
 }
 
-PKB_CUDART cudaError_t cudaMemset(void* to, int byte, size_t bytes) { return fill(to, byte, bytes, nullptr, false, "cudaMemset"); }
-PKB_CUDART cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) { return fill(to, byte, bytes, stream, true, "cudaMemsetAsync"); }
+PKB_CUDART cudaError_t cudaMemset(void* to, int byte, size_t bytes) { return fill(to, uint8_t(byte), bytes, nullptr, false, "cudaMemset"); }
+PKB_CUDART cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) { return fill(to, uint8_t(byte), bytes, stream, true, "cudaMemsetAsync"); }
 
-PKB_CUDART cudaError_t cudaMemset2D(void* to, size_t pitch, int byte, size_t width, size_t height) { return fill_rows(to, pitch, byte, width, height, nullptr, false); }
-PKB_CUDART cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream) { return fill_rows(to, pitch, byte, width, height, stream, true); }
+PKB_CUDART cudaError_t cudaMemset2D(void* to, size_t pitch, int byte, size_t width, size_t height) { return fill_rows(to, pitch, uint8_t(byte), width, height, nullptr, false, "cudaMemset2D"); }
+PKB_CUDART cudaError_t cudaMemset2DAsync(void* to, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream) { return fill_rows(to, pitch, uint8_t(byte), width, height, stream, true, "cudaMemset2DAsync"); }
 
 PKB_CUDART cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
   return with_variable(symbol, [&](RankState&, char* address, const VariableEntry&) {

@@ -1,8 +1,7 @@
-// libcuda: what kernels of the runtime call of the driver, by cudaGetDriverEntryPoint or by name.
+// libcuda: streams, devices, contexts, errors.
 #include <cuda.h>
 
 #include <cctype>
-#include <cstdio>
 #include <cstring>
 
 #include "runtime_cuda.h"
@@ -10,9 +9,6 @@
 using namespace pkb::emulator;
 
 namespace {
-
-// The runtime's errors have the numbers of the driver's where both have them.
-CUresult result_of(cudaError_t error) { return CUresult(error); }
 
 struct Comparison {
   const void* address;
@@ -45,12 +41,12 @@ cudaError_t access_word(CUstream handle, CUdeviceptr address, uint32_t bytes, ui
 CUresult write_value(CUstream stream, CUdeviceptr address, uint32_t bytes, uint64_t value, unsigned flags, const char* name) {
   if (flags & ~unsigned(CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER)) return CUDA_ERROR_INVALID_VALUE;
   const auto access = flags & CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER ? WordAccess::kRelaxed : WordAccess::kRelease;
-  return result_of(access_word(stream, address, bytes, value, access, {}, name));
+  return driver_result(access_word(stream, address, bytes, value, access, {}, name));
 }
 
 CUresult wait_value(CUstream stream, CUdeviceptr address, uint32_t bytes, uint64_t value, unsigned flags, const char* name) {
   const Comparison comparison{reinterpret_cast<const void*>(own_address(address)), bytes, value, flags};
-  return result_of(access_word(stream, address, bytes, value, WordAccess::kWait, comparison, name));
+  return driver_result(access_word(stream, address, bytes, value, WordAccess::kWait, comparison, name));
 }
 
 }  // namespace
@@ -86,17 +82,17 @@ PKB_CUDART CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned count, CUstr
 }
 
 PKB_CUDART CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
-PKB_CUDART CUresult cuDriverGetVersion(int* version) { return result_of(cudaDriverGetVersion(version)); }
+PKB_CUDART CUresult cuDriverGetVersion(int* version) { return driver_result(cudaDriverGetVersion(version)); }
 PKB_CUDART CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   *device = ordinal;
   return CUDA_SUCCESS;
 }
-PKB_CUDART CUresult cuDeviceGetCount(int* count) { return result_of(cudaGetDeviceCount(count)); }
+PKB_CUDART CUresult cuDeviceGetCount(int* count) { return driver_result(cudaGetDeviceCount(count)); }
 // Attributes have the same numbers as the runtime's.
 PKB_CUDART CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
-  return result_of(cudaDeviceGetAttribute(value, cudaDeviceAttr(attribute), device));
+  return driver_result(cudaDeviceGetAttribute(value, cudaDeviceAttr(attribute), device));
 }
-PKB_CUDART CUresult cuCtxGetDevice(CUdevice* device) { return result_of(cudaGetDevice(device)); }
+PKB_CUDART CUresult cuCtxGetDevice(CUdevice* device) { return driver_result(cudaGetDevice(device)); }
 PKB_CUDART CUresult cuCtxGetCurrent(CUcontext* context) {
   *context = reinterpret_cast<CUcontext>(calling_rank());  // a rank has one context
   return CUDA_SUCCESS;
@@ -104,11 +100,11 @@ PKB_CUDART CUresult cuCtxGetCurrent(CUcontext* context) {
 PKB_CUDART CUresult cuCtxSetCurrent(CUcontext context) {
   return context == reinterpret_cast<CUcontext>(calling_rank()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
-PKB_CUDART CUresult cuCtxSynchronize() { return result_of(cudaDeviceSynchronize()); }
-PKB_CUDART CUresult cuStreamSynchronize(CUstream stream) { return result_of(cudaStreamSynchronize(stream)); }
+PKB_CUDART CUresult cuCtxSynchronize() { return driver_result(cudaDeviceSynchronize()); }
+PKB_CUDART CUresult cuStreamSynchronize(CUstream stream) { return driver_result(cudaStreamSynchronize(stream)); }
 
 PKB_CUDART CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
-  return result_of(with_rank([&](RankState& rank) {
+  return driver_result(with_rank([&](RankState& rank) {
     const Extent* const extent = rank.world->engine.memory.find_seen(address, 1);
     if (!extent) return cudaErrorInvalidValue;
     if (begin) *begin = extent->begin | (extent->on_gpu ? kGpuBits : 0);
@@ -132,75 +128,4 @@ PKB_CUDART CUresult cuGetErrorName(CUresult error, const char** name) {
   }
   *name = text.c_str();
   return CUDA_SUCCESS;
-}
-
-namespace {
-
-struct EntryPoint {
-  const char* name;
-  void* function;
-};
-#define PKB_ENTRY(name, function) {name, reinterpret_cast<void*>(function)}
-
-const EntryPoint kEntryPoints[] = {
-    PKB_ENTRY("cuTensorMapEncodeTiled", cuTensorMapEncodeTiled),
-    PKB_ENTRY("cuTensorMapReplaceAddress", cuTensorMapReplaceAddress),
-    PKB_ENTRY("cuStreamWriteValue32", cuStreamWriteValue32_v2),
-    PKB_ENTRY("cuStreamWriteValue64", cuStreamWriteValue64_v2),
-    PKB_ENTRY("cuStreamWaitValue32", cuStreamWaitValue32_v2),
-    PKB_ENTRY("cuStreamWaitValue64", cuStreamWaitValue64_v2),
-    PKB_ENTRY("cuStreamBatchMemOp", cuStreamBatchMemOp_v2),
-    PKB_ENTRY("cuStreamSynchronize", cuStreamSynchronize),
-    PKB_ENTRY("cuInit", cuInit),
-    PKB_ENTRY("cuDriverGetVersion", cuDriverGetVersion),
-    PKB_ENTRY("cuDeviceGet", cuDeviceGet),
-    PKB_ENTRY("cuDeviceGetCount", cuDeviceGetCount),
-    PKB_ENTRY("cuDeviceGetAttribute", cuDeviceGetAttribute),
-    PKB_ENTRY("cuCtxGetDevice", cuCtxGetDevice),
-    PKB_ENTRY("cuCtxGetCurrent", cuCtxGetCurrent),
-    PKB_ENTRY("cuCtxSetCurrent", cuCtxSetCurrent),
-    PKB_ENTRY("cuCtxSynchronize", cuCtxSynchronize),
-    PKB_ENTRY("cuMemGetAddressRange", cuMemGetAddressRange_v2),
-    PKB_ENTRY("cuMemGetAllocationGranularity", cuMemGetAllocationGranularity),
-    PKB_ENTRY("cuMemCreate", cuMemCreate),
-    PKB_ENTRY("cuMemRelease", cuMemRelease),
-    PKB_ENTRY("cuMemExportToShareableHandle", cuMemExportToShareableHandle),
-    PKB_ENTRY("cuMemImportFromShareableHandle", cuMemImportFromShareableHandle),
-    PKB_ENTRY("cuMemGetAllocationPropertiesFromHandle", cuMemGetAllocationPropertiesFromHandle),
-    PKB_ENTRY("cuMemRetainAllocationHandle", cuMemRetainAllocationHandle),
-    PKB_ENTRY("cuMemAddressReserve", cuMemAddressReserve),
-    PKB_ENTRY("cuMemAddressFree", cuMemAddressFree),
-    PKB_ENTRY("cuMemMap", cuMemMap),
-    PKB_ENTRY("cuMemUnmap", cuMemUnmap),
-    PKB_ENTRY("cuMemSetAccess", cuMemSetAccess),
-    PKB_ENTRY("cuGetErrorString", cuGetErrorString),
-    PKB_ENTRY("cuGetErrorName", cuGetErrorName)};
-
-#undef PKB_ENTRY
-
-// A function of the driver; null: the emulator lacks it. Then its name stands in the output, since a host that calls a
-// null pointer can say nothing any more.
-void* entry_point(const char* name) {
-  for (const EntryPoint& entry : kEntryPoints) {
-    if (std::strcmp(entry.name, name) == 0) return entry.function;
-  }
-  RankState* const rank = calling_rank();
-  if (rank && rank->world->lacking.insert(name).second) std::fprintf(stderr, "the emulated driver has no %s: its address is null\n", name);
-  return nullptr;
-}
-
-}  // namespace
-
-PKB_CUDART cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** entry, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* status) {
-  *entry = entry_point(symbol);
-  if (status) *status = *entry ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  return *entry || status ? cudaSuccess : cudaErrorSymbolNotFound;
-}
-PKB_CUDART cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** entry, unsigned long long flags, cudaDriverEntryPointQueryResult* status) {
-  return cudaGetDriverEntryPointByVersion(symbol, entry, CUDART_VERSION, flags, status);
-}
-PKB_CUDART CUresult cuGetProcAddress_v2(const char* symbol, void** entry, int, cuuint64_t, CUdriverProcAddressQueryResult* status) {
-  *entry = entry_point(symbol);
-  if (status) *status = *entry ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-  return *entry || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -100,10 +100,6 @@ PKB_CUDART cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 b
   return launch(reinterpret_cast<const void*>(kernel), grid, block, dim3(1), arguments, shared, stream, false);
 }
 
-PKB_CUDART cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
-  return __cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
-}
-
 PKB_CUDART cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
   return launch(function, grid, block, dim3(1), arguments, shared, stream, false);
 }

@@ -127,11 +127,16 @@ Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, 
   return work;
 }
 
-Work fill_work(World& world, void* to, int byte, uint64_t bytes, const char* name) {
+Work fill_work(World& world, void* to, uint32_t value, uint64_t bytes, const char* name, uint32_t value_bytes) {
   Work work{StreamOperationKind::kFill, name, {}, {}, nullptr, nullptr};
-  work.start = [&world, to, byte, bytes](const StreamOperation& operation, const std::function<void()>& done) {
+  work.start = [&world, to, value, bytes, value_bytes](const StreamOperation& operation, const std::function<void()>& done) {
     report_host_access(world, operation, Operation::kWrite, to, bytes);
-    std::memset(written(world, to, bytes), byte, bytes);
+    auto* const filled = static_cast<char*>(written(world, to, bytes));
+    if (value_bytes == 1) {
+      std::memset(filled, int(value), bytes);
+    } else {
+      for (uint64_t at = 0; at < bytes; at += value_bytes) std::memcpy(filled + at, &value, value_bytes);
+    }
     done();
   };
   return work;

@@ -145,6 +145,7 @@ struct RankState {
   int body_status = 0;
   uint64_t touched = 0;                   // kLost: address of a GPU that host code has touched; 0: unknown
 
+  size_t default_stream = 1;              // of `streams`: what a null handle stands for
   std::vector<std::unique_ptr<Stream>> streams;  // the call's, the legacy default stream, that of the thread, others
   std::vector<std::unique_ptr<Event>> events;
   std::vector<std::unique_ptr<LoadedModule>> modules;
@@ -275,7 +276,8 @@ Work wait_work(const std::shared_ptr<EventRecord>& record);
 // A strong access to a word by the stream itself, as of a kernel of one thread: waits until `is_met`, then stores `value`.
 enum class WordAccess : uint8_t { kWait, kRelease, kRelaxed };
 Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address, uint32_t bytes, uint64_t value, std::function<bool()> is_met, const char* name);
-Work fill_work(World& world, void* to, int byte, uint64_t bytes, const char* name);
+// `value_bytes`: of the value that fills the memory: 1, 2 or 4.
+Work fill_work(World& world, void* to, uint32_t value, uint64_t bytes, const char* name, uint32_t value_bytes = 1);
 Work function_work(World& world, std::function<void()> function, const char* name);
 
 }  // namespace pkb::emulator
