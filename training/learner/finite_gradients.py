@@ -49,8 +49,9 @@ def _are_finite(model: torch.nn.Module) -> bool:
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     own = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
     device = own[0].device if own else torch.device("cpu")
-    finite = torch.stack([torch.isfinite(gradient).all() for gradient in own]).all() if own else torch.tensor(True)
-    lacking = (~finite).to(device, torch.int32)
+    # A model of one process may lie on several GPUs.
+    finite = [torch.isfinite(gradient).all().to(device) for gradient in own]
+    lacking = (~torch.stack(finite).all() if finite else torch.tensor(False)).to(device, torch.int32)
     if dist.is_initialized():
         dist.all_reduce(lacking, dist.ReduceOp.MAX)
     return not bool(lacking)

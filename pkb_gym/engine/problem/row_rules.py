@@ -57,9 +57,9 @@ class summed_rows_close(rows_close):  # noqa: N801
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """Marks the wrong elements of `got`."""
         bad = super().wrong(got, context)
-        worst = replace(self, rel=SPARED * self.rel)
-        few = bad[..., :1].sum() <= bad[..., :1].numel() // FEW
-        return super(summed_rows_close, worst).wrong(got, context) if few else bad
+        far_off = super(summed_rows_close, replace(self, rel=SPARED * self.rel)).wrong(got, context)
+        rows = bad[..., :1]
+        return bad & (far_off | (rows.sum() > rows.numel() // FEW))
 
     def size(self, norms: torch.Tensor) -> torch.Tensor:
         """The norm that a row's error is held to."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pkb_gym.engine.records.timing import Block
+from pkb_gym.engine.stages.timing_statistics import MIN_BLOCKS
 
 Side = Literal["baseline", "candidate"]
 MAX_SHARE = 0.05
@@ -28,9 +29,9 @@ class TimedPair:
 
 
 def counted(pairs: Sequence[TimedPair]) -> list[Block]:
-    """The blocks of calm pairs; of all pairs where most were delayed, as that machine is busy throughout."""
+    """The blocks of calm pairs; of all where these are few and most were delayed: that machine is busy throughout."""
     calm = [pair.block for pair in pairs if not pair.is_delayed]
-    return calm if 2 * len(calm) >= len(pairs) else [pair.block for pair in pairs]
+    return calm if len(calm) >= MIN_BLOCKS or 2 * len(calm) >= len(pairs) else [pair.block for pair in pairs]
 
 
 class RunDelays:

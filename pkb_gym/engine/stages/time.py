@@ -37,6 +37,9 @@ ALONE_CALLS = 2
 CALLS_VARY = 0.25
 """Share by which the number of calls differs from block to block, so that no call knows whether another one follows."""
 
+PATIENCE = 2
+"""Times the timing budget that may pass on GPUs until enough pairs were not delayed by other work."""
+
 SHORT_BLOCK = 0.5
 """Blocks of fewer calls than this share of what the candidate's best time asks for are not counted: a candidate that
 is slow at first would otherwise make them short, which favours it."""
@@ -109,7 +112,7 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     if run.config.protocol == "published":
         _warm_up_as_published(run, warm.baseline_us, length.calls)
     timed: list[TimedPair] = []
-    while not _timed_enough(run, counted(timed), began):
+    while not _timed_enough(run, timed, began):
         block = pairs.time_pair(pairs.draw_calls(length.calls), baseline_first=len(timed) % 2 == 0)
         timed = length.long_enough([*timed, TimedPair(block, pairs.is_delayed)])
         if pairs.draws.random() < DISTURBED_SHARE:
@@ -130,10 +133,13 @@ def time_blocks(run: CandidateRun, alone_us: float, candidate_us: float, overhea
     )
 
 
-def _timed_enough(run: CandidateRun, blocks: list[Block], began: float) -> bool:
+def _timed_enough(run: CandidateRun, pairs: list[TimedPair], began: float) -> bool:
+    blocks = counted(pairs)
     if run.config.protocol == "published":
         return sum(block.calls for block in blocks) >= statistics.PUBLISHED_TIMED_CALLS
-    spent = time.monotonic() - began >= run.config.timing_budget_s
+    calm = sum(not pair.is_delayed for pair in pairs)
+    waits = run.config.device == "cuda" and calm < min(len(pairs), statistics.MIN_BLOCKS)
+    spent = time.monotonic() - began >= run.config.timing_budget_s * (PATIENCE if waits else 1)
     most = statistics.MAX_BLOCKS[run.config.device]
     return len(blocks) >= most or (len(blocks) >= statistics.MIN_BLOCKS and spent) or statistics.is_settled(blocks)
 

@@ -118,6 +118,21 @@ def test_one_row_in_a_thousand_may_have_larger_terms_than_it_shows(
     assert sum(marked) == (0 if passes else 2 * len(errors))
 
 
+def test_rows_of_several_calls_are_judged_each_by_its_own_call() -> None:
+    """Calls that are alike are compared at once, by `torch.vmap`."""
+    expected, got = torch.ones(2, 1000, 2), torch.ones(2, 1000, 2)
+    got[0, :1] += 0.2
+    got[1, :2] += 0.2
+
+    def of_one_call(got: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        axes = Axes({"W": 1, "r": 0}, dtype="bfloat16", problem="Test")
+        context = CheckContext(axes, expected, [{}], {"out": expected}, {"out": expected}, "out")
+        return summed_rows_close(0.1).wrong(got, context)
+
+    marked: torch.Tensor = torch.vmap(of_one_call)(got, expected)
+    assert marked.sum(dim=(1, 2)).tolist() == [0, 4]
+
+
 def test_rows_close_marks_whole_rows() -> None:
     expected = [[1.0, 0.0], [0.0, 2.0]]
     assert wrong(rules.rows_close(0.1), [[1.0, 0.05], [0.0, 2.0]], expected, torch.bfloat16) == [False] * 4

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,7 @@ from pkb_gym.engine.records.timing import Block, Timing
 from pkb_gym.engine.reference.block_conditioner import BUSY_GPU_US
 from pkb_gym.engine.reference.orders import ServeHandovers
 from pkb_gym.engine.stages import integrity
+from pkb_gym.engine.stages import time as time_stage
 from pkb_gym.engine.stages import timing_statistics as statistics
 from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.feedback_builder import Stopped
@@ -423,3 +426,22 @@ def test_the_overhead_is_measured_for_each_case_while_nothing_else_runs() -> Non
         assert found.context_switch_us == pytest.approx(switch_us)
         blocks = bench.logged("devices", "null block of the candidate")
         assert blocks[0] == "devices held" and len(blocks) > 2
+
+
+def test_enough_calm_pairs_count_alone_however_many_were_delayed() -> None:
+    calm, delayed = (Block(calls=1, baseline_us=us, candidate_us=us) for us in (1.0, 9.0))
+    enough = [TimedPair(calm, False)] * statistics.MIN_BLOCKS
+    assert counted([*enough, *[TimedPair(delayed, True)] * 9]) == [calm] * statistics.MIN_BLOCKS
+
+
+@pytest.mark.usefixtures("enough_processors")
+@pytest.mark.parametrize(("gpus", "is_delayed", "pairs"), [(0, True, 6), (2, True, 13), (2, False, 6)])
+def test_gpus_wait_longer_for_pairs_that_nothing_delays(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, is_delayed: bool, pairs: int
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(time_stage, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
+    bench = Bench(gpus=gpus, timing_budget_s=7.0)
+    bench.candidate.blocks_us = [5000.0 * (1 + index % 7) for index in range(100)]
+    bench.reference.delays_us += [0.0] + [5000.0 * is_delayed] * 1000
+    assert len(timed(bench).blocks) == pairs
