@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pkb_gym.engine
@@ -92,6 +93,7 @@ class InlinedSource:
         """The source as a candidate."""
         return "".join(piece.text for piece in self.pieces)
 
+    @cached_property
     def operations(self) -> list[Operation]:
         """All operations, in the order of the text."""
         return self._operations(spans)
@@ -118,7 +120,7 @@ class InlinedSource:
 
     def mutants(self) -> list[Mutant]:
         """One without each operation, and one that has no epochs at all, if there are several operations."""
-        operations = self.operations()
+        operations = self.operations
         single = []
         seen: Counter[str] = Counter()
         for operation in operations:

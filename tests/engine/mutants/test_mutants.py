@@ -83,7 +83,7 @@ class Judged:
 def place_of(source: InlinedSource, mutant: Mutant) -> tuple[str, str, int]:
     """File and code of a mutant's operation, and the number of operations of both before it."""
     first = mutant.operations[0]
-    alike = [op for op in source.operations() if (op.file, op.code) == (first.file, first.code)]
+    alike = [op for op in source.operations if (op.file, op.code) == (first.file, first.code)]
     file, code = ("expert", mutant.name) if len(mutant.operations) > 1 else (first.file, first.code)
     return file, code, sum(op.start < first.start for op in alike)
 
@@ -273,7 +273,7 @@ def test_equivalent_mutants_exist():
     for each in EQUIVALENTS:
         for name in each.problems:
             source = InlinedSource.of(expert_source(find_problem(name), each.suffix) or "")
-            alike = [op for op in source.operations() if op.file == each.file and op.code.startswith(each.code)]
+            alike = [op for op in source.operations if op.file == each.file and op.code.startswith(each.code)]
             assert alike, f"{name} has no {each.code} in {each.file}"
             assert reason_why(name, each.suffix, each.file, alike[0].code, each.nth or 0) == each.reason
     assert reason_why("AllGather", "cu", "expert", "comm.epoch % 2", 0) is None

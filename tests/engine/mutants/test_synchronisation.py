@@ -93,7 +93,7 @@ def test_operations_of_a_header_are_found_where_it_is_included(tmp_path: Path):
     (tmp_path / "plain.h").write_text("#pragma once\n// of no Comm\n")
     kernel = '#include "pkb/meets.h"\n#include "pkb/plain.h"\nvoid solution(pkb::Comm comm) {\n  meet_all(comm);\n}\n'
     source = InlinedSource.of(kernel, tmp_path)
-    assert [str(operation) for operation in source.operations()] == [
+    assert [str(operation) for operation in source.operations] == [
         "meets.h:4: comm.barrier()",
         "expert:4: meet_all(comm)",
     ]
