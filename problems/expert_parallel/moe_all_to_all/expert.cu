@@ -11,7 +11,6 @@
 // no tensor back, as the baseline does, since outputs are preallocated.
 #include <cstdint>
 
-#include "pkb/exchange_cuda.h"
 #include "pkb/symm.h"
 #include "pkb/transfer_cuda.h"
 

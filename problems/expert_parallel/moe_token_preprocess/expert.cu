@@ -11,8 +11,8 @@
 // two passes through the L2 cache and a crossing of the link, takes longer than the read.
 #include <algorithm>
 
-#include "pkb/exchange_cuda.h"
 #include "pkb/symm.h"
+#include "pkb/tagged_cuda.h"
 #include "pkb/teams_cuda.h"
 #include "pkb/transfer_cuda.h"
 
