@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.sandbox import (
     EMULATOR_INSIDE,
@@ -25,6 +26,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.support.emulator_package import emulator_package
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, candidates, read
+from tests.engine.joined_libraries import compile_together
 from tests.waiting import PATIENCE_S
 
 needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="needs bubblewrap, which does not work here")
@@ -142,7 +144,16 @@ def solution(tensor):
 """
 
 
+@pytest.fixture(scope="module")
+def compiled(compiled_before: Path) -> None:
+    """Compiles them together; the tests find them in the cache."""
+    native = [candidate for candidate in map(read, map(FOLDER.joinpath, BASIC)) if candidate.path.suffix == ".cpp"]
+    sources = [candidate.source for candidate in native if candidate.outcome != "compile_error"]
+    compile_together(sources, CompileCache.in_folder(compiled_before))
+
+
 @pytest.mark.skipif(bubblewrap_works(), reason="run it by `make limits`, without the sandbox")
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("name", BASIC)
 def test_basic_candidates_without_bubblewrap(name: str, local_evaluator: LocalEvaluator) -> None:
     """Resource limits and the system call filter hold everywhere.
