@@ -159,10 +159,9 @@ struct Globals {
   int64_t ignore_index;
 };
 
-// The statistics of a block's threads, joined, in every thread.
+// The statistics of a block's threads, joined, in every thread. A barrier of the block must stand between two uses.
 __device__ __forceinline__ Statistics join_block(Statistics own) {
   __shared__ Statistics all[kThreads];
-  __syncthreads();
   all[threadIdx.x] = own;
   for (int apart = kThreads / 2; apart > 0; apart /= 2) {
     __syncthreads();

@@ -264,6 +264,13 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     **{(name, BEFORE_COUNTING): THREAD_0_WROTE for name in ("ClipGradNorm", "ClipGradNormEP", *FP8_EXCHANGES)},
     **{(name, mutant): why for name in PRODUCTS_ALONE for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
     ("ContrastiveLoss", AWAIT_STORES): NO_BULK_STORES,
+    ("ImportanceSamplingLoss", AWAIT_STORES): NO_BULK_STORES,
+    ("ImportanceSamplingLoss", BEFORE_COUNTING): THREAD_0_WROTE,
+    **{
+        ("ImportanceSamplingLoss", mutant): why
+        for mutant, why in OF_PRODUCTS.items()
+        if mutant not in (SIGNAL, READ_BEFORE_STAGING)
+    },
     ("ContrastiveLoss", LAST_READ): USED_ONCE,
     ("RingAttentionPP", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): WAITS_END_KERNELS,
     ("RingAttentionPP", BEGUN_OF_ALL): KERNEL_ENDS,

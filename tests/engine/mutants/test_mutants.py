@@ -220,6 +220,11 @@ EMULATED_SIZES = {
         '{"N": 600, "C": 17, "D": 3, "width": 64, "height": 64, "eps2d": 0.3, "near_plane": 0.01, "far_plane": 1e10}',
     ),
     "SampleSort": ('{"counts": 10000, "pattern": "normal"}',),
+    "ImportanceSamplingLoss": (
+        '{"T": 80, "H": 64, "V": 512, "ignore_index": -100, "common_weight": false, "clamped": "none", '
+        '"undefined": false, "silent": []}',
+    ),
+    "QuantizedGradAllReduce": ('{"N": 5000, "B": 17}',),
     "NeighborSampling": (
         '{"N": 6000, "degrees": [0, 1, 2, 3, 4, 5, 6, 7, 8], "S": 4600, "fanouts": [1, 1], "owned": null, '
         '"seeds": null, "repeated": false, "ring": false, "replace": false, "group": null}',
