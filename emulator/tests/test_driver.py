@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import pytest
 
-from rank_emulator import Ended, Findings, Outcome, RegionKind, Schedule, World, compile_cuda
+from emulator.tests.two_ranks import run
+from rank_emulator import Outcome, compile_cuda
 
 SOURCE = Path(__file__).with_name("driver.cu")
 BOTH = ("copies_of_all_kinds", "copies_between_contexts", "fills_of_words", "attributes_of_pointers", "null_stream")
@@ -28,24 +28,6 @@ def legacy(emulator_path: Path | None) -> bytes:
 @pytest.fixture(scope="module")
 def per_thread(emulator_path: Path | None) -> bytes:
     return library(emulator_path, per_thread=True)
-
-
-def run(path: Path | None, library: bytes, name: str, seed: int = 0) -> tuple[Ended, Findings]:
-    """Runs a program on two ranks."""
-    assert path is not None
-    schedule = Schedule("mixed", seed) if seed else Schedule()
-    with World(path, 2, schedule=schedule, detect_races=True, max_seconds=60) as world:
-        for rank, segment in enumerate(world.segments):
-            world.add_region(rank, RegionKind.SCRATCH, "words", segment, 1 << 16, element_bytes=4)
-
-        def body(rank: int) -> None:
-            program = world.load(library)[name]
-            program.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-            failed = program(world.segments[rank], world.segments[1 - rank], rank, world.stream())
-            assert not failed, f"driver.cu:{failed}"
-            world.synchronize()
-
-        return world.run(body), world.findings()
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rank_emulator import Ended, Findings, Outcome, RegionKind, Schedule, World, compile_cuda
+from emulator.tests.two_ranks import run
+from rank_emulator import Outcome, World, compile_cuda
 
 SOURCE = Path(__file__).with_name("streams.cu")
 NO_ORDER = "two streams of one rank, which nothing orders: wait for an event"
@@ -86,24 +87,6 @@ def library(emulator_path: Path | None) -> bytes:
     if emulator_path is None:
         pytest.skip("needs the CUDA toolkit")
     return compile_cuda(SOURCE.read_text())
-
-
-def run(path: Path | None, library: bytes, name: str, seed: int = 0, *, strict: bool = False) -> tuple[Ended, Findings]:
-    """Runs a program on two ranks."""
-    assert path is not None
-    schedule = Schedule("mixed", seed) if seed else Schedule()
-    with World(path, 2, schedule=schedule, detect_races=True, strict=strict, max_seconds=60) as world:
-        for rank, segment in enumerate(world.segments):
-            world.add_region(rank, RegionKind.SCRATCH, "words", segment, 1 << 16, element_bytes=4)
-
-        def body(rank: int) -> None:
-            program = world.load(library)[name]
-            program.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-            failed = program(world.segments[rank], world.segments[1 - rank], rank, world.stream())
-            assert not failed, f"streams.cu:{failed}"
-            world.synchronize()
-
-        return world.run(body), world.findings()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

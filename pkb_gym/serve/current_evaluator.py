@@ -85,7 +85,7 @@ class CurrentEvaluator:
 
         An evaluator whose processes or memory are in disorder may answer every evaluation with an infrastructure
         failure, and raise nothing. A size of a client's own can be why the baseline fails, however often it is asked
-        for: of each problem, one such failure counts.
+        for; so one such failure of each problem counts.
         """
         with self._lock:
             if evaluator is not self._evaluator:

@@ -7,7 +7,6 @@ Where the module has a function `prepare`, it gets the arguments as they are and
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import os
@@ -20,9 +19,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from pkb_gym.engine.rankside.confine import die_with_parent
 from tests.garbage import pause_collections
-
-PR_SET_PDEATHSIG = 1
 
 
 def free_port() -> int:
@@ -64,7 +62,7 @@ def _fork(work: Callable[[], object]) -> int:
         return pid
     status = 1
     try:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
         if os.getppid() == parent:
             work()
             status = 0

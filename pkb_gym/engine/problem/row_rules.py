@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rms, rows_close, wide
@@ -10,7 +10,7 @@ from pkb_gym.engine.problem.rules import DTYPE_SCALE, CheckContext, outside, rms
 if TYPE_CHECKING:
     import torch
 
-FEW, SPARED = 1000, 3
+ROWS_OF_ONE_SPARED, SPARED_FACTOR = 1000, 3
 """Number of rows of which one may be off by more, and how many times as much, see `summed_rows_close`."""
 
 
@@ -52,14 +52,14 @@ class summed_rows_close(rows_close):  # noqa: N801
     def describe(self, dtype: str = "bfloat16") -> str:
         """The rule in a few words, for the agent."""
         rel = self.rel * DTYPE_SCALE[dtype]
-        return f"summed_rows_close(rel={rel:.3g}, of one row in {FEW} {SPARED * rel:.3g}, for {dtype})"
+        spared = f"of one row in {ROWS_OF_ONE_SPARED} {SPARED_FACTOR * rel:.3g}"
+        return f"summed_rows_close(rel={rel:.3g}, {spared}, for {dtype})"
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """Marks the wrong elements of `got`."""
-        bad = super().wrong(got, context)
-        far_off = super(summed_rows_close, replace(self, rel=SPARED * self.rel)).wrong(got, context)
+        bad = self.beyond(1.0, got, context)
         rows = bad[..., :1]
-        return bad & (far_off | (rows.sum() > rows.numel() // FEW))
+        return bad & (self.beyond(SPARED_FACTOR, got, context) | (rows.sum() > rows.numel() // ROWS_OF_ONE_SPARED))
 
     def size(self, norms: torch.Tensor) -> torch.Tensor:
         """The norm that a row's error is held to."""

@@ -194,11 +194,15 @@ class rows_close:  # noqa: N801
 
     def wrong(self, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
         """Marks the wrong elements of `got`."""
+        return self.beyond(1.0, got, context)
+
+    def beyond(self, factor: float, got: torch.Tensor, context: CheckContext) -> torch.Tensor:
+        """Marks the elements of rows whose error is over so many times what is right."""
         import torch
 
         expected = wide(context.expected)
         size = self.size(torch.linalg.vector_norm(expected, dim=-1, keepdim=True))
-        bad = far(wide(got), expected, self.rel * DTYPE_SCALE[context.ax.dtype] * size, dim=-1)
+        bad = far(wide(got), expected, factor * self.rel * DTYPE_SCALE[context.ax.dtype] * size, dim=-1)
         return bad.expand(got.shape)
 
     def size(self, norms: torch.Tensor) -> torch.Tensor:

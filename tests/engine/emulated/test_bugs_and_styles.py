@@ -22,7 +22,7 @@ from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.envs.text.feedback import feedback_text
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import Candidate, candidates
-from tests.engine.emulated.compiled_together import OPTIMISED, compile_of_many
+from tests.engine.emulated.compiled_together import compile_of_many
 from tests.engine.emulated.joined import joined_config, joined_source
 
 pytestmark = [
@@ -103,8 +103,7 @@ def source_of_all() -> str:
 def together(compiled_before: Path) -> None:
     """The tests find it in the cache."""
     if nvcc_available():
-        # Optimised less, what cooperative groups do with shared memory stays, of which the emulator lacks a register.
-        compile_of_many(source_of_all(), CompileCache.in_folder(compiled_before), OPTIMISED)
+        compile_of_many(source_of_all(), CompileCache.in_folder(compiled_before))
 
 
 def evaluate(evaluator: LocalEvaluator, kernel: Candidate, **requested: object) -> Feedback:
