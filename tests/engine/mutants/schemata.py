@@ -1,37 +1,51 @@
 """All mutants of a CUDA kernel in one library, of which a number chooses one: a compile serves them all.
 
 Mutant schemata (Untch, Offutt, Harrold: Mutation Analysis Using Mutant Schemata, ISSTA 1993). Where an operation is an
-expression, the kernel asks at run time whether its mutant is chosen. Where it is an instruction in an asm statement,
+expression, the kernel asks at run time for the state of its mutant. Where it is an instruction in an asm statement,
 a declaration in front of it marks its place in the library's PTX, which emulated GPUs execute, and GPUs do not.
+
+A state is a digit: 0 stands for the kernel's operation, 1 for the mutant's, 2 for an error where the kernel reaches it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pkb_gym.engine.records.artifact import Artifact
 from tests.engine.mutants.synchronisation import InlinedSource, untested_reads
 from tests.engine.mutants.weakened_operations import Weakened, in_literal, inline_headers, weakened
 
-_FIRST, _FIRST_TRAP = 1_000_000_000, 1_500_000_000
+_FIRST = 1_000_000_000
+"""Immediate operands in PTX: this, ten for each number before the mutant's, and the digit of its state."""
+_STATES = "mutants "
+"""Text in front of the digits of all states, number 0 among them."""
 _HEAD = f"""#include <cstdlib>
-extern "C" const volatile char pkb_mutant_number[] = "mutant {_FIRST}";
+#define PKB_MUTANTS "{_STATES}%s"
+extern "C" const volatile char pkb_mutants_of_host[] = PKB_MUTANTS;
 namespace pkb_mutants {{
-__host__ __device__ inline unsigned chosen() {{
-#ifdef __CUDA_ARCH__
-  unsigned number;
-  asm("mov.u32 %0, {_FIRST};" : "=r"(number));
-#else
-  unsigned number = 0;
-  for (int i = 7; pkb_mutant_number[i]; ++i) number = 10 * number + unsigned(pkb_mutant_number[i] - '0');
-#endif
-  return number;
+__host__ __device__ constexpr unsigned digit(unsigned number) {{
+  return unsigned(PKB_MUTANTS[{len(_STATES)} + number] - '0');
 }}
-__host__ __device__ inline bool is(unsigned number) {{ return chosen() - {_FIRST // 2} * 2 == number; }}
-__host__ __device__ inline void trap(unsigned number) {{
-  if (chosen() - {_FIRST_TRAP} != number) return;
+template <unsigned number>
+__host__ __device__ inline unsigned state() {{
+#ifdef __CUDA_ARCH__
+  unsigned state;
+  asm("mov.u32 %%0, %%1;" : "=r"(state) : "n"({_FIRST} + 10 * number + digit(number)));
+  return state - ({_FIRST} + 10 * number);
+#else
+  asm volatile(".pushsection .pkb_mutants\\n.ascii \\"host mutant %%c0;\\"\\n.popsection" ::"i"(number));
+  return unsigned(pkb_mutants_of_host[{len(_STATES)} + number] - '0');
+#endif
+}}
+template <unsigned number>
+__host__ __device__ inline bool is() {{
+  return state<number>() == 1;
+}}
+template <unsigned number>
+__host__ __device__ inline void trap() {{
+  if (state<number>() != 2) return;
 #ifdef __CUDA_ARCH__
   __trap();
 #else
@@ -40,6 +54,8 @@ __host__ __device__ inline void trap(unsigned number) {{
 }}
 }}  // namespace pkb_mutants
 """
+_MOVE = re.compile(rb"(?P<move>mov\.u32 +%\w+, )100(?P<number>\d{6})0;")
+_MARKS = re.compile(rb"\.reg +\.b32 +mutant(\d{4});|host mutant (\d+);")
 
 
 class NotInstantiated(LookupError):
@@ -111,39 +127,57 @@ class Schemata:
         body = _with_choices(text, choices, inserted)
         begin = re.search(r"^(?!#include|#pragma|//|\s*$)", body, re.MULTILINE)
         head = begin.start() if begin else 0
-        source = body[:head] + _HEAD + body[head:]
-        assert source.count(str(_FIRST)) == 2, "the number stands where the mutant is chosen, and nowhere else"
+        source = body[:head] + _HEAD % ("0" * (1 + len(names))) + body[head:]
         return cls(tuple(names), source, tuple(instructions))
 
-    def source_of(self, number: int, *, traps: bool = False) -> str:
-        """The source of a mutant, which differs from that of the others in a number alone; 0 is the kernel itself.
+    def source_of(self, number: int = 0, *, traps: Collection[int] = ()) -> str:
+        """The source of a mutant, which differs from that of the others in states alone; 0 is the kernel itself.
 
         Args:
             number: Number of the mutant, from 0 to the number of names.
-            traps: Whether it is the kernel that ends with an error where it reaches the mutant's operation.
+            traps: Numbers of the mutants whose operations end the kernel with an error where it reaches them.
         """
-        return self.source.replace(str(_FIRST), str((_FIRST_TRAP if traps else _FIRST) + number))
+        return self.source.replace(self._states(0, ()), self._states(number, traps))
 
-    def library_of(self, artifact: Artifact, number: int, *, traps: bool = False) -> Artifact:
-        """The library of `source_of`.
-
-        Args:
-            artifact: The compiled source of number 0.
-            number: Number of the mutant, at least 1.
-            traps: As for `source_of`.
+    def library_of(self, artifact: Artifact, number: int = 0, *, traps: Collection[int] = ()) -> Artifact:
+        """The library of `source_of`, from that of the kernel itself.
 
         Raises:
-            NotInstantiated: No function of the library has the operation.
+            NotInstantiated: No function of the library has the mutant's instruction.
         """
         assert artifact.binary is not None, artifact.log
-        chosen = str((_FIRST_TRAP if traps else _FIRST) + number).encode()
-        first = str(_FIRST).encode()
-        binary = artifact.binary.replace(b"mutant " + first, b"mutant " + chosen)
-        binary = re.sub(rb"(mov\.u32 +%\w+, )" + first + b";", rb"\g<1>" + chosen + b";", binary)
+        states = self._states(number, traps)
+        digits = states.removeprefix(_STATES).encode()
+
+        def with_state(match: re.Match[bytes]) -> bytes:
+            at = int(match["number"])
+            return match["move"] + b"%d;" % (_FIRST + 10 * at + digits[at] - ord("0"))
+
+        binary = artifact.binary.replace(self._states(0, ()).encode(), states.encode())
+        binary = _MOVE.sub(with_state, binary)
         for each in self.instructions:
             if each.number == number:
-                binary = _patched(binary, each, traps)
+                binary, count = _patched(binary, each, traps=False)
+                if count == 0:
+                    raise NotInstantiated(each.weak.name)
+            elif each.number in traps:
+                binary, _ = _patched(binary, each, traps=True)
         return replace(artifact, binary=binary)
+
+    def instantiated(self, artifact: Artifact) -> frozenset[int]:
+        """The numbers of the mutants whose operations stand in some function of the library of the kernel."""
+        assert artifact.binary is not None, artifact.log
+        moved = {int(match["number"]) for match in _MOVE.finditer(artifact.binary)}
+        marked = {int(match[1] or match[2]) for match in _MARKS.finditer(artifact.binary)}
+        return frozenset(moved | marked)
+
+    def _states(self, number: int, traps: Collection[int]) -> str:
+        digits = ["0"] * (1 + len(self.names))
+        for each in traps:
+            digits[each] = "2"
+        if number:
+            digits[number] = "1"
+        return _STATES + "".join(digits)
 
 
 def _places(inlined: InlinedSource, text: str, origins: Sequence[tuple[str, int]]) -> Callable[[int], int]:
@@ -197,17 +231,13 @@ def _chosen(choices: Sequence[_Choice], kernels: str) -> str:
     """An expression: one of the mutants', or the kernel's."""
     is_void = any(each.replacement in ("((void)0)", "__threadfence_block()") for each in choices)
     cast = "(void)" if is_void else ""
-    mutants = "".join(f"::pkb_mutants::is({each.number}) ? {cast}({each.replacement}) : " for each in choices)
-    traps = "".join(f"::pkb_mutants::trap({each.number}), " for each in choices)
+    mutants = "".join(f"::pkb_mutants::is<{each.number}>() ? {cast}({each.replacement}) : " for each in choices)
+    traps = "".join(f"::pkb_mutants::trap<{each.number}>(), " for each in choices)
     return f"({mutants}({traps}{cast}({kernels})))"
 
 
-def _patched(binary: bytes, each: _Instruction, traps: bool) -> bytes:
-    """The library with the mutant's instructions in place of the kernel's, of the same length.
-
-    Raises:
-        NotInstantiated: The mark stands nowhere in it.
-    """
+def _patched(binary: bytes, each: _Instruction, *, traps: bool) -> tuple[bytes, int]:
+    """The library with the mutant's instructions in place of the kernel's, of the same length, and their number."""
     mark, replacement, pattern = each.name.encode(), each.weak.replacement.encode(), each.weak.pattern.encode()
     instructions = rb"[^;]*;" * (each.weak.text.count(";") if replacement == b'""' else 1)
 
@@ -224,7 +254,4 @@ def _patched(binary: bytes, each: _Instruction, traps: bool) -> bytes:
 
     of_all = rb"\{\s*\.reg\s+\.b32\s+mutant\d+;\s*\}\s*"  # several mutants may be of one instruction
     of_this = of_all.replace(rb"mutant\d+", mark)
-    patched, count = re.subn(of_this + rb"(?:" + of_all + rb")*(?P<instructions>" + instructions + rb")", patch, binary)
-    if count == 0:
-        raise NotInstantiated(each.weak.name)
-    return patched
+    return re.subn(of_this + rb"(?:" + of_all + rb")*(?P<instructions>" + instructions + rb")", patch, binary)

@@ -245,10 +245,10 @@ def test_every_reached_mutant_is_found_on_emulated_gpus(
     if text is None:
         pytest.skip("it has no expert")
     judge = EmulatedJudge.of(local_evaluator, problem, text, CompileCache.in_folder(compiled_before))
-    assert all(judge.is_clean(0, seed=seed) for seed in range(SEEDS))
+    assert all(judge.is_clean(seed=seed) for seed in range(SEEDS))
     at = ("tiny", *EMULATED_SIZES.get(problem.name, FURTHER_SIZES.get(problem.name, ())))
     wrong = [each.name for each in all_mutants(problem, text) if each.reason is None]
-    assert not [name for name in wrong if judge.is_found(name, at, SEEDS) is False]
+    assert not [name for name, found in judge.outcomes(wrong, at, SEEDS).items() if found is False]
 
 
 SAMPLE = {
@@ -270,8 +270,8 @@ def test_a_sample_of_mutants_is_found_on_emulated_gpus(local_evaluator: LocalEva
     problem = find_problem("FusedAdamAllGather")
     cache, text = CompileCache.in_folder(compiled_before), expert_source(problem, "cu") or ""
     judge = EmulatedJudge.of(local_evaluator, problem, text, cache)
-    assert judge.is_clean(0)
-    assert {name: judge.is_found(name, ["tiny"], 1) for name in SAMPLE} == SAMPLE
+    assert judge.is_clean()
+    assert judge.outcomes(list(SAMPLE), ["tiny"], 1) == SAMPLE
 
 
 def test_equivalent_mutants_exist():
