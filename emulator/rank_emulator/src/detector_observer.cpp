@@ -257,7 +257,8 @@ void Detector::range_access(const RangeAccess& access) {
                                 : kernels_.stream_accessor(access.agent, access.rank);
   if (reads && is_async) check_written(access.address, access.bytes, {who.who, who.time, site, who.lanes});
   if (writes) {
-    races_.write(who, site, access.address, access.bytes);
+    if (access.is_same) races_.write_same(who, site, access.address, access.bytes);
+    else races_.write(who, site, access.address, access.bytes);
     shadow_.mark_written(access.address, access.bytes);
   } else {
     races_.read(who, site, access.address, access.bytes);

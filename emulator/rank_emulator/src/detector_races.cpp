@@ -172,7 +172,11 @@ void Races::write_same_cell(Cell& cell, const Accessor& who, const Record& acces
   const Record last = cell.write;
   const auto is_beside = [&](const Record& earlier) {
     const Site& site = sites_[earlier.site];
-    return kind_of(earlier.who) == AgentKind::kWarp && !site.is_strong && site.proxy == Proxy::kGeneric;
+    if (site.is_strong || site.proxy != Proxy::kGeneric) return false;
+    if (kind_of(earlier.who) == AgentKind::kWarp) return kind_of(access.who) == AgentKind::kWarp;
+    // Threads that copy the same words by one cp.async, as where a last piece is shorter than their tile.
+    return kind_of(earlier.who) == AgentKind::kChannel && earlier.site == access.site && who.in_block &&
+           agents_.block_index_of(agents_.channel(earlier.who).warp) == who.block;
   };
   equals_.clear();
   const auto visit = [&](const Record& earlier) {
@@ -196,7 +200,7 @@ void Races::write_same_cell(Cell& cell, const Accessor& who, const Record& acces
     if (!races(cell, read, true, who, access)) return;
     const bool is_equal = read.follows_own && kind_of(read.who) == AgentKind::kWarp &&
                           std::any_of(equals_.begin(), equals_.end(), [&](const Record& store) {
-                            return agents_.block_index_of(store.who) == agents_.block_index_of(read.who);
+                            return kind_of(store.who) == AgentKind::kWarp && agents_.block_index_of(store.who) == agents_.block_index_of(read.who);
                           });
     if (!is_equal) found(read, who, access, address, bytes);
   };

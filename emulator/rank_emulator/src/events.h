@@ -99,6 +99,7 @@ struct RangeAccess {
   const char* what;             // "cp.async.bulk", "cudaMemcpyAsync", "arrival", ...
   const SourceLine* line;       // of the instruction that began it, or null
   uint32_t element_bytes = 0;   // of kAtomic: each element is reduced by a relaxed operation of its own
+  bool is_same = false;         // of a write: the bytes have had these values before
 };
 
 // How the completion of an asynchronous operation is learnt.

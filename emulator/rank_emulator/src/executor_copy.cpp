@@ -18,18 +18,21 @@ Step copy_plain(Executor& x, const Op& op, uint32_t lanes) {
     if (exist && !x.engine.memory.find_seen(seen, exist)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(from));
     if (from % bytes) x.fail(Outcome::kMisaligned, op, uint32_t(lane), "misaligned address (" + x.engine.memory.describe(from) + ")");
     if (exist) x.settle(from, exist);
+    char word[16] = {};
+    std::memcpy(word, reinterpret_cast<const void*>(from), exist);
     if (x.engine.observer) {
+      const bool is_same = std::memcmp(reinterpret_cast<const void*>(to), word, bytes) == 0;
       const AsyncOperation operation{x.engine.next_id++, x.seen(op, 1u << lane), Completion::kCopyGroup, 0};
       x.engine.observer->async_issue(operation);
       const auto report_range = [&](Operation what, Space space, uint64_t address, uint32_t count) {
-        x.engine.observer->range_access(RangeAccess{operation.id, x.grid->launch.rank, what, Proxy::kGeneric, space, address, count, op.name, &op.source->line});
+        x.engine.observer->range_access(RangeAccess{operation.id, x.grid->launch.rank, what, Proxy::kGeneric, space, address, count, op.name, &op.source->line, 0,
+                                                    is_same && what == Operation::kWrite});
       };
       if (exist) report_range(Operation::kRead, Space::kGlobal, from, exist);
       report_range(Operation::kWrite, Space::kShared, to, bytes);
       x.engine.observer->async_complete(operation, 0);
     }
-    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), exist);
-    std::memset(reinterpret_cast<char*>(to) + exist, 0, bytes - exist);
+    std::memcpy(reinterpret_cast<void*>(to), word, bytes);
   });
   x.wrote();
   return Step::kNext;

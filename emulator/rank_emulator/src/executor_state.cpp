@@ -204,7 +204,14 @@ Warp Executor::seen(const Op& op, uint32_t lanes) const {
 void Executor::report_access(const Op& op, uint32_t lanes, Operation operation, uint32_t bytes, uint32_t elements,
                              const uint64_t (&addresses)[kLanes], uint32_t wrote, Proxy proxy) {
   const Detail& detail = *op.detail;
-  const Space space = space_of(detail, addresses[__builtin_ctz(lanes)]);
+  const uint64_t first = addresses[__builtin_ctz(lanes)];
+  const Space space = space_of(detail, first);
+  // Cooperative groups keep there what warps of a tile exchange, and count on shuffles to order it: that works on all GPUs
+  // that their headers are for. What they synchronise by, atomics of the same memory, counts as everywhere.
+  if (detail.order == Order::kWeak && space == Space::kShared && grid->kernel->uses_reserved_shared &&
+      first - reinterpret_cast<uint64_t>(block->shared) - kReservedSharedOffset < kReservedSharedBytes) {
+    return;
+  }
   engine.observer->access(Access{seen(op, lanes), operation, detail.order, detail.scope, space, proxy, bytes,
                                  bytes / elements, wrote, addresses, true, detail.decides, detail.may_be_unused});
 }
