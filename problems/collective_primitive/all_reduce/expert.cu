@@ -1,11 +1,11 @@
-// AllReduce: every rank adds up one part of all ranks' tensors and pushes the sum into all outputs; two ranks, and more
-// of them with small tensors, add up whole tensors, each for itself.
+// AllReduce: small tensors go whole to every rank, which adds them up for itself; of larger ones each rank adds up one
+// part for all.
 //
-// Terms are pushed into scratch, small ones as tagged words, larger ones in rounds, with a word from each block of the
-// kernel after each (pkb/shares_cuda.h). Of parts, (W - 1) / W of a tensor crosses the link into each rank to be added,
-// and as much comes back as sums; they need no synchronisation of their own before, since terms have come from each rank
-// that they go to. Adding up whole tensors takes in W - 1 of them, between two ranks no more, and saves the second
-// crossing. Bound: link, 2 (W - 1) / W tensors in and out a rank.
+// Whole tensors are pushed into scratch as tagged words, of which three quarters are data, and need no other
+// synchronisation. Parts are read from where they lie on all ranks, and their sums stored into all outputs, between two
+// meetings of corresponding blocks (pkb/shares_cuda.h): (W - 1) / W of a tensor crosses the link into each rank to be
+// added, and as much as sums, both at once. Between two ranks words cross the link in a third more time, and save both
+// meetings. Bound: link, 2 (W - 1) / W tensors in and out a rank.
 #include "pkb/shares_cuda.h"
 #include "pkb/symm.h"
 
@@ -18,14 +18,12 @@ void launch(const TensorView& tensor, const TensorView& out, const pkb::Comm& co
   const uint64_t n = tensor.numel(), W = comm.world_size;
   T* sums = static_cast<T*>(out.data_ptr());
   pkb::Shares<T> shares(comm, static_cast<const T*>(tensor.data_ptr()), sums);
-  // Whole tensors take in (W - 1) n, parts and sums together 2 (W - 1) / W n, but by one more way across the link.
-  if (W <= 2 || n * sizeof(T) * (W - 1) * (W - 2) / W <= pkb::kCrossingBytes) {
+  if (W == 1 || pkb::adds_tagged<T>(n, 2 * (W - 1) * n * sizeof(T) / W, comm)) {
     for (int r = 0; r < comm.world_size; ++r) shares.give(r, 0, n);
   } else {
     shares.give_parts(n, comm);
     shares.sums = sums + shares.begin[comm.rank];
     shares.targets = comm.world_size;
-    shares.gets_sums = true;
   }
   shares.launch_with_signals(comm);
 }

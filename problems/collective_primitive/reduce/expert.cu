@@ -1,10 +1,10 @@
-// Reduce: the other ranks share the adding and push their sums to the root, while they copy their own tensors into their
+// Reduce: the other ranks share the adding and store their sums at the root, while they copy their own tensors into their
 // own outputs; of two ranks, and of small tensors, the root adds up alone.
 //
 // A root that adds takes in W - 1 tensors. With W - 1 helpers, each adding up one part of all ranks' tensors, one
-// tensor crosses the link into every rank and one out of it, the least that a link can do. Terms are pushed into
-// scratch, small ones as tagged words, larger ones in rounds, with a word from each block of the kernel after each
-// (pkb/shares_cuda.h). Bound: link, one tensor in a rank.
+// tensor crosses the link into every rank and one out of it, the least that a link can do. Small terms are pushed into
+// scratch as tagged words; larger ones are read from where they lie (pkb/shares_cuda.h). Bound: link, one tensor in a
+// rank.
 #include "pkb/shares_cuda.h"
 #include "pkb/symm.h"
 
@@ -20,8 +20,7 @@ void launch(const TensorView& tensor, int dst, const TensorView& out, const pkb:
   pkb::Shares<T> shares(comm, static_cast<const T*>(tensor.data_ptr()), sums);
   shares.copy = root ? nullptr : sums;
   shares.copied = n;
-  // The root alone takes in W - 2 tensors more, but by one way across the link less.
-  if (W <= 2 || n * sizeof(T) * (W - 2) <= pkb::kCrossingBytes) {
+  if (W <= 2 || pkb::adds_tagged<T>(n, n * sizeof(T), comm)) {
     shares.give(dst, 0, n);
   } else {
     shares.give_parts(n, comm, dst);

@@ -1,8 +1,8 @@
-// ReduceScatter: every rank pushes the row blocks of its tensor to their owners, which add up what has come.
+// ReduceScatter: every rank adds up its row block of all ranks' tensors.
 //
-// W - 1 blocks cross the link into each rank, each once, and land in scratch: small ones as tagged words, larger ones in
-// rounds, with a word from each block of the kernel after each (pkb/shares_cuda.h). A rank waits for the others' terms,
-// and for nothing else. Bound: link, W - 1 blocks in and out a rank.
+// W - 1 blocks cross the link into each rank, each once. Small ones are pushed into the adder's scratch as tagged words,
+// and need no other synchronisation; larger ones are read from where they lie, between two meetings of corresponding
+// blocks of the kernel (pkb/shares_cuda.h). Bound: link, W - 1 blocks in and out a rank.
 #include "pkb/shares_cuda.h"
 #include "pkb/symm.h"
 

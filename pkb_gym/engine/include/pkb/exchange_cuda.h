@@ -47,6 +47,11 @@ class Boxes {
   // For messages of which is_tagged() is true.
   static Boxes for_tagged(const Comm& comm) { return Boxes(comm, 0, tagged_half(comm)); }
 
+  // For tagged words of kernels that have no other messages in scratch.
+  static Boxes for_tagged_alone(const Comm& comm) {
+    return Boxes(comm, 0, comm.scratch_bytes / 2 / kAlignment * kAlignment);
+  }
+
   // For messages of up to so many bytes. Throws if scratch is too small.
   static Boxes for_bytes(uint64_t bytes, const Comm& comm) {
     const uint64_t begin = 2 * tagged_half(comm), others = comm.world_size - 1;
@@ -58,6 +63,9 @@ class Boxes {
     }
     return boxes;
   }
+
+  // Whether a message of so many bytes fits.
+  bool hold(uint64_t bytes) const { return bytes <= bytes_; }
 
   // The receiver's box of this sender; another rank.
   template <class T>

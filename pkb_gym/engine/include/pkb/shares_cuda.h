@@ -1,11 +1,11 @@
 // Collectives that add up all ranks' tensors, under the call contract: every rank adds up its share of the elements, for
 // itself or for others.
 //
-// Terms are pushed into the adders' scratch: small ones as tagged words, larger ones in rounds, with a word from each
-// block after each round, so that adding goes on beside pushing. Nobody reads a peer's arguments. Sums that belong to
-// other ranks go straight into their outputs: an adder has terms of each of them, so their call has begun; each adder's
-// blocks then signal that their sums are there. Sums are float32 (float64 for float64) in rank order, rounded once,
-// and so the same bits wherever they are formed.
+// Small terms are pushed into the adders' scratch as tagged words, of which three quarters are data; nobody then reads a
+// peer's arguments, and sums stay where they are formed. Larger terms are read where they lie, and sums go straight into
+// all outputs that they belong to, between two meetings of corresponding blocks: both directions of a link are busy, and
+// nothing is stored on the way. Sums are float32 (float64 for float64) in rank order, rounded once, and so the same bits
+// wherever they are formed. A kernel that launches shares keeps nothing else in scratch.
 //
 //   pkb::Shares<T> shares(x, sums);                          // nobody adds anything yet
 //   for (int r = 0; r < W; ++r) shares.give(r, r * n, n);    // rank r adds up n elements
@@ -17,18 +17,22 @@
 #include "pkb/exchange_cuda.h"
 #include "pkb/transfer_cuda.h"
 
-// Depend on the machine; can be set for tuning.
-#ifndef PKB_SLICE_BYTES
-#define PKB_SLICE_BYTES (8 << 10)
-#endif
-#ifndef PKB_MOST_ROUNDS
-#define PKB_MOST_ROUNDS 8
+// Depends on the machine; can be set for tuning.
+#ifndef PKB_MEETING_BYTES
+#define PKB_MEETING_BYTES (1600 << 10)
 #endif
 
 namespace pkb {
 
-constexpr uint64_t kSliceBytes = PKB_SLICE_BYTES;  // least that a block pushes to one rank in a round
-constexpr int kMostRounds = PKB_MOST_ROUNDS;       // more of them would pay for more signals than they hide
+// What the link moves in the time that meetings, and reads of peers' memory, take longer than tagged words.
+constexpr uint64_t kMeetingBytes = PKB_MEETING_BYTES;
+constexpr int kWordsAtOnce = 4;  // tagged words of a thread in flight
+
+// Elements in a tagged word, and their bytes.
+template <class T>
+constexpr int kTripleLanes = 12 / int(sizeof(T));
+template <class T>
+constexpr int kTripleBytes = kTripleLanes<T> * int(sizeof(T));
 
 template <class T>
 struct Shares {
@@ -80,12 +84,42 @@ __device__ __forceinline__ const T* terms_for(const Shares<T>& shares, int r) {
   return shares.x + shares.begin[r];
 }
 
-template <class T>
-__device__ __forceinline__ void add_eight(Accumulator<T> (&sums)[8 / sizeof(T)], uint2 eight) {
-  Packet<T, 8 / sizeof(T)> packet;
-  memcpy(&packet, &eight, sizeof(packet));
+// Data of a tagged word, from kBytes on or as many as there are `left`.
+template <int kBytes>
+__device__ __forceinline__ uint3 load_triple(const char* from, uint64_t left) {
+  uint32_t words[3] = {};
+  if (left >= kBytes && reinterpret_cast<uintptr_t>(from) % sizeof(uint32_t) == 0) {
 #pragma unroll
-  for (int lane = 0; lane < 8 / int(sizeof(T)); ++lane) sums[lane] += static_cast<Accumulator<T>>(packet.lanes[lane]);
+    for (int i = 0; i < kBytes / 4; ++i) words[i] = reinterpret_cast<const uint32_t*>(from)[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < kBytes; ++i) {
+      if (i < left) words[i / 4] |= uint32_t(uint8_t(from[i])) << 8 * (i % 4);
+    }
+  }
+  return make_uint3(words[0], words[1], words[2]);
+}
+
+template <int kBytes>
+__device__ __forceinline__ void store_triple(char* to, uint3 triple, uint64_t left) {
+  const uint32_t words[3] = {triple.x, triple.y, triple.z};
+  if (left >= kBytes && reinterpret_cast<uintptr_t>(to) % sizeof(uint32_t) == 0) {
+#pragma unroll
+    for (int i = 0; i < kBytes / 4; ++i) reinterpret_cast<uint32_t*>(to)[i] = words[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < kBytes; ++i) {
+      if (i < left) to[i] = char(words[i / 4] >> 8 * (i % 4));
+    }
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void add_triple(Accumulator<T> (&sums)[kTripleLanes<T>], uint3 triple) {
+  T lanes[kTripleLanes<T>];
+  memcpy(lanes, &triple, sizeof(lanes));
+#pragma unroll
+  for (int lane = 0; lane < kTripleLanes<T>; ++lane) sums[lane] += static_cast<Accumulator<T>>(lanes[lane]);
 }
 
 // Sums stay on the ranks that add them up.
@@ -93,105 +127,101 @@ template <class T>
 __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
     add_tagged(const __grid_constant__ Shares<T> shares, const __grid_constant__ Boxes boxes,
                const __grid_constant__ Device comm) {
-  constexpr uint64_t kLanes = 8 / sizeof(T);
+  constexpr int kBytes = kTripleBytes<T>;
   const uint32_t tag = uint32_t(comm.epoch);
-  const uint64_t first = (blockIdx.x * uint64_t(kTransferThreads) + threadIdx.x) * kLanes;
-  const uint64_t step = gridDim.x * uint64_t(kTransferThreads) * kLanes;
-  const auto eight_of = [](const T* from, uint64_t i, uint64_t count) {
-    return load_eight(reinterpret_cast<const char*>(from + i), (count - i) * sizeof(T));
+  const uint64_t first = blockIdx.x * uint64_t(kTransferThreads) + threadIdx.x;
+  const uint64_t step = gridDim.x * uint64_t(kTransferThreads);
+  // This rank's terms for some words of a share, `step` words apart.
+  const auto load = [&](uint3(&terms)[kWordsAtOnce], int r, uint64_t word) {
+    const char* from = reinterpret_cast<const char*>(terms_for(shares, r));
+    const uint64_t bytes = shares.count[r] * sizeof(T);
+#pragma unroll
+    for (int k = 0; k < kWordsAtOnce; ++k) {
+      const uint64_t at = (word + k * step) * kBytes;
+      if (at < bytes) terms[k] = load_triple<kBytes>(from + at, bytes - at);
+    }
   };
+  const auto words_of = [&](int r) { return (shares.count[r] + kTripleLanes<T> - 1) / kTripleLanes<T>; };
+
   if (shares.one_way(comm.world_size)) {  // adders may then be slow to read
     comm.signal_begun();
     comm.wait_all_begun(1);
   }
   for (int k = 1; k < comm.world_size; ++k) {
     const int r = rank_after(comm, k);
-    TaggedPair* box = boxes.box<TaggedPair>(comm, r, comm.rank);
-    for (uint64_t i = first; i < shares.count[r]; i += step) {
-      store_tagged(box + i / kLanes, eight_of(terms_for(shares, r), i, shares.count[r]), tag);
-    }
-  }
-  for (uint64_t i = first; shares.copy && i < shares.copied; i += step) {
-    store_eight(reinterpret_cast<char*>(shares.copy + i), eight_of(shares.x, i, shares.copied),
-                (shares.copied - i) * sizeof(T));
-  }
-  comm.hold();
-  const uint64_t count = shares.count[comm.rank];
-  for (uint64_t i = first; i < count; i += step) {
-    Accumulator<T> sums[kLanes] = {};
-    for (int r = 0; r < comm.world_size; ++r) {
-      if (r == comm.rank) {
-        add_eight<T>(sums, eight_of(terms_for(shares, r), i, count));
-      } else {
-        add_eight<T>(sums, wait_tagged(boxes.box<TaggedPair>(comm, comm.rank, r) + i / kLanes, tag));
+    TaggedTriple* box = boxes.box<TaggedTriple>(comm, r, comm.rank);
+    const uint64_t words = words_of(r);
+    for (uint64_t word = first; word < words; word += kWordsAtOnce * step) {
+      uint3 terms[kWordsAtOnce];
+      load(terms, r, word);
+#pragma unroll
+      for (int i = 0; i < kWordsAtOnce; ++i) {
+        if (word + i * step < words) store_tagged(box + word + i * step, terms[i], tag);
       }
     }
-    Packet<T, int(kLanes)> packet;
+  }
+  if (shares.copy) {
+    copy(reinterpret_cast<char*>(shares.copy), reinterpret_cast<const char*>(shares.x), shares.copied * sizeof(T),
+         blockIdx.x, gridDim.x);
+  }
+  comm.hold();
+  const uint64_t words = words_of(comm.rank), bytes = shares.count[comm.rank] * sizeof(T);
+  for (uint64_t word = first; word < words; word += kWordsAtOnce * step) {
+    Accumulator<T> sums[kWordsAtOnce][kTripleLanes<T>] = {};
+    int count = 0;
 #pragma unroll
-    for (int lane = 0; lane < int(kLanes); ++lane) packet.lanes[lane] = static_cast<T>(sums[lane]);
-    uint2 eight;
-    memcpy(&eight, &packet, sizeof(eight));
-    store_eight(reinterpret_cast<char*>(shares.sums + i), eight, (count - i) * sizeof(T));
+    for (int i = 0; i < kWordsAtOnce; ++i) count += word + i * step < words;
+    for (int r = 0; r < comm.world_size; ++r) {
+      uint3 terms[kWordsAtOnce];
+      if (r == comm.rank) {
+        load(terms, r, word);
+      } else {
+        wait_tagged(boxes.box<TaggedTriple>(comm, comm.rank, r) + word, step, count, tag, terms);
+      }
+#pragma unroll
+      for (int i = 0; i < kWordsAtOnce; ++i) {
+        if (i < count) add_triple<T>(sums[i], terms[i]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kWordsAtOnce; ++i) {
+      if (i >= count) break;
+      T lanes[kTripleLanes<T>];
+#pragma unroll
+      for (int lane = 0; lane < kTripleLanes<T>; ++lane) lanes[lane] = static_cast<T>(sums[i][lane]);
+      uint3 triple{};
+      memcpy(&triple, lanes, sizeof(lanes));
+      const uint64_t at = (word + i * step) * kBytes;
+      store_triple<kBytes>(reinterpret_cast<char*>(shares.sums) + at, triple, bytes - at);
+    }
   }
 }
 
-// What a block does in one round: pushes a slice of each share, or adds up a slice of its own rank's share.
-template <class T>
-struct Slice {
-  uint64_t begin, count;  // in a share
-  __device__ Slice(uint64_t share, int round, int rounds) {
-    const uint64_t slices = uint64_t(rounds) * gridDim.x, slice = uint64_t(round) * gridDim.x + blockIdx.x;
-    begin = Shares<T>::cut(share, slice, slices);
-    count = Shares<T>::cut(share, slice + 1, slices) - begin;
-  }
-};
-
+// Terms are read where they lie.
 template <class T>
 __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
-    add_shares(const __grid_constant__ Shares<T> shares, const __grid_constant__ Boxes boxes, int rounds,
-               const __grid_constant__ Device comm) {
-  const int thread = int(threadIdx.x), own = comm.rank;
-  const bool has_peer = thread < comm.world_size && thread != own;
-  const bool adds = shares.count[own] > 0;
-  if (shares.one_way(comm.world_size)) {  // adders may then be slow to read
-    comm.signal_begun();
-    comm.wait_all_begun(1);
+    add_in_place(const __grid_constant__ Shares<T> shares, const __grid_constant__ Device comm) {
+  comm.barrier_blocks(0);
+  const auto term = [&](int r) { return comm.peer(terms_for(shares, comm.rank), r); };
+  const auto result = [&](int k) {
+    const int r = shares.first_target + k;
+    return comm.peer(shares.sums, r < comm.world_size ? r : r - comm.world_size);
+  };
+  add_up<T>(shares.count[comm.rank], comm.world_size, term, shares.targets, result, blockIdx.x, gridDim.x);
+  if (shares.copy) {
+    copy(reinterpret_cast<char*>(shares.copy), reinterpret_cast<const char*>(shares.x), shares.copied * sizeof(T),
+         blockIdx.x, gridDim.x);
   }
+  comm.barrier_blocks(1);
+}
 
-  for (int round = 0; round <= rounds; ++round) {
-    if (round < rounds) {
-      for (int k = 1; k < comm.world_size; ++k) {
-        const int r = rank_after(comm, k);
-        const Slice<T> slice(shares.count[r], round, rounds);
-        copy_slice(boxes.box<T>(comm, r, own) + slice.begin, terms_for(shares, r) + slice.begin,
-                   slice.count * sizeof(T));
-      }
-      __syncthreads();
-      if (has_peer && shares.count[thread] > 0) comm.signal_block(round, thread);
-      if (shares.copy) {
-        const Slice<T> slice(shares.copied, round, rounds);
-        copy_slice(shares.copy + slice.begin, shares.x + slice.begin, slice.count * sizeof(T));
-      }
-    }
-    if (round > 0 && adds) {  // terms of the round before have had the time of this round's pushes to arrive
-      if (has_peer) comm.wait_block(round - 1, thread);
-      __syncthreads();
-      const Slice<T> slice(shares.count[own], round - 1, rounds);
-      const auto term = [&](int r) {
-        return (r == own ? terms_for(shares, r) : boxes.box<const T>(comm, own, r)) + slice.begin;
-      };
-      const auto result = [&](int k) {
-        const int r = shares.first_target + k;
-        return comm.peer(shares.sums, r < comm.world_size ? r : r - comm.world_size) + slice.begin;
-      };
-      add_up<T>(slice.count, comm.world_size, term, shares.targets, result, 0, 1);
-    }
-  }
-  // Sums on other ranks.
-  __syncthreads();
-  const int place = thread - shares.first_target + (thread < shares.first_target ? comm.world_size : 0);
-  if (has_peer && adds && place < shares.targets) comm.signal_block(rounds, thread);
-  if (has_peer && shares.gets_sums && shares.count[thread] > 0) comm.wait_block(rounds, thread);
+// Whether so many terms for each rank are best pushed as tagged words, where else `otherwise` bytes would cross the link
+// into a rank.
+template <class T>
+bool adds_tagged(uint64_t terms, uint64_t otherwise, const Comm& comm) {
+  const uint64_t others = comm.world_size - 1;
+  const uint64_t bytes = (terms + kTripleLanes<T> - 1) / kTripleLanes<T> * sizeof(TaggedTriple);
+  return others > 0 && others * bytes <= otherwise + kMeetingBytes && Boxes::for_tagged_alone(comm).hold(bytes);
 }
 
 template <class T>
@@ -199,14 +229,12 @@ void Shares<T>::launch_with_signals(const Comm& comm) const {
   const uint64_t sent = *std::max_element(count, count + comm.world_size), most = std::max(sent, copied);
   if (most == 0) return;
   const bool stays = targets == 1 && first_target == comm.rank && !gets_sums;
-  if (is_tagged(sent * sizeof(T), comm) && stays) {
-    add_tagged<T><<<blocks_for(most * sizeof(T), 8 * kTransferThreads), kTransferThreads, 0, comm.cuda_stream()>>>(
-        *this, Boxes::for_tagged(comm), comm.device());
-  } else {
-    const unsigned blocks = blocks_for(most * sizeof(T), kSliceBytes);  // as many on every rank
-    const int rounds = int(std::clamp<uint64_t>(most * sizeof(T) / (blocks * 4 * kSliceBytes), 1, kMostRounds));
-    add_shares<T><<<blocks, kTransferThreads, 0, comm.cuda_stream()>>>(
-        *this, Boxes::for_bytes(sent * sizeof(T), comm), rounds, comm.device());
+  if (stays && adds_tagged<T>(sent, (comm.world_size - 1) * sent * sizeof(T), comm)) {
+    add_tagged<T><<<blocks_for(most * sizeof(T), kTripleBytes<T> * kTransferThreads), kTransferThreads, 0,
+                    comm.cuda_stream()>>>(*this, Boxes::for_tagged_alone(comm), comm.device());
+  } else {  // as many blocks on every rank
+    add_in_place<T><<<blocks_for(most * sizeof(T), kSumTile), kTransferThreads, 0, comm.cuda_stream()>>>(*this,
+                                                                                                        comm.device());
   }
   PKB_CUDA_LAUNCHED();
 }

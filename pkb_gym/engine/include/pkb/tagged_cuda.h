@@ -1,5 +1,6 @@
-// Words that signal their own arrival: 4 bytes of data and a tag, moved by one 8-byte store. Small messages between
-// ranks need no other signal, and a crossing of the link less than data followed by a signal.
+// Words that signal their own arrival: 4 bytes of data and a tag, moved by one 8-byte store, or 12 and a tag by one of 16
+// bytes. Small messages between ranks need no other signal, and a crossing of the link less than data followed by a
+// signal.
 //
 // With uint32_t(comm.epoch) as the tag, words are never reset: those of other calls have other tags (until 2^32 calls
 // later), and zeros are no call's. So no other data may lie in a place of tagged words, in any call. A place may be
@@ -45,6 +46,42 @@ __device__ __forceinline__ uint2 wait_tagged(const TaggedPair* from, uint32_t ta
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x), "=l"(y) : "l"(from) : "memory");
   } while (uint32_t(x >> 32) != tag || uint32_t(y >> 32) != tag);
   return make_uint2(uint32_t(x), uint32_t(y));
+}
+
+// Three quarters of a word are data. One 16-byte access is not torn either, as one of type .b128 (PTX ISA 8.3, "ld").
+struct alignas(16) TaggedTriple {
+  uint64_t halves[2];
+};
+
+__device__ __forceinline__ void store_tagged(TaggedTriple* to, uint3 values, uint32_t tag) {
+  asm volatile("{.reg .b128 word; mov.b128 word, {%1, %2}; st.relaxed.sys.global.b128 [%0], word;}" ::"l"(to),
+               "l"(uint64_t(values.y) << 32 | values.x), "l"(uint64_t(tag) << 32 | values.z)
+               : "memory");
+}
+
+// Waits for the first `count` of kWords words that are `step` apart; their loads are in flight together.
+template <int kWords>
+__device__ __forceinline__ void wait_tagged(const TaggedTriple* from, uint64_t step, int count, uint32_t tag,
+                                            uint3 (&values)[kWords]) {
+  uint64_t halves[kWords][2];
+  bool come;
+  do {
+    come = true;
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) {
+      if (k >= count) break;
+      asm volatile("{.reg .b128 word; ld.relaxed.sys.global.b128 word, [%2]; mov.b128 {%0, %1}, word;}"
+                   : "=l"(halves[k][0]), "=l"(halves[k][1])
+                   : "l"(from + k * step)
+                   : "memory");
+    }
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) come &= k >= count || uint32_t(halves[k][1] >> 32) == tag;
+  } while (!come);
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) {
+    values[k] = make_uint3(uint32_t(halves[k][0]), uint32_t(halves[k][0] >> 32), uint32_t(halves[k][1]));
+  }
 }
 
 }  // namespace pkb
