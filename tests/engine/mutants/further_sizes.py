@@ -53,9 +53,13 @@ MANY_TOKENS = '{"T": 20, "h": 64, "Vl": 144, "V": null}'
 MANY_LOGITS_OF_FEW_TOKENS = '{"T": 8, "h": 8, "Vl": 16500, "V": null}'
 """More than are sent as tagged words."""
 
+LARGE_TERMS = '{"M": 2500, "N": 1000}'
+"""More than are sent as tagged words."""
+
 FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "AllGatherGemm": (ON_CUDA_CORES, NO_ROOM_TO_GATHER),
     "AllGatherGemmAT": (ON_CUDA_CORES, NO_ROOM_TO_GATHER),
+    "AllReduce": (LARGE_TERMS,),
     "CombinedShardedGemms": (ON_CUDA_CORES,),
     "GemmAllGather": (ON_CUDA_CORES,),
     "GemmAllReduce": (ON_CUDA_CORES,),
@@ -66,6 +70,8 @@ FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
     "FP8ReduceScatterGrads": (MANY_PARAMETERS,),
     "FusedAdamAllGather": (MANY_PARAMETERS,),
     "MoELoRAGroupGemmBackward": (MANY_GRADIENTS,),
+    "Reduce": (LARGE_TERMS,),
+    "ReduceScatter": (LARGE_TERMS,),
     "ReduceScatterRMSNorm": (LONG_ROWS,),
     "RopeAllGather": (LONG_SEQUENCE,),
     "UlyssesGatherHeadsScatterSeq": (MANY_HEADS,),

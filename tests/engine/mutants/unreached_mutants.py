@@ -34,7 +34,6 @@ class Unreached:
 
 
 BOTH_WAYS = "for collectives in which some rank only sends or only receives; here every rank does both"
-OWN_SUMS = "for sums that other ranks get; here they stay on the ranks that add them up"
 OWN_FACTORS = "for factors of other ranks; here a product has the rank's own alone"
 NO_PEERS = "for products that read or store peers' memory; here their operands and results are the rank's own"
 LARGE_WEIGHTS = "for weights of more than 16 MiB, which copy engines bring in; published ones are smaller"
@@ -51,10 +50,8 @@ NO_NUMBERS = "for numbers that ranks tell each other; here owners and places fol
 UNREACHED: Sequence[Unreached] = (
     Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", ("AllGather", "AllToAll"), BOTH_WAYS, nth=0),
     Unreached("shares_cuda.h", r"comm\.(signal_begun|wait_all_begun)", ("AllReduce", "ReduceScatter"), BOTH_WAYS),
-    Unreached("shares_cuda.h", r"comm\.(signal|wait)_block\(rounds,", ("ReduceScatter",), OWN_SUMS),
     Unreached("gemm_peers.h", r"wait_begun\(block\)", ("GemmAllGather",), OWN_FACTORS, nth=0),
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
-    Unreached("shares_cuda.h", r"comm\.(signal|wait)_block\(rounds,", ("AllReduce", "Reduce"), TWO_RANKS, ranks=3),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DDP", "FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("GNNSparseFeatureFetch", "ImportanceSamplingLoss"), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DistributedKNN",), WAITED_BEFORE),
