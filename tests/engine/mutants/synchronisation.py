@@ -189,7 +189,8 @@ def _with_untested_reads(mutant: str) -> str:
 
 def untested_reads(text: str) -> Iterator[tuple[int, str]]:
     """The place behind each form of `wait_tagged` in a text, and `read_tagged`, which takes whatever word it finds."""
-    for match in re.finditer(r"^__device__[^\n]*\bwait_tagged\(.*?^}\n", text, re.MULTILINE | re.DOTALL):
+    function = r"^(?:template <[^\n]*>\n)?__device__[^\n]*\bwait_tagged\(.*?^}\n"
+    for match in re.finditer(function, text, re.MULTILINE | re.DOTALL):
         reads = match[0].replace("wait_tagged", "read_tagged")
         yield match.end(), re.sub(r"while \(.*?\);", "while (false);", reads, flags=re.DOTALL)
 

@@ -252,11 +252,11 @@ def test_every_reached_mutant_is_found_on_emulated_gpus(
 
 
 SAMPLE = {
-    "exchange_cuda.h:78: comm.epoch % 2": True,
+    "exchange_cuda.h:86: comm.epoch % 2": True,
     "gather_made_cuda.h:60: wait_tagged(box + (unit * Make::kMade + i) * kPairs + half, tag)": True,
-    "tagged_cuda.h:45: sys -> gpu": True,
+    "tagged_cuda.h:46: sys -> gpu": True,
     "gather_made_cuda.h:76: comm.signal_begun()": None,
-    "tagged_cuda.h:26: sys -> gpu": None,
+    "tagged_cuda.h:27: sys -> gpu": None,
 }
 """Mutants of FusedAdamAllGather: removed and weakened, in code and in instructions, found and not reached."""
 
@@ -323,6 +323,10 @@ OTHER_PATHS = {
     ("AllGatherGemm", sizes.NO_ROOM_TO_GATHER): "gemm_peers.h:31: comm.signal_begun()",
     ("AllGatherGemmAT", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
     ("AllGatherGemmAT", sizes.NO_ROOM_TO_GATHER): "gemm_peers.h:31: comm.signal_begun()",
+    **{
+        (name, sizes.LARGE_TERMS): "shares_cuda.h:204: comm.barrier_blocks("
+        for name in ("AllReduce", "Reduce", "ReduceScatter")
+    },
     ("CombinedShardedGemms", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
     ("GemmAllGather", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
     ("GemmAllReduce", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",

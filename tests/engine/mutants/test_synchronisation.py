@@ -124,7 +124,7 @@ __device__ void meet(const pkb::Device& comm, uint64_t* flag, uint64_t* word) {
         ("epoch", "(comm.epoch * 0 + 1)"),
     ]
     (untested,) = [mutant for mutant in single if "read_tagged" in mutant.operations[0].replacement]
-    assert untested.source.count("while (false);") == 2, "both forms of the read, of one word and of two"
+    assert untested.source.count("while (false);") == 3, "each form of the read: of one word, of two, and of several"
 
 
 @pytest.mark.parametrize(("problem", "kind"), sampled(EXPERTS, 4), ids=lambda value: getattr(value, "name", value))
