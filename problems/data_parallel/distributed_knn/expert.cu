@@ -99,8 +99,7 @@ struct Places {
     int own = 0;
     numbers.visit(team, [&](float x, float) { own += pkb::key_of<T>(x) > key; });
     if (threadIdx.x < 2) taken[threadIdx.x] = 0;
-    above = team.sum(own);
-    __syncthreads();
+    above = team.sum(own);  // a barrier of the block, behind which all find `taken` 0
   }
 
   // The place, or -1.

@@ -212,7 +212,7 @@ LEAVING = "symm_cuda.h:172: __syncthreads() -> ((void)0)"
 END_WITH_A_BARRIER = (
     *FILTERED_LOG_PROBS,
     *("ContrastiveLoss", "MoEAllToAll", "MoEDispatch", "RingAttentionPP", "SphericalConvolution"),
-    "TileParallelVAEDecode",
+    *("SAM3IoUSuppression", "TileParallelVAEDecode"),
 )
 
 LAST_READ = "teams_cuda.h:29: __syncthreads() -> ((void)0)"
@@ -279,6 +279,9 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("SinkhornKnopp", "expert:193: comm.signal_begun()"): WORLD_OF_TWO,
     ("SinkhornKnopp", "symm_cuda.h:43: sys -> gpu"): WORLD_OF_TWO,
     ("SinkhornKnopp", LAST_READ): ONE_ROW,
+    **{("DistributedKNN", mutant): why for mutant, why in OF_PRODUCTS.items()},
+    ("DistributedKNN", SIGNAL): KERNELS_HAVE_ENDED,
+    ("DistributedKNN", WAIT): WAITS_END_KERNELS,
     ("KalmanFilterOptimizer", LAST_READ): USED_ONCE,
     ("LayerNormBackward", "norm_backward_cuda.h:138: __syncthreads() -> ((void)0)"): USED_ONCE,
     **{(name, LEAVING): KERNEL_ENDS for name in ("NeighborSampling", *RAGGED_EXCHANGES)},

@@ -224,6 +224,11 @@ EMULATED_SIZES = {
         '{"T": 80, "H": 64, "V": 512, "ignore_index": -100, "common_weight": false, "clamped": "none", '
         '"undefined": false, "silent": []}',
     ),
+    # On CUDA cores, in two steps.
+    "DistributedKNN": (
+        '{"Q": 8, "F": 20, "k": 10, "samples_per_rank": 64, "pool": 256, "fewest_samples": 64, "queries": null, '
+        '"group": null}/float32',
+    ),
     "QuantizedGradAllReduce": ('{"N": 5000, "B": 17}',),
     "NeighborSampling": (
         '{"N": 6000, "degrees": [0, 1, 2, 3, 4, 5, 6, 7, 8], "S": 4600, "fanouts": [1, 1], "owned": null, '

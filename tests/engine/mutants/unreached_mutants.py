@@ -39,6 +39,7 @@ NO_PEERS = "for products that read or store peers' memory; here their operands a
 LARGE_WEIGHTS = "for weights of more than 16 MiB, which copy engines bring in; published ones are smaller"
 OWN_ROWS = "for sums that all ranks get; here each tile's sum stays on one"
 WHOLE_WORLD = "for groups that leave ranks out; here dense gradients are summed over all ranks"
+OWN_UPDATES = "for steps whose moments are cut in slices, too; here a kernel of its own takes rank 0's moments"
 WORLD_OF_TWO = "for groups that leave ranks out; of two ranks none does"
 TWO_RANKS = "for more than two ranks, which share what two do alone"
 NO_BOXES = "for boxes of messages; here ranks tell each other numbers alone"
@@ -61,6 +62,7 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("ragged_cuda.h", r"comm\.epoch|store_release", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
     Unreached("expert", r"every epoch", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
     Unreached("expert", r"comm\.barrier", ("FSDPTensorParallel",), LARGE_WEIGHTS, nth=0),
+    Unreached("mlp_step_cuda.h", r"comm\.barrier", ("DDP",), OWN_UPDATES),
     Unreached("clip_norm_cuda.h", r"comm\.wait_all_begun", ("ClipGradNormEP",), WHOLE_WORLD),
     Unreached("expert", r"comm\.", ("Broadcast",), TWO_RANKS, ranks=3),
     Unreached("expert", r"comm\.(signal_begun|wait_all_begun)", ("SinkhornKnopp",), WORLD_OF_TWO, ranks=3),
