@@ -21,8 +21,8 @@ SHIMS = Path(__file__).resolve().parent.parent / "include"
 SOURCE_SUFFIXES = frozenset({".cu", ".cpp", ".cc", ".cxx", ".c"})
 OBJECT_SUFFIXES = frozenset({".o", ".a"})
 
-_PROCESS = ("exit", "_exit", "getenv")
-"""Functions of the C library that a rank's process has of its own."""
+_PROCESS = ("exit", "_exit", "getenv", "sched_yield", "usleep", "nanosleep")
+"""Functions of the C library that a rank's process has of its own, or that let the other ranks go on."""
 _ARCHITECTURE_OPTIONS = re.compile(r"-(?:-gpu-architecture|arch|-gpu-code|code|-generate-code|gencode)(=.*)?")
 _RELOCATABLE = re.compile(r"-(?:rdc=true|-relocatable-device-code=true|dc|-device-c)")
 

@@ -1,12 +1,14 @@
 // NVSHMEM's functions for emulated GPUs, of host and device, with the names and the semantics of its documentation: "NVSHMEM
 // API", sections "Library Setup", "Memory Management", "RMA", "Atomic", "Signaling", "Point-To-Point Synchronization",
-// "Memory Ordering", "Collective". All PEs are on one node and form one team, so that a put is stores, and a get is loads.
+// "Memory Ordering", "Collective". All PEs are on one node, so that a put is stores, and a get is loads. Teams
+// are parts of all PEs.
 //
 //   put, get            ordinary accesses of all bytes, by the threads that call
 //   p, g, atomics       relaxed accesses of system scope
 //   fence, quiet        fences of system scope
 //   wait_until, test    loads that acquire
 //   put_signal          the data, a fence, and a relaxed update of the signal
+//   collectives         gets between two barriers of the team
 //
 // A function with _nbi moves its data before it returns, so that a source that is changed too early is not found.
 #pragma once
@@ -37,18 +39,24 @@ enum { NVSHMEM_THREAD_SINGLE = 0, NVSHMEM_THREAD_FUNNELED, NVSHMEM_THREAD_SERIAL
 
 namespace pkb_nvshmem {
 
-constexpr int kMaxPes = 16;
+constexpr int kMaxPes = 16, kMaxTeams = 16, kPredefinedTeams = 3;  // those are of all PEs
 
+struct Team {
+  int start, stride, size, mine;   // mine: of this PE in the team; -1: it is none of its members
+  __host__ __device__ int pe(int member) const { return start + member * stride; }
+};
 struct State {
   char* base[kMaxPes];             // of each PE's symmetric heap
-  unsigned long long* barrier;     // this PE's: how often it has come, then how often each PE has
+  unsigned long long* barriers;    // of each team: how often this PE has come, then how often each member has
   int pe, pes;
+  Team teams[kMaxTeams];
 };
 static __constant__ State device_state;  // each translation unit has one; nvshmem_init fills them all
 
 struct Host {
   State state{};
   std::vector<const void*> device_states;
+  int teams = kPredefinedTeams;
 };
 inline Host& host() {
   static Host it;
@@ -177,33 +185,35 @@ __device__ inline void put_signal(void* to, const void* from, size_t bytes, uint
   Group::meet();
 }
 
-// All PEs meet; one thread of each.
-__device__ inline void sync_thread() {
-  const State& s = state();
-  const unsigned long long epoch = ++s.barrier[0];
-  for (int pe = 0; pe < s.pes; ++pe) {
-    auto* const there = on(s.barrier, pe) + 1 + s.pe;
+__host__ __device__ inline const Team& team_of(nvshmem_team_t team) { return state().teams[team]; }
+
+// All members of a team meet; one thread of each.
+__device__ inline void sync_thread(nvshmem_team_t of) {
+  const Team& team = team_of(of);
+  unsigned long long* const mine = state().barriers + of * (1 + kMaxPes);
+  const unsigned long long epoch = ++mine[0];
+  for (int member = 0; member < team.size; ++member) {
+    auto* const there = on(mine, team.pe(member)) + 1 + team.mine;
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(there), "l"(epoch) : "memory");
   }
-  for (int pe = 0; pe < s.pes; ++pe) {
-    while (load_acquire(s.barrier + 1 + pe) < epoch) {
+  for (int member = 0; member < team.size; ++member) {
+    while (load_acquire(mine + 1 + member) < epoch) {
     }
   }
 }
 template <class Group>
-__device__ inline void sync() {
+__device__ inline void sync(nvshmem_team_t team = NVSHMEM_TEAM_WORLD) {
   Group::meet();
-  if (Group::index() == 0) sync_thread();
+  if (Group::index() == 0) sync_thread(team);
   Group::meet();
 }
 template <class Group>
-__device__ inline void barrier() {
+__device__ inline void barrier(nvshmem_team_t team = NVSHMEM_TEAM_WORLD) {
   fence();
-  sync<Group>();
+  sync<Group>(team);
 }
 
-static __global__ void nvshmemx_barrier_all_on_stream_kernel() { barrier<Thread>(); }
-static __global__ void nvshmemx_sync_all_on_stream_kernel() { sync<Thread>(); }
+static __global__ void nvshmemx_barrier_on_stream_kernel(nvshmem_team_t team) { barrier<Thread>(team); }
 static __global__ void nvshmemx_put_on_stream_kernel(void* to, const void* from, size_t bytes, int pe) {
   move<Block>(on(static_cast<char*>(to), pe), from, bytes);
 }
@@ -233,6 +243,13 @@ enum { NVSHMEMX_SUCCESS = 0, NVSHMEMX_ERROR_INTERNAL = 7 };
 #define NVSHMEMX_INIT_ATTR_INITIALIZER {nullptr}
 #define NVSHMEMX_UNIQUEID_INITIALIZER {{0}}
 
+namespace pkb_nvshmem {
+inline void fill_device_states() {
+  for (const void* const each : host().device_states) cudaMemcpyToSymbol(each, &host().state, sizeof(State), 0, cudaMemcpyHostToDevice);
+  cudaDeviceSynchronize();
+}
+}  // namespace pkb_nvshmem
+
 PKB_HOST void nvshmem_init() {
   using namespace pkb_nvshmem;
   State& s = host().state;
@@ -240,13 +257,13 @@ PKB_HOST void nvshmem_init() {
   s.pe = pkb_emu_my_rank();
   const int pes = pkb_emu_rank_count();
   for (int pe = 0; pe < pes; ++pe) s.base[pe] = static_cast<char*>(pkb_emu_symmetric_base(pe));
-  const size_t bytes = (1 + kMaxPes) * sizeof(unsigned long long);
-  s.barrier = static_cast<unsigned long long*>(pkb_emu_symmetric_allocate("nvshmem_init", bytes, 128));
+  const size_t bytes = kMaxTeams * (1 + kMaxPes) * sizeof(unsigned long long);
+  s.barriers = static_cast<unsigned long long*>(pkb_emu_symmetric_allocate("nvshmem_init", bytes, 128));
   s.pes = pes;
-  if (!s.barrier) return;
-  cudaMemset(s.barrier, 0, bytes);
-  for (const void* const each : host().device_states) cudaMemcpyToSymbol(each, &s, sizeof s, 0, cudaMemcpyHostToDevice);
-  cudaDeviceSynchronize();
+  for (int team = 0; team < kPredefinedTeams; ++team) s.teams[team] = {0, 1, pes, s.pe};
+  if (!s.barriers) return;
+  cudaMemset(s.barriers, 0, bytes);
+  fill_device_states();
   pkb_emu_exchange("nvshmem_init", nullptr, nullptr, 0);
 }
 PKB_HOST int nvshmemx_init_attr(unsigned, nvshmemx_init_attr_t*) {
@@ -267,9 +284,16 @@ PKB_HOST void nvshmem_global_exit(int status) { exit(status); }
 
 PKB_BOTH int nvshmem_my_pe() { return pkb_nvshmem::state().pe; }
 PKB_BOTH int nvshmem_n_pes() { return pkb_nvshmem::state().pes; }
-PKB_BOTH int nvshmem_team_my_pe(nvshmem_team_t) { return nvshmem_my_pe(); }
-PKB_BOTH int nvshmem_team_n_pes(nvshmem_team_t) { return nvshmem_n_pes(); }
-PKB_BOTH int nvshmem_team_translate_pe(nvshmem_team_t, int pe, nvshmem_team_t) { return pe; }
+PKB_BOTH int nvshmem_team_my_pe(nvshmem_team_t team) { return team < 0 ? -1 : pkb_nvshmem::team_of(team).mine; }
+PKB_BOTH int nvshmem_team_n_pes(nvshmem_team_t team) { return team < 0 ? -1 : pkb_nvshmem::team_of(team).size; }
+PKB_BOTH int nvshmem_team_translate_pe(nvshmem_team_t from, int member, nvshmem_team_t to) {
+  if (from < 0 || to < 0) return -1;
+  const int pe = pkb_nvshmem::team_of(from).pe(member);
+  for (int other = 0; other < pkb_nvshmem::team_of(to).size; ++other) {
+    if (pkb_nvshmem::team_of(to).pe(other) == pe) return other;
+  }
+  return -1;
+}
 PKB_BOTH void* nvshmem_ptr(const void* object, int pe) { return pkb_nvshmem::on(static_cast<char*>(const_cast<void*>(object)), pe); }
 
 // ---- memory management, of hosts ----
@@ -315,21 +339,33 @@ PKB_BOTH void nvshmem_barrier_all() {
   pkb_emu_exchange("nvshmem_barrier_all", nullptr, nullptr, 0);
 #endif
 }
-PKB_BOTH int nvshmem_team_sync(nvshmem_team_t) { return nvshmem_sync_all(), 0; }
-PKB_BOTH int nvshmem_sync(nvshmem_team_t) { return nvshmem_sync_all(), 0; }
-PKB_BOTH int nvshmem_barrier(nvshmem_team_t) { return nvshmem_barrier_all(), 0; }
-#define PKB_COLLECTIVE(scope, Group)                                                                     \
-  PKB_DEVICE void nvshmemx_barrier_all_##scope() { pkb_nvshmem::barrier<pkb_nvshmem::Group>(); }         \
-  PKB_DEVICE void nvshmemx_sync_all_##scope() { pkb_nvshmem::sync<pkb_nvshmem::Group>(); }               \
-  PKB_DEVICE int nvshmemx_barrier_##scope(nvshmem_team_t) { return nvshmemx_barrier_all_##scope(), 0; }  \
-  PKB_DEVICE int nvshmemx_sync_##scope(nvshmem_team_t) { return nvshmemx_sync_all_##scope(), 0; }        \
-  PKB_DEVICE int nvshmemx_team_sync_##scope(nvshmem_team_t) { return nvshmemx_sync_all_##scope(), 0; }
+#define PKB_COLLECTIVE(scope, Group)                                                                                                  \
+  PKB_DEVICE void nvshmemx_barrier_all_##scope() { pkb_nvshmem::barrier<pkb_nvshmem::Group>(); }                                      \
+  PKB_DEVICE void nvshmemx_sync_all_##scope() { pkb_nvshmem::sync<pkb_nvshmem::Group>(); }                                            \
+  PKB_DEVICE int nvshmemx_barrier_##scope(nvshmem_team_t team) { return pkb_nvshmem::barrier<pkb_nvshmem::Group>(team), 0; }          \
+  PKB_DEVICE int nvshmemx_sync_##scope(nvshmem_team_t team) { return pkb_nvshmem::sync<pkb_nvshmem::Group>(team), 0; }                \
+  PKB_DEVICE int nvshmemx_team_sync_##scope(nvshmem_team_t team) { return pkb_nvshmem::sync<pkb_nvshmem::Group>(team), 0; }
 PKB_COLLECTIVE(warp, Warp)
 PKB_COLLECTIVE(block, Block)
 #undef PKB_COLLECTIVE
-PKB_HOST void nvshmemx_barrier_all_on_stream(cudaStream_t stream) { pkb_nvshmem::nvshmemx_barrier_all_on_stream_kernel<<<1, 1, 0, stream>>>(); }
-PKB_HOST void nvshmemx_sync_all_on_stream(cudaStream_t stream) { pkb_nvshmem::nvshmemx_sync_all_on_stream_kernel<<<1, 1, 0, stream>>>(); }
-PKB_HOST int nvshmemx_barrier_on_stream(nvshmem_team_t, cudaStream_t stream) { return nvshmemx_barrier_all_on_stream(stream), 0; }
+PKB_HOST int nvshmemx_barrier_on_stream(nvshmem_team_t team, cudaStream_t stream) { return pkb_nvshmem::nvshmemx_barrier_on_stream_kernel<<<1, 1, 0, stream>>>(team), 0; }
+PKB_HOST int nvshmemx_team_sync_on_stream(nvshmem_team_t team, cudaStream_t stream) { return nvshmemx_barrier_on_stream(team, stream); }
+PKB_HOST void nvshmemx_barrier_all_on_stream(cudaStream_t stream) { nvshmemx_barrier_on_stream(NVSHMEM_TEAM_WORLD, stream); }
+PKB_HOST void nvshmemx_sync_all_on_stream(cudaStream_t stream) { nvshmemx_barrier_on_stream(NVSHMEM_TEAM_WORLD, stream); }
+PKB_BOTH int nvshmem_team_sync(nvshmem_team_t team) {
+#ifdef __CUDA_ARCH__
+  return pkb_nvshmem::sync<pkb_nvshmem::Thread>(team), 0;
+#else
+  return nvshmemx_barrier_on_stream(team, nullptr), cudaStreamSynchronize(nullptr);
+#endif
+}
+PKB_BOTH int nvshmem_sync(nvshmem_team_t team) { return nvshmem_team_sync(team); }
+PKB_BOTH int nvshmem_barrier(nvshmem_team_t team) {
+#ifdef __CUDA_ARCH__
+  pkb_nvshmem::fence();
+#endif
+  return nvshmem_team_sync(team);
+}
 
 // ---- order ----
 PKB_DEVICE void nvshmem_fence() { pkb_nvshmem::fence(); }
@@ -365,6 +401,12 @@ PKB_HOST void nvshmemx_quiet_on_stream(cudaStream_t) {}  // the kernels before i
   PKB_SIGNALS(nvshmemx_, name##_, _signal_nbi_warp, Warp, T, sizeof(T))     \
   PKB_SIGNALS(nvshmemx_, name##_, _signal_block, Block, T, sizeof(T))       \
   PKB_SIGNALS(nvshmemx_, name##_, _signal_nbi_block, Block, T, sizeof(T))   \
+  PKB_DEVICE void nvshmem_##name##_iput(T* to, const T* from, ptrdiff_t to_stride, ptrdiff_t from_stride, size_t count, int pe) { \
+    for (size_t i = 0; i < count; ++i) pkb_nvshmem::on(to, pe)[ptrdiff_t(i) * to_stride] = from[ptrdiff_t(i) * from_stride];      \
+  }                                                                                                                                \
+  PKB_DEVICE void nvshmem_##name##_iget(T* to, const T* from, ptrdiff_t to_stride, ptrdiff_t from_stride, size_t count, int pe) { \
+    for (size_t i = 0; i < count; ++i) to[ptrdiff_t(i) * to_stride] = pkb_nvshmem::on(from, pe)[ptrdiff_t(i) * from_stride];      \
+  }                                                                                                                                \
   PKB_DEVICE void nvshmem_##name##_p(T* to, T value, int pe) { pkb_nvshmem::store(pkb_nvshmem::on(to, pe), value); } \
   PKB_DEVICE T nvshmem_##name##_g(const T* from, int pe) { return pkb_nvshmem::load(pkb_nvshmem::on(from, pe)); }
 PKB_TYPED(float, float)
@@ -458,6 +500,14 @@ PKB_DEVICE uint64_t nvshmem_signal_wait_until(uint64_t* object, int comparison, 
     for (size_t i = 0; i < count; ++i) {                                                                                           \
       if (!status || !status[i]) nvshmem_##name##_wait_until(objects + i, comparison, value);                                      \
     }                                                                                                                              \
+  }                                                                                                                                \
+  PKB_DEVICE size_t nvshmem_##name##_wait_until_any(T* objects, size_t count, const int* status, int comparison, T value) {        \
+    bool is_any = false;                                                                                                           \
+    for (size_t i = 0; i < count; ++i) is_any |= !status || !status[i];                                                            \
+    for (size_t i = 0; is_any; i = (i + 1) % count) {                                                                              \
+      if ((!status || !status[i]) && nvshmem_##name##_test(objects + i, comparison, value)) return i;                              \
+    }                                                                                                                              \
+    return SIZE_MAX;                                                                                                               \
   }
 PKB_WAITS(short, short)
 PKB_WAITS(ushort, unsigned short)
@@ -527,11 +577,26 @@ PKB_HOST int nvshmemx_collective_launch(const void* kernel, dim3 grid, dim3 bloc
   return cudaLaunchCooperativeKernel(kernel, grid, block, arguments, shared_bytes, stream);
 }
 PKB_HOST int nvshmemx_cumodule_init(void*) { return pkb_emu_refuse("nvshmemx_cumodule_init"), NVSHMEMX_ERROR_INTERNAL; }
-PKB_HOST int nvshmem_team_split_strided(nvshmem_team_t, int, int, int, const void*, long, nvshmem_team_t* team) {
-  pkb_emu_refuse("nvshmem_team_split_strided");
+
+// ---- teams: parts of a team of all PEs, split by all of them ----
+typedef struct {
+  int num_contexts;
+} nvshmem_team_config_t;
+PKB_HOST int nvshmem_team_split_strided(nvshmem_team_t parent, int start, int stride, int size, const nvshmem_team_config_t*, long, nvshmem_team_t* team) {
+  using namespace pkb_nvshmem;
   *team = NVSHMEM_TEAM_INVALID;
-  return NVSHMEMX_ERROR_INTERNAL;
+  if (parent < 0 || parent >= kPredefinedTeams || host().teams == kMaxTeams) return pkb_emu_refuse("nvshmem_team_split_strided of a part of the PEs, or of many teams,"), NVSHMEMX_ERROR_INTERNAL;
+  const int made = host().teams++, distance = host().state.pe - start;
+  const bool is_member = stride ? distance % stride == 0 && distance / stride >= 0 && distance / stride < size : distance == 0;
+  host().state.teams[made] = {start, stride, size, is_member ? (stride ? distance / stride : 0) : -1};
+  fill_device_states();
+  pkb_emu_exchange("nvshmem_team_split_strided", nullptr, nullptr, 0);
+  if (is_member) *team = made;
+  return 0;
 }
+PKB_HOST void nvshmem_team_destroy(nvshmem_team_t) {}
+
+#include "nvshmem_collectives.h"
 
 #undef PKB_BOTH
 #undef PKB_DEVICE

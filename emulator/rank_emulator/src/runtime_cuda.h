@@ -44,6 +44,8 @@ inline Stream* stream_of(RankState& rank, cudaStream_t handle) {
   return nullptr;
 }
 
+Stream* add_stream(RankState& rank, StreamKind kind);
+
 template <class F>
 cudaError_t with_stream(cudaStream_t handle, F f) {
   return with_rank([&](RankState& rank) {

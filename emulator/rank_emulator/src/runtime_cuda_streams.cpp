@@ -1,4 +1,4 @@
-// libcudart: streams, events, graphs.
+// libcudart: streams, events, captures.
 #include "runtime_cuda.h"
 
 using namespace pkb::emulator;
@@ -35,10 +35,6 @@ cudaError_t learnt(RankState& rank, const Event& event) {
   return cudaSuccess;
 }
 
-Stream* add_stream(RankState& rank, StreamKind kind) {
-  return rank.streams.emplace_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, kind})).get();
-}
-
 cudaError_t make_stream(cudaStream_t* handle, unsigned flags) {
   return with_rank([&](RankState& rank) {
     *handle = reinterpret_cast<cudaStream_t>(add_stream(rank, flags & cudaStreamNonBlocking ? StreamKind::kNonBlocking : StreamKind::kBlocking));
@@ -56,6 +52,10 @@ bool is_joined(const std::vector<Work>& works, const Stream* branch) {
 }
 
 }  // namespace
+
+Stream* pkb::emulator::add_stream(RankState& rank, StreamKind kind) {
+  return rank.streams.emplace_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, kind})).get();
+}
 
 PKB_CUDART cudaError_t cudaStreamCreate(cudaStream_t* stream) { return make_stream(stream, cudaStreamDefault); }
 PKB_CUDART cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return make_stream(stream, flags); }
@@ -175,7 +175,7 @@ PKB_CUDART cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t beg
   });
 }
 
-// ---- graphs: the captured operations, in streams of their own where they were forked ----
+// ---- captures: graphs of the captured operations, in streams of their own where they were forked ----
 
 PKB_CUDART cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
   return with_stream(handle, [](RankState& rank, Stream& stream) {
@@ -194,7 +194,7 @@ PKB_CUDART cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* gr
     rank.capturing = nullptr;
     *graph = nullptr;
     if (!std::all_of(forked.begin(), forked.end(), [&](const Stream* branch) { return is_joined(works, branch); })) return cudaErrorStreamCaptureUnjoined;
-    *graph = reinterpret_cast<cudaGraph_t>(new Graph{works, {}});
+    *graph = reinterpret_cast<cudaGraph_t>(new Graph{works, {}, {}});
     return cudaSuccess;
   });
 }
@@ -210,48 +210,5 @@ PKB_CUDART cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCapt
 PKB_CUDART cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
   std::swap(current, *mode);
-  return cudaSuccess;
-}
-
-PKB_CUDART cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  *executable = reinterpret_cast<cudaGraphExec_t>(new Graph{reinterpret_cast<Graph*>(graph)->works, {}});
-  return cudaSuccess;
-}
-
-PKB_CUDART cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
-  return cudaGraphInstantiate(executable, graph, flags);
-}
-PKB_CUDART cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
-  return with_stream(handle, [](RankState&, Stream&) { return cudaSuccess; });
-}
-
-PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
-  return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    std::map<EventRecord*, std::shared_ptr<EventRecord>> records;  // of this launch
-    auto& graph = *reinterpret_cast<Graph*>(executable);
-    for (Work work : graph.works) {
-      if (work.record) {
-        auto& record = records[work.record.get()];
-        if (!record && work.kind == StreamOperationKind::kEventRecord) record = std::make_shared<EventRecord>(EventRecord{work.record->event, rank.world->engine.next_id++});
-        if (record) work.record = record;
-      }
-      Stream* to = &stream;
-      if (Stream* const branch = std::exchange(work.branch, nullptr)) {
-        Stream*& of_launch = graph.branches[branch];
-        if (!of_launch) of_launch = add_stream(rank, StreamKind::kNonBlocking);
-        to = of_launch;
-      }
-      rank.world->enqueue(*to, std::move(work));
-    }
-    return cudaSuccess;
-  });
-}
-
-PKB_CUDART cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete reinterpret_cast<Graph*>(graph);
-  return cudaSuccess;
-}
-PKB_CUDART cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  delete reinterpret_cast<Graph*>(executable);
   return cudaSuccess;
 }

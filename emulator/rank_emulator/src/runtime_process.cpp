@@ -1,5 +1,8 @@
 // Programs with a `main`: each rank runs it as if it were a process of its own.
+#include <sched.h>
 #include <setjmp.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -67,3 +70,13 @@ PKB_RANKS char* __wrap_getenv(const char* name) {
   }
   return std::getenv(name);
 }
+
+// A host that waits for memory which a kernel or another rank writes lets them go on by these.
+PKB_RANKS int __wrap_sched_yield() {
+  RankState* const rank = calling_rank();
+  if (!rank) return ::sched_yield();
+  rank->world->block(*rank, "others, by sched_yield or a sleep", [turn = 0]() mutable { return turn++ > 0; });
+  return 0;
+}
+PKB_RANKS int __wrap_usleep(useconds_t) { return __wrap_sched_yield(); }
+PKB_RANKS int __wrap_nanosleep(const timespec*, timespec*) { return __wrap_sched_yield(); }

@@ -167,9 +167,17 @@ struct RankState {
   }
 };
 
-struct Graph {
+// What a node of a graph does, and which nodes come before it.
+struct GraphNode {
+  int type;                             // cudaGraphNodeType
   std::vector<Work> works;
-  std::map<Stream*, Stream*> branches;  // streams of its launches, by the one that was captured
+  std::vector<GraphNode*> needs;
+};
+
+struct Graph {
+  std::vector<Work> works;              // that were captured
+  std::map<Stream*, Stream*> branches;  // streams of its launches, by the one that was captured, or by node
+  std::vector<std::unique_ptr<GraphNode>> nodes;  // that were added one by one
 };
 
 struct Policy {

@@ -1,0 +1,78 @@
+// Graphs that are built node by node, and changed, and a mistake of each.
+#include "pairs.cuh"
+
+__global__ void put(unsigned* to, unsigned value) { to[threadIdx.x] += value; }
+__global__ void look(Rank r, const unsigned* from, unsigned expected) { CHECK(from[threadIdx.x] == expected); }
+
+static cudaKernelNodeParams kernel_node(void* function, void** arguments) {
+  cudaKernelNodeParams node{};
+  node.func = function;
+  node.gridDim = 1;
+  node.blockDim = 32;
+  node.kernelParams = arguments;
+  return node;
+}
+static cudaMemsetParams fill_node(unsigned* to, unsigned value) {
+  cudaMemsetParams node{};
+  node.dst = to;
+  node.value = value;
+  node.elementSize = 4;
+  node.width = 32;
+  node.height = 1;
+  return node;
+}
+
+// A fill, a kernel, a copy and a function of the host: each node waits for those that it names.
+// wrong: unsynchronised: two streams of one rank, which nothing orders
+PAIR_OF_HOST(nodes_in_order) {
+  unsigned *data = r.data(), value = 3;
+  void* arguments[] = {&data, &value};
+  const auto adds = kernel_node(reinterpret_cast<void*>(put), arguments);
+  const auto fills = fill_node(data, 5);
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  cudaGraphNode_t fill, kernel, copy, calls;
+  int runs = 0;
+  cudaHostNodeParams counts{};
+  counts.fn = [](void* count) { ++*static_cast<int*>(count); };
+  counts.userData = &runs;
+  cudaGraphCreate(&graph, 0);
+  cudaGraphAddMemsetNode(&fill, graph, nullptr, 0, &fills);
+  cudaGraphAddKernelNode(&kernel, graph, &fill, right, &adds);
+  cudaGraphAddMemcpyNode1D(&copy, graph, &kernel, 1, r.out(), data, 128, cudaMemcpyDeviceToDevice);
+  cudaGraphAddHostNode(&calls, graph, &copy, 1, &counts);
+  cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  for (int i = 0; i < 2; ++i) cudaGraphLaunch(executable, stream);
+  look<<<1, 32, 0, stream>>>(r, r.out(), 8);
+  cudaStreamSynchronize(stream);
+  if (runs != 2) look<<<1, 32, 0, stream>>>(r, r.out(), 0);
+}
+
+// A graph is updated from another capture, and one of its nodes gets other arguments; what follows waits for the launch.
+// wrong: unsynchronised: two streams of one rank, which nothing orders
+PAIR_OF_HOST(graph_is_updated) {
+  unsigned *data = r.data(), value = 1;
+  void* arguments[] = {&data, &value};
+  auto adds = kernel_node(reinterpret_cast<void*>(put), arguments);
+  cudaGraph_t graph, captured;
+  cudaGraphExec_t executable;
+  cudaGraphNode_t kernel;
+  cudaStream_t side;
+  cudaGraphExecUpdateResultInfo info;
+  cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+  cudaMemsetAsync(data, 0, 128, stream);
+  cudaGraphCreate(&graph, 0);
+  cudaGraphAddKernelNode(&kernel, graph, nullptr, 0, &adds);
+  cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphLaunch(executable, stream);
+  value = 10;
+  cudaGraphExecKernelNodeSetParams(executable, kernel, &adds);
+  cudaGraphLaunch(executable, stream);
+  cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+  put<<<1, 32, 0, stream>>>(data, 100);
+  cudaStreamEndCapture(stream, &captured);
+  if (cudaGraphExecUpdate(executable, captured, &info) != cudaSuccess) return;
+  cudaGraphLaunch(executable, right ? stream : side);
+  look<<<1, 32, 0, stream>>>(r, data, 111);
+}
