@@ -45,7 +45,7 @@ from pkb_gym.problems.catalogue import expert_source, find_problem, reference_so
 BYTES = (8 << 10, 2 << 20, 64 << 20)
 COLUMNS, ITEM_BYTES = 512, 2
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll")
-PRODUCTS = ("AllGatherGemm", "GemmReduceScatter")
+PRODUCTS = ("AllGatherGemm", "GemmReduceScatter", "GemmAllReduce")
 REFERENCE = "reference"
 """The name of the problem's reference as a kernel of its own, which the evaluator has as its baseline."""
 

@@ -197,14 +197,10 @@ class _Side:
         Raises:
             ValueError: they are wrong.
         """
-        got = self.call(0)
-        error = max(
-            float((one.double() - other.double()).norm() / other.double().norm().clamp_min(1e-30))
-            for one, other in zip(got, right, strict=True)
-        )
-        self.times = replace(self.times, relative_error=error)
+        error = max(relative_error(*both) for both in zip(self.call(0), right, strict=True))
         if not error <= MAX_RELATIVE_ERROR:
             raise ValueError(f"its result is wrong: relative error {error:.3g}")
+        self.times = replace(self.times, relative_error=error)
 
     def _block(self) -> None:
         for number in range(self._order.calls):
@@ -237,6 +233,17 @@ class _Side:
             torch.cuda.synchronize()
             block_us = 1e3 * begin.elapsed_time(end)
         self.times = replace(self.times, calls_us=(*self.times.calls_us, block_us / self._order.calls))
+
+
+def relative_error(got: torch.Tensor, right: torch.Tensor) -> float:
+    """Norm of the deviation over the norm of the right tensor.
+
+    Elements that are alike deviate by 0, also infinite ones and NaN; it is infinite or NaN where another one is.
+    """
+    wide, exact = got.double(), right.double()
+    alike = (wide == exact) | (wide.isnan() & exact.isnan())
+    deviation = (wide - exact).masked_fill(alike, 0)
+    return float(deviation.norm() / exact.nan_to_num(0, 0, 0).norm().clamp_min(1e-30))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:  # noqa: ANN401  # what a solution returns

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.gpu_experts import EXPERT
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rivals.__main__ import REFERENCE, Plain, cases, inside, kernels_on, main, markdown, row_of
 from benchmarks.rivals.messages import Kernel, KernelTimes, Measure
 from benchmarks.rivals.plain_gang import GangEnded, PlainTime, _slowest, measure_all
+from benchmarks.rivals.plain_rank import relative_error
 from pkb_gym.engine.reference.workload_spec import WorkloadSpec
 from pkb_gym.problems.catalogue import find_problem
 from pkb_gym.rewards.examples import failed, timed
@@ -38,6 +40,13 @@ def test_kernels_are_timed_beside_each_other_in_plain_processes() -> None:
     assert found["wrong"].obstacle.startswith("ValueError: its result is wrong: relative error")
     assert found["missing"].obstacle == "ModuleNotFoundError: No module named 'no_such_wheel'"
     assert found["exits"].obstacle.startswith("it ended its ranks")
+
+
+def test_elements_that_are_alike_deviate_by_nothing() -> None:
+    right = torch.tensor([1.0, torch.nan, torch.inf, 2.0])
+    assert relative_error(right.clone(), right) == 0
+    assert relative_error(torch.tensor([1.0, torch.nan, torch.inf, 2.5]), right) == pytest.approx(0.5 / 5**0.5)
+    assert not relative_error(torch.tensor([1.0, 0.0, torch.inf, 2.0]), right) <= 1
 
 
 def order(*names: str) -> Measure:

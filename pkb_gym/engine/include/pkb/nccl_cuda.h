@@ -11,6 +11,7 @@
 
 #include <nccl_device.h>
 
+#include "pkb/exported_cuda.h"
 #include "pkb/symm.h"
 
 #ifndef PKB_EXPORTED
@@ -62,11 +63,14 @@ inline NcclMemory nccl_memory(size_t bytes) {
 // throws where NCCL cannot register their memory.
 inline ncclWindow_t nccl_arguments(const Comm& comm) {
   static const ncclWindow_t window = [&comm] {
+    char* const own = comm.segments[comm.rank];
     ncclWindow_t made{};
-    const ncclResult_t result = ncclCommWindowRegister(nccl().comm, comm.segments[comm.rank], comm.segment_bytes, &made, NCCL_WIN_COLL_SYMMETRIC);
-    if (result != ncclSuccess || !made) {
-      TVM_FFI_THROW(RuntimeError) << "NCCL cannot register the memory of arguments on this machine (" << ncclGetErrorString(result)
-                                  << "); reach peers' by comm.peer(), or copy them into nccl_memory()";
+    if (is_exported(own)) {
+      PKB_NCCL(ncclCommWindowRegister(nccl().comm, own, comm.segment_bytes, &made, NCCL_WIN_COLL_SYMMETRIC));
+    }
+    if (!made) {
+      TVM_FFI_THROW(RuntimeError) << "NCCL cannot register the memory of arguments on this machine; reach peers' by "
+                                     "comm.peer(), or copy them into nccl_memory()";
     }
     return made;
   }();

@@ -11,6 +11,7 @@
 #include <nvshmem.h>
 #include <nvshmemx.h>
 
+#include "pkb/exported_cuda.h"
 #include "pkb/symm.h"
 
 #define PKB_EXPORTED extern "C" __attribute__((visibility("default"), used)) inline
@@ -19,8 +20,9 @@ namespace pkb {
 
 // This rank's segment as NVSHMEM knows it; called by all ranks the first time.
 inline char* nvshmem_segment(const Comm& comm) {
-  static char* const known =
-      static_cast<char*>(nvshmemx_buffer_register_symmetric(comm.segments[comm.rank], comm.segment_bytes, 0));
+  char* const own = comm.segments[comm.rank];
+  static char* const known = static_cast<char*>(
+      is_exported(own) ? nvshmemx_buffer_register_symmetric(own, comm.segment_bytes, 0) : nullptr);
   if (!known) {
     TVM_FFI_THROW(RuntimeError) << "NVSHMEM cannot register the memory of arguments on this machine; put from them "
                                    "into memory of nvshmem_malloc";

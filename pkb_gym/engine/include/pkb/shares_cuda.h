@@ -17,22 +17,20 @@
 #include "pkb/exchange_cuda.h"
 #include "pkb/transfer_cuda.h"
 
-// Depends on the machine; can be set for tuning.
+// These depend on the machine; each can be set for tuning.
 #ifndef PKB_MEETING_BYTES
 #define PKB_MEETING_BYTES (1600 << 10)
+#endif
+#ifndef PKB_SHORT_BYTES
+#define PKB_SHORT_BYTES (64 << 10)
 #endif
 
 namespace pkb {
 
 // What the link moves in the time that meetings, and reads of peers' memory, take longer than tagged words.
 constexpr uint64_t kMeetingBytes = PKB_MEETING_BYTES;
-constexpr int kWordsAtOnce = 4;  // tagged words of a thread in flight
-
-// Elements in a tagged word, and their bytes.
-template <class T>
-constexpr int kTripleLanes = 12 / int(sizeof(T));
-template <class T>
-constexpr int kTripleBytes = kTripleLanes<T> * int(sizeof(T));
+// Most bytes for each adder that are sent as words of 8 bytes of data, which take one access of a thread, and not of 12.
+constexpr uint64_t kShortBytes = PKB_SHORT_BYTES;
 
 template <class T>
 struct Shares {
@@ -68,11 +66,8 @@ struct Shares {
   }
 
   // Whether some rank sends terms and waits for nobody, or the reverse: then it might run ahead.
-  __host__ __device__ bool one_way(int world_size) const {
-    for (int r = 0; r < world_size; ++r) {
-      if (count[r] == 0) return true;
-    }
-    return false;
+  bool one_way(int world_size) const {
+    return std::find(count, count + world_size, 0) != count + world_size;
   }
 
   void launch_with_signals(const Comm& comm) const;
@@ -84,13 +79,16 @@ __device__ __forceinline__ const T* terms_for(const Shares<T>& shares, int r) {
   return shares.x + shares.begin[r];
 }
 
-// Data of a tagged word, from kBytes on or as many as there are `left`.
+// Data of a tagged word: kBytes (8 or 12) from an address on, or as many as there are `left`.
 template <int kBytes>
 __device__ __forceinline__ uint3 load_triple(const char* from, uint64_t left) {
+  using Unit = typename UnitOf<kBytes % 8 == 0 ? 8 : 4>::type;
   uint32_t words[3] = {};
-  if (left >= kBytes && reinterpret_cast<uintptr_t>(from) % sizeof(uint32_t) == 0) {
+  if (left >= kBytes && reinterpret_cast<uintptr_t>(from) % sizeof(Unit) == 0) {
+    Unit units[kBytes / sizeof(Unit)];
 #pragma unroll
-    for (int i = 0; i < kBytes / 4; ++i) words[i] = reinterpret_cast<const uint32_t*>(from)[i];
+    for (int i = 0; i < kBytes / int(sizeof(Unit)); ++i) units[i] = reinterpret_cast<const Unit*>(from)[i];
+    memcpy(words, units, kBytes);
   } else {
 #pragma unroll
     for (int i = 0; i < kBytes; ++i) {
@@ -102,10 +100,13 @@ __device__ __forceinline__ uint3 load_triple(const char* from, uint64_t left) {
 
 template <int kBytes>
 __device__ __forceinline__ void store_triple(char* to, uint3 triple, uint64_t left) {
+  using Unit = typename UnitOf<kBytes % 8 == 0 ? 8 : 4>::type;
   const uint32_t words[3] = {triple.x, triple.y, triple.z};
-  if (left >= kBytes && reinterpret_cast<uintptr_t>(to) % sizeof(uint32_t) == 0) {
+  if (left >= kBytes && reinterpret_cast<uintptr_t>(to) % sizeof(Unit) == 0) {
+    Unit units[kBytes / sizeof(Unit)];
+    memcpy(units, words, kBytes);
 #pragma unroll
-    for (int i = 0; i < kBytes / 4; ++i) reinterpret_cast<uint32_t*>(to)[i] = words[i];
+    for (int i = 0; i < kBytes / int(sizeof(Unit)); ++i) reinterpret_cast<Unit*>(to)[i] = units[i];
   } else {
 #pragma unroll
     for (int i = 0; i < kBytes; ++i) {
@@ -114,36 +115,28 @@ __device__ __forceinline__ void store_triple(char* to, uint3 triple, uint64_t le
   }
 }
 
-template <class T>
-__device__ __forceinline__ void add_triple(Accumulator<T> (&sums)[kTripleLanes<T>], uint3 triple) {
-  T lanes[kTripleLanes<T>];
-  memcpy(lanes, &triple, sizeof(lanes));
-#pragma unroll
-  for (int lane = 0; lane < kTripleLanes<T>; ++lane) sums[lane] += static_cast<Accumulator<T>>(lanes[lane]);
-}
-
-// Sums stay on the ranks that add them up.
-template <class T>
+// Sums stay on the ranks that add them up. Terms are sent as words of kBytes of data, kAtOnce of a thread in flight.
+template <class T, int kBytes, int kAtOnce>
 __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
-    add_tagged(const __grid_constant__ Shares<T> shares, const __grid_constant__ Boxes boxes,
+    add_tagged(const __grid_constant__ Shares<T> shares, const __grid_constant__ Boxes boxes, bool one_way,
                const __grid_constant__ Device comm) {
-  constexpr int kBytes = kTripleBytes<T>;
+  constexpr int kLanes = kBytes / int(sizeof(T));
   const uint32_t tag = uint32_t(comm.epoch);
   const uint64_t first = blockIdx.x * uint64_t(kTransferThreads) + threadIdx.x;
   const uint64_t step = gridDim.x * uint64_t(kTransferThreads);
   // This rank's terms for some words of a share, `step` words apart.
-  const auto load = [&](uint3(&terms)[kWordsAtOnce], int r, uint64_t word) {
+  const auto load = [&](uint3(&terms)[kAtOnce], int r, uint64_t word) {
     const char* from = reinterpret_cast<const char*>(terms_for(shares, r));
     const uint64_t bytes = shares.count[r] * sizeof(T);
 #pragma unroll
-    for (int k = 0; k < kWordsAtOnce; ++k) {
-      const uint64_t at = (word + k * step) * kBytes;
-      if (at < bytes) terms[k] = load_triple<kBytes>(from + at, bytes - at);
+    for (int i = 0; i < kAtOnce; ++i) {
+      const uint64_t at = (word + i * step) * kBytes;
+      if (at < bytes) terms[i] = load_triple<kBytes>(from + at, bytes - at);
     }
   };
-  const auto words_of = [&](int r) { return (shares.count[r] + kTripleLanes<T> - 1) / kTripleLanes<T>; };
+  const auto words_of = [&](int r) { return (shares.count[r] + kLanes - 1) / kLanes; };
 
-  if (shares.one_way(comm.world_size)) {  // adders may then be slow to read
+  if (one_way) {  // adders may then be slow to read
     comm.signal_begun();
     comm.wait_all_begun(1);
   }
@@ -151,11 +144,11 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
     const int r = rank_after(comm, k);
     TaggedTriple* box = boxes.box<TaggedTriple>(comm, r, comm.rank);
     const uint64_t words = words_of(r);
-    for (uint64_t word = first; word < words; word += kWordsAtOnce * step) {
-      uint3 terms[kWordsAtOnce];
+    for (uint64_t word = first; word < words; word += kAtOnce * step) {
+      uint3 terms[kAtOnce];
       load(terms, r, word);
 #pragma unroll
-      for (int i = 0; i < kWordsAtOnce; ++i) {
+      for (int i = 0; i < kAtOnce; ++i) {
         if (word + i * step < words) store_tagged(box + word + i * step, terms[i], tag);
       }
     }
@@ -166,29 +159,33 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
   }
   comm.hold();
   const uint64_t words = words_of(comm.rank), bytes = shares.count[comm.rank] * sizeof(T);
-  for (uint64_t word = first; word < words; word += kWordsAtOnce * step) {
-    Accumulator<T> sums[kWordsAtOnce][kTripleLanes<T>] = {};
+  for (uint64_t word = first; word < words; word += kAtOnce * step) {
+    Accumulator<T> sums[kAtOnce][kLanes] = {};
     int count = 0;
 #pragma unroll
-    for (int i = 0; i < kWordsAtOnce; ++i) count += word + i * step < words;
+    for (int i = 0; i < kAtOnce; ++i) count += word + i * step < words;
     for (int r = 0; r < comm.world_size; ++r) {
-      uint3 terms[kWordsAtOnce];
+      uint3 terms[kAtOnce];
       if (r == comm.rank) {
         load(terms, r, word);
       } else {
         wait_tagged(boxes.box<TaggedTriple>(comm, comm.rank, r) + word, step, count, tag, terms);
       }
 #pragma unroll
-      for (int i = 0; i < kWordsAtOnce; ++i) {
-        if (i < count) add_triple<T>(sums[i], terms[i]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (i >= count) break;
+        T lanes[kLanes];
+        memcpy(lanes, &terms[i], sizeof(lanes));
+#pragma unroll
+        for (int lane = 0; lane < kLanes; ++lane) sums[i][lane] += static_cast<Accumulator<T>>(lanes[lane]);
       }
     }
 #pragma unroll
-    for (int i = 0; i < kWordsAtOnce; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       if (i >= count) break;
-      T lanes[kTripleLanes<T>];
+      T lanes[kLanes];
 #pragma unroll
-      for (int lane = 0; lane < kTripleLanes<T>; ++lane) lanes[lane] = static_cast<T>(sums[i][lane]);
+      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = static_cast<T>(sums[i][lane]);
       uint3 triple{};
       memcpy(&triple, lanes, sizeof(lanes));
       const uint64_t at = (word + i * step) * kBytes;
@@ -215,12 +212,20 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
   comm.barrier_blocks(1);
 }
 
+// Bytes of data in a word: all that fit, but for short messages.
+template <class T>
+constexpr int kLongBytes = 12 / int(sizeof(T)) * int(sizeof(T));
+template <class T>
+int bytes_of_word(uint64_t terms) {
+  return terms * sizeof(T) <= kShortBytes ? 8 : kLongBytes<T>;
+}
+
 // Whether so many terms for each rank are best pushed as tagged words, where else `otherwise` bytes would cross the link
 // into a rank.
 template <class T>
 bool adds_tagged(uint64_t terms, uint64_t otherwise, const Comm& comm) {
-  const uint64_t others = comm.world_size - 1;
-  const uint64_t bytes = (terms + kTripleLanes<T> - 1) / kTripleLanes<T> * sizeof(TaggedTriple);
+  const uint64_t others = comm.world_size - 1, of_word = bytes_of_word<T>(terms);
+  const uint64_t bytes = (terms * sizeof(T) + of_word - 1) / of_word * sizeof(TaggedTriple);
   return others > 0 && others * bytes <= otherwise + kMeetingBytes && Boxes::for_tagged_alone(comm).hold(bytes);
 }
 
@@ -230,11 +235,14 @@ void Shares<T>::launch_with_signals(const Comm& comm) const {
   if (most == 0) return;
   const bool stays = targets == 1 && first_target == comm.rank && !gets_sums;
   if (stays && adds_tagged<T>(sent, (comm.world_size - 1) * sent * sizeof(T), comm)) {
-    add_tagged<T><<<blocks_for(most * sizeof(T), kTripleBytes<T> * kTransferThreads), kTransferThreads, 0,
-                    comm.cuda_stream()>>>(*this, Boxes::for_tagged_alone(comm), comm.device());
+    const int of_word = bytes_of_word<T>(sent);
+    const auto add = of_word == 8 ? add_tagged<T, 8, 1> : add_tagged<T, kLongBytes<T>, 4>;
+    const unsigned blocks = blocks_for(most * sizeof(T), uint64_t(of_word) * kTransferThreads);
+    add<<<blocks, kTransferThreads, 0, comm.cuda_stream()>>>(*this, Boxes::for_tagged_alone(comm),
+                                                             one_way(comm.world_size), comm.device());
   } else {  // as many blocks on every rank
-    add_in_place<T><<<blocks_for(most * sizeof(T), kSumTile), kTransferThreads, 0, comm.cuda_stream()>>>(*this,
-                                                                                                        comm.device());
+    const unsigned blocks = blocks_for(most * sizeof(T), kSumTile);
+    add_in_place<T><<<blocks, kTransferThreads, 0, comm.cuda_stream()>>>(*this, comm.device());
   }
   PKB_CUDA_LAUNCHED();
 }
