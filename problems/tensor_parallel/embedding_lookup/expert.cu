@@ -38,7 +38,7 @@ __device__ __forceinline__ unsigned first_lanes(int64_t count) {
 }
 
 // Where the first id of each owner from `begin` on belongs in the output. Lane o of a warp counts ids of the owners up
-// to o.
+// to o. The block has yet to meet before it reads the places.
 __device__ __forceinline__ void find_places(const Lookup& g, int64_t begin, int owners, int64_t* places) {
   __shared__ int all[pkb::kMaxRanks], before[pkb::kMaxRanks];
   const int thread = int(threadIdx.x), lane = pkb::lane_id();
@@ -66,7 +66,6 @@ __device__ __forceinline__ void find_places(const Lookup& g, int64_t begin, int 
   if (thread < owners) {
     places[thread] = thread ? all[thread - 1] + before[thread] - before[thread - 1] : before[thread];
   }
-  __syncthreads();
 }
 
 // A row, by one warp.
@@ -96,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, pkb::kBlocksPerSm)
   comm.signal_begun();
   const int64_t begin = g.count * blockIdx.x / gridDim.x, end = g.count * (blockIdx.x + 1) / gridDim.x;
   if (begin < end) find_places(g, begin, W, places);
-  comm.wait_all_begun();
+  comm.wait_all_begun();  // a barrier of the block, behind which all find the places
   for (int64_t first = begin; first < end; first += kRows) {
     const int rows = int(min(int64_t(kRows), end - first));
     for (int i = 0; i < rows && thread < 32; i += 32) {  // the first warp, since places follow from one another

@@ -60,7 +60,6 @@ struct Sums {
     if (r < comm.world_size && r != comm.rank) {
       of_rank = pkb::wait_tagged(word(comm.rank, r, row), uint32_t(comm.epoch));
     }
-    __syncwarp();
     return rsqrtf(pkb::Warp().sum(of_rank) / (float(g.columns) * float(comm.world_size)) + g.eps);
   }
 };

@@ -132,8 +132,8 @@ GROUPS_OF_ONE = (
 ALL_TOKENS_AT_ONCE = "at size tiny a block numbers all tokens in one round"
 
 ELECTED_ALONE = (
-    "one elected lane loads; the election for the next product has all lanes meet again, and nothing but the loads "
-    "follows it"
+    "one elected lane loads; the election for the next product or tile has all lanes meet again, and nothing but the "
+    "loads follows it"
 )
 
 THREAD_0_WROTE = "what the last block reads was written by thread 0 of each block, which counts the block as well"
@@ -188,11 +188,22 @@ LANES_HAVE_READ = (
     "have read"
 )
 
+LANES_HAVE_MULTIPLIED = (
+    "each tile has queries that see keys: the wait for their products has all lanes meet, and none reads shared memory "
+    "behind it"
+)
+
+NEXT_OWNER = (
+    "between an owner's place being stored and being read again the warp meets for another owner; one rank alone has "
+    "no other"
+)
+
 WORLD_OF_TWO = (
     "of two ranks every group is the world, whose ranks need words of each other in every call: none can be two calls "
     "ahead, and nobody asks who has begun"
 )
 
+HEAD_EXCHANGES = ("CSOAttention", "RingAttention", "RingAttentionBackwardDP")
 MLP_STEPS = ("DDP", "FSDPStep", "ZeRO1", "ZeRO2")
 PRODUCTS_ALONE = ("ContrastiveLoss", "RingAttentionPP")
 FP8_EXCHANGES = ("FP8AllGatherParams", "FP8ReduceScatterGrads")
@@ -239,6 +250,14 @@ BY_THE_LETTER: Mapping[str, str] = {
 }
 """Name of a mutant -> why it is right on GPUs, whichever kernel calls the operation."""
 
+OF_ATTENTION: Mapping[str, str] = {
+    "attention_cuda.h:83: __syncthreads() -> ((void)0)": ENTERS_WITHOUT_WAITING,
+    "attention_cuda.h:89: __syncthreads() -> ((void)0)": BARRIER_IN_LEAVING,
+    "attention_sm90.h:94: __syncwarp() -> ((void)0)": ELECTED_ALONE,
+    "attention_sm90.h:331: __syncthreads() -> ((void)0)": BARRIER_IN_LEAVING,
+}
+"""Of kernels of attention, on CUDA cores and on tensor cores."""
+
 AT_TINY: Mapping[tuple[str, str], str] = {
     **{(name, mutant): why for name in MOE_LAYERS for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
     **{(name, ROUND_OF_COLUMNS): OWN_SUMS for name in MOE_LAYERS if name != "FusedMoELoRA"},
@@ -272,7 +291,14 @@ AT_TINY: Mapping[tuple[str, str], str] = {
         if mutant not in (SIGNAL, READ_BEFORE_STAGING)
     },
     ("ContrastiveLoss", LAST_READ): USED_ONCE,
-    ("RingAttentionPP", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): WAITS_END_KERNELS,
+    **{(name, mutant): why for name in ("CSOAttention", "RingAttention") for mutant, why in OF_ATTENTION.items()},
+    **{(name, WAIT): WAITS_END_KERNELS for name in HEAD_EXCHANGES},
+    **{(name, LEAVING): KERNEL_ENDS for name in HEAD_EXCHANGES},
+    ("RingAttentionBackwardDP", "attention_backward_sm90.h:82: __syncwarp() -> ((void)0)"): ELECTED_ALONE,
+    ("RingAttentionBackwardDP", "attention_backward_sm90.h:181: __syncwarp() -> ((void)0)"): LANES_HAVE_MULTIPLIED,
+    ("RingAttentionBackwardDP", "attention_backward_sm90.h:213: __syncthreads() -> ((void)0)"): BARRIER_IN_LEAVING,
+    ("RingAttentionBackwardDP", "attention_backward_cuda.h:82: __syncthreads() -> ((void)0)"): BARRIER_IN_LEAVING,
+    ("RingAttentionPP", WAIT): WAITS_END_KERNELS,
     ("RingAttentionPP", BEGUN_OF_ALL): KERNEL_ENDS,
     ("RingAttentionPP", "attention_cuda.h:83: __syncthreads() -> ((void)0)"): ENTERS_WITHOUT_WAITING,
     ("RingAttentionPP", "attention_cuda.h:89: __syncthreads() -> ((void)0)"): BARRIER_IN_LEAVING,
@@ -329,6 +355,7 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("GemmAllReduce", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("GemmReduceScatter", READ_BEFORE_STAGING): ONE_TILE,
     ("GemmReduceScatter", AWAIT_SUMS): WAIT_IS_INJECTED,
+    ("EmbeddingLookup", "expert:113: __syncwarp() -> ((void)0)"): NEXT_OWNER,
     ("HyenaCP", "teams_cuda.h:101: __syncthreads() -> ((void)0)"): BARRIER_BEFORE,
     ("SAM3IoUSuppression", "expert:359: ld.acquire -> ld.relaxed"): ONE_BLOCK,
     ("Gather", "symm_cuda.h:48: ld.acquire -> ld.relaxed"): STORES_WAIT_FOR_A_LOAD,

@@ -83,6 +83,57 @@ FURTHER_SIZES: Mapping[str, tuple[str, ...]] = {
 }
 """Problem -> sizes at which its GPU expert reaches operations that it reaches at no named size, on 2 ranks."""
 
+EMULATED_SIZES: Mapping[str, tuple[str, ...]] = {
+    # Their further sizes take minutes.
+    **dict.fromkeys(("AllGatherGemm", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP"), ()),
+    # A block takes a row, not a warp: the operations among ranks are the same.
+    "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 20000}',),
+    # On tensor cores.
+    "Conv2dBoundaryExchange": (
+        '{"B": 1, "C": 4, "Co": 4, "Hl": 4, "width": 64, "kh": 3, "kw": 3, "stride": 1, "padding": 1, '
+        '"has_bias": true}',
+    ),
+    # Several blocks have work, and some of it in several rounds.
+    "GNNFeatureExchangeBackward": (
+        '{"rows": 100, "D": 128, "S": 64, "ragged": true, "requests": null, "seeds": null, "group": null}',
+    ),
+    "GNNNegativeScoring": ('{"base": 3000, "total": null, "K": 4, "counts": null, "special": false, "group": null}',),
+    "KJTAllToAll": (
+        '{"features": null, "B": 1500, "low": 0, "high": 1, "weighted": false, "variable": false, "stagger": 1, '
+        '"pg": null}',
+    ),
+    "GNNSparseEmbedding": (
+        '{"Z": 6000, "D": 8, "nodes": 1000, "ragged": true, "pairs": null, "negative": false, "group": null}',
+    ),
+    "GaussianSplatting": (
+        '{"N": 600, "C": 17, "D": 3, "width": 64, "height": 64, "eps2d": 0.3, "near_plane": 0.01, "far_plane": 1e10}',
+    ),
+    "SampleSort": ('{"counts": 10000, "pattern": "normal"}',),
+    "ImportanceSamplingLoss": (
+        '{"T": 80, "H": 64, "V": 512, "ignore_index": -100, "common_weight": false, "clamped": "none", '
+        '"undefined": false, "silent": []}',
+    ),
+    # On tensor cores, with two tiles for some blocks.
+    "RingAttention": ('{"B": 1, "S": 70, "T": null, "h": 10, "d": 64, "causal": true, "softmax_scale": null}',),
+    "RingAttentionBackwardDP": (
+        '{"B": 1, "S": 70, "T": null, "h": 10, "d": 64, "G": null, "averaged": true, "causal": true, '
+        '"softmax_scale": null}',
+    ),
+    # More rows than stages for a warp.
+    "TPRMSNorm": ('{"M": 600, "n": 64, "eps": 1e-05}',),
+    # On CUDA cores, in two steps.
+    "DistributedKNN": (
+        '{"Q": 8, "F": 20, "k": 10, "samples_per_rank": 64, "pool": 256, "fewest_samples": 64, "queries": null, '
+        '"group": null}/float32',
+    ),
+    "QuantizedGradAllReduce": ('{"N": 5000, "B": 17}',),
+    "NeighborSampling": (
+        '{"N": 6000, "degrees": [0, 1, 2, 3, 4, 5, 6, 7, 8], "S": 4600, "fanouts": [1, 1], "owned": null, '
+        '"seeds": null, "repeated": false, "ring": false, "replace": false, "group": null}',
+    ),
+}
+"""Sizes beside tiny on emulated GPUs, where they are others than `FURTHER_SIZES`."""
+
 
 def config_of(size: str) -> dict[str, object]:
     """Fields of `EvalConfig` that a size sets.

@@ -27,7 +27,7 @@ from tests.engine.mutants import further_sizes as sizes
 from tests.engine.mutants.cpp_operations import Kind
 from tests.engine.mutants.emulated_judge import NO_VERDICT, EmulatedJudge
 from tests.engine.mutants.equivalent_mutants import AT_TINY, BY_THE_LETTER, EQUIVALENTS, reason_why
-from tests.engine.mutants.further_sizes import FURTHER_SIZES, config_of
+from tests.engine.mutants.further_sizes import EMULATED_SIZES, FURTHER_SIZES, config_of
 from tests.engine.mutants.synchronisation import InlinedSource, Mutant
 from tests.engine.mutants.trapping import with_trap
 from tests.engine.mutants.unreached_mutants import UNREACHED, why_unreached
@@ -192,50 +192,6 @@ def test_every_wrong_mutant_of_an_expert_is_refused(problem: Problem, device: De
         for each in mutants_without(problem, text, suffix, world_size)
     }
     assert not {name: outcome for name, (each, outcome) in found.items() if outcome not in expected(each)}
-
-
-EMULATED_SIZES = {
-    # Their further sizes take minutes.
-    **dict.fromkeys(("AllGatherGemm", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP"), ()),
-    # A block takes a row, not a warp: the operations among ranks are the same.
-    "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 20000}',),
-    # On tensor cores.
-    "Conv2dBoundaryExchange": (
-        '{"B": 1, "C": 4, "Co": 4, "Hl": 4, "width": 64, "kh": 3, "kw": 3, "stride": 1, "padding": 1, '
-        '"has_bias": true}',
-    ),
-    # Several blocks have work, and some of it in several rounds.
-    "GNNFeatureExchangeBackward": (
-        '{"rows": 100, "D": 128, "S": 64, "ragged": true, "requests": null, "seeds": null, "group": null}',
-    ),
-    "GNNNegativeScoring": ('{"base": 3000, "total": null, "K": 4, "counts": null, "special": false, "group": null}',),
-    "KJTAllToAll": (
-        '{"features": null, "B": 1500, "low": 0, "high": 1, "weighted": false, "variable": false, "stagger": 1, '
-        '"pg": null}',
-    ),
-    "GNNSparseEmbedding": (
-        '{"Z": 6000, "D": 8, "nodes": 1000, "ragged": true, "pairs": null, "negative": false, "group": null}',
-    ),
-    "GaussianSplatting": (
-        '{"N": 600, "C": 17, "D": 3, "width": 64, "height": 64, "eps2d": 0.3, "near_plane": 0.01, "far_plane": 1e10}',
-    ),
-    "SampleSort": ('{"counts": 10000, "pattern": "normal"}',),
-    "ImportanceSamplingLoss": (
-        '{"T": 80, "H": 64, "V": 512, "ignore_index": -100, "common_weight": false, "clamped": "none", '
-        '"undefined": false, "silent": []}',
-    ),
-    # On CUDA cores, in two steps.
-    "DistributedKNN": (
-        '{"Q": 8, "F": 20, "k": 10, "samples_per_rank": 64, "pool": 256, "fewest_samples": 64, "queries": null, '
-        '"group": null}/float32',
-    ),
-    "QuantizedGradAllReduce": ('{"N": 5000, "B": 17}',),
-    "NeighborSampling": (
-        '{"N": 6000, "degrees": [0, 1, 2, 3, 4, 5, 6, 7, 8], "S": 4600, "fanouts": [1, 1], "owned": null, '
-        '"seeds": null, "repeated": false, "ring": false, "replace": false, "group": null}',
-    ),
-}
-"""Sizes beside tiny on emulated GPUs, where they are others than `FURTHER_SIZES`."""
 
 
 @pytest.mark.usefixtures("emulator_is_built")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.engine.mutants.equivalent_mutants import RAGGED_EXCHANGES
+from tests.engine.mutants.equivalent_mutants import HEAD_EXCHANGES, RAGGED_EXCHANGES
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ WORLD_OF_TWO = "for groups that leave ranks out; of two ranks none does"
 TWO_RANKS = "for more than two ranks, which share what two do alone"
 NO_BOXES = "for boxes of messages; here ranks tell each other numbers alone"
 OWN_BOXES = "for boxes of messages to all ranks of the world; here the kernel lays out those of a group"
+PLACED = "for boxes of messages; here what ranks send goes straight to its place"
 OWN_ROUNDS = "for kernels of whole shares; here the kernel goes through rounds of its own, and takes the adding alone"
 WAITED_BEFORE = "for products that wait for peers themselves; here what comes before them has waited"
 NO_NUMBERS = "for numbers that ranks tell each other; here owners and places follow from ids"
@@ -55,9 +56,12 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DDP", "FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("GNNSparseFeatureFetch", "ImportanceSamplingLoss"), NO_PEERS),
+    Unreached("gemm_simt.h", r"comm\.barrier", ("RingAttentionTP",), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DistributedKNN",), WAITED_BEFORE),
     Unreached("exchange_cuda.h", r"comm\.epoch", ("MoELoRAGroupGemmBackward",), OWN_BOXES),
     Unreached("shares_cuda.h", r"comm\.|store_tagged|wait_tagged", ("MoELoRAGroupGemmBackward",), OWN_ROUNDS),
+    Unreached("exchange_cuda.h", r"comm\.epoch", ("BlockedFP8Dequantize", "BlockedFP8Quantize"), PLACED),
+    Unreached("exchange_cuda.h", r"comm\.epoch", (*HEAD_EXCHANGES, "RingAttentionTP"), PLACED),
     Unreached("exchange_cuda.h", r"comm\.epoch", RAGGED_EXCHANGES, NO_BOXES),
     Unreached("ragged_cuda.h", r"comm\.epoch|store_release", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
     Unreached("expert", r"every epoch", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
