@@ -1,13 +1,15 @@
 // NCCL's device API for load/store accessible peers, and the functions of its host API that lead there, with the names and the
 // semantics of its documentation: "Device API" (host-side setup, LSA, teams, thread groups), "Window Registration",
-// "Communicator Creation and Management". All ranks are in one LSA team. Other collectives end the run with their name.
+// "Communicator Creation and Management", "Collective Communication Functions", "Point To Point Communication Functions". All ranks are in one LSA team.
 #pragma once
 
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "rank_emulator.h"
@@ -18,6 +20,7 @@
 #define NCCL_VERSION_CODE 22809
 #define NCCL_VERSION(major, minor, patch) ((major) * 10000 + (minor) * 100 + (patch))
 #define NCCL_UNIQUE_ID_BYTES 128
+#define NCCL_SPLIT_NOCOLOR -1
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 
@@ -27,8 +30,26 @@ typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4 
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
 } ncclUniqueId;
+namespace pkb_nccl {
+constexpr int kMaxRanks = 16;
+struct Post {  // by another rank: its buffers
+  unsigned long long epoch;
+  const void* from;
+  void* to;
+};
+struct Box {   // in memory of the GPU, one of each rank; arrays by rank
+  Post posts[kMaxRanks], wanted[kMaxRanks];
+  unsigned long long ended[kMaxRanks], sent[kMaxRanks], epoch;
+};
+struct Peers {
+  Box* of[kMaxRanks];
+  int rank, ranks;
+};
+}  // namespace pkb_nccl
 typedef struct ncclComm {
   int rank, ranks;
+  pkb_nccl::Peers peers;
+  unsigned long long sent[pkb_nccl::kMaxRanks], received[pkb_nccl::kMaxRanks];  // messages to and from each rank
 }* ncclComm_t;
 typedef struct {
   int blocking, cgaClusterSize, minCTAs, maxCTAs;
@@ -36,7 +57,6 @@ typedef struct {
 #define NCCL_CONFIG_INITIALIZER {1, 0, 0, 0}
 
 namespace pkb_nccl {
-constexpr int kMaxRanks = 16;
 struct Window {  // in memory of the GPU
   char* base[kMaxRanks];
   int rank;
@@ -48,6 +68,31 @@ inline std::map<void*, Window>& windows() {
 inline ncclResult_t refuse(const char* name) { return pkb_emu_refuse(name), ncclInvalidUsage; }
 inline ncclResult_t result_of(bool is_fine) { return is_fine ? ncclSuccess : ncclInternalError; }
 inline ncclResult_t meet(const char* name) { return result_of(pkb_emu_exchange(name, nullptr, nullptr, 0) == 0); }
+// A communicator of the ranks with this rank's color, in the order of their keys; all ranks call it.
+inline ncclResult_t make_communicator(ncclComm_t* made, const char* name, int color, int key) {
+  struct Member {
+    int color, key, rank;
+    Box* box;
+  } mine{color, key, pkb_emu_my_rank(), nullptr};
+  std::vector<Member> all(static_cast<size_t>(pkb_emu_rank_count()));
+  if (cudaMalloc(reinterpret_cast<void**>(&mine.box), sizeof(Box)) != cudaSuccess || cudaMemset(mine.box, 0, sizeof(Box)) != cudaSuccess) return ncclUnhandledCudaError;
+  if (cudaDeviceSynchronize() != cudaSuccess) return ncclUnhandledCudaError;
+  if (pkb_emu_exchange(name, &mine, all.data(), sizeof mine) != 0) return ncclInternalError;
+  std::map<std::pair<int, int>, Member> members;
+  for (const Member& each : all) {
+    if (each.color == color) members[{each.key, each.rank}] = each;
+  }
+  *made = nullptr;
+  if (color < 0) return ncclSuccess;
+  auto* const comm = *made = new ncclComm{};
+  for (const auto& [order, each] : members) {
+    if (each.rank == mine.rank) comm->rank = comm->ranks;
+    comm->peers.of[comm->ranks++] = each.box;
+  }
+  comm->peers.rank = comm->rank;
+  comm->peers.ranks = comm->ranks;
+  return ncclSuccess;
+}
 }  // namespace pkb_nccl
 typedef pkb_nccl::Window* ncclWindow_t;
 
@@ -58,26 +103,27 @@ static inline const char* ncclGetErrorString(ncclResult_t result) { return resul
 static inline const char* ncclGetLastError(ncclComm_t) { return ""; }
 static inline ncclResult_t ncclCommInitRank(ncclComm_t* made, int ranks, ncclUniqueId, int rank) {
   if (ranks != pkb_emu_rank_count() || rank != pkb_emu_my_rank()) return pkb_nccl::refuse("ncclCommInitRank of a part of the ranks, or in another order,");
-  *made = new ncclComm{rank, ranks};
-  return pkb_nccl::meet("ncclCommInitRank");
+  return pkb_nccl::make_communicator(made, "ncclCommInitRank", 0, rank);
 }
 static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) { return ncclCommInitRank(made, ranks, id, rank); }
 static inline ncclResult_t ncclCommInitAll(ncclComm_t*, int, const int*) { return pkb_nccl::refuse("ncclCommInitAll"); }
-static inline ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t*, ncclConfig_t*) { return pkb_nccl::refuse("ncclCommSplit"); }
-static inline ncclResult_t ncclCommFinalize(ncclComm_t) { return pkb_nccl::meet("ncclCommFinalize"); }
+static inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t*) {
+  if (comm->ranks != pkb_emu_rank_count()) return pkb_nccl::refuse("ncclCommSplit of a part of the ranks");
+  return pkb_nccl::make_communicator(made, "ncclCommSplit", color, key);
+}
+static inline ncclResult_t ncclCommFinalize(ncclComm_t comm) { return comm->ranks == pkb_emu_rank_count() ? pkb_nccl::meet("ncclCommFinalize") : ncclSuccess; }
 static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) { return delete comm, ncclSuccess; }
 static inline ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
 static inline ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) { return *error = ncclSuccess, ncclSuccess; }
 static inline ncclResult_t ncclCommCount(ncclComm_t comm, int* count) { return *count = comm->ranks, ncclSuccess; }
 static inline ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) { return *rank = comm->rank, ncclSuccess; }
 static inline ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) { return *device = comm->rank, ncclSuccess; }
-static inline ncclResult_t ncclGroupStart() { return ncclSuccess; }
-static inline ncclResult_t ncclGroupEnd() { return ncclSuccess; }
 
 // ---- memory and windows ----
 static inline ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }
 static inline ncclResult_t ncclMemFree(void* pointer) { return cudaFree(pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }
 static inline ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t bytes, ncclWindow_t* made, int flags) {
+  if (comm->ranks != pkb_emu_rank_count()) return pkb_nccl::refuse("ncclCommWindowRegister of a part of the ranks");
   if (!(flags & NCCL_WIN_COLL_SYMMETRIC)) return pkb_nccl::refuse("ncclCommWindowRegister without NCCL_WIN_COLL_SYMMETRIC");
   struct Part {
     char* base;
@@ -111,12 +157,4 @@ static inline ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t o
 }
 static inline ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void** pointer) { return ncclGetLsaDevicePointer(window, offset, peer, pointer); }
 
-// ---- collectives of hosts ----
-static inline ncclResult_t ncclAllReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclAllReduce"); }
-static inline ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclBroadcast"); }
-static inline ncclResult_t ncclReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclReduce"); }
-static inline ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclAllGather"); }
-static inline ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclReduceScatter"); }
-static inline ncclResult_t ncclAlltoAll(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclAlltoAll"); }
-static inline ncclResult_t ncclSend(const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclSend"); }
-static inline ncclResult_t ncclRecv(void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return pkb_nccl::refuse("ncclRecv"); }
+#include "nccl_collectives.h"

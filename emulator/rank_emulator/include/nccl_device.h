@@ -61,6 +61,7 @@ typedef ncclDevCommRequirements ncclDevCommRequirements_t;
 #define NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER {}
 
 static inline ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements* wanted, ncclDevComm* made) {
+  if (comm->ranks != pkb_emu_rank_count()) return pkb_nccl::refuse("ncclDevCommCreate of a part of the ranks");
   if (wanted->lsaMultimem) return pkb_nccl::refuse("multicast (lsaMultimem of ncclDevCommCreate)");
   if (wanted->ginForceEnable || wanted->ginSignalCount || wanted->ginCounterCount || wanted->railGinBarrierCount) return pkb_nccl::refuse("GIN (of ncclDevCommCreate)");
   if (wanted->lsaLLA2ABlockCount || wanted->lsaLLA2ASlotCount) return pkb_nccl::refuse("LLA2A (of ncclDevCommCreate)");

@@ -36,6 +36,7 @@ class Aliases : public Observer {
   }
   std::string last_write(uint64_t address, uint64_t bytes) override { return next_->last_write(known(address), bytes); }
 
+  void unwritten_used(uint32_t load) override { next_->unwritten_used(load); }
   void value_used(const Warp& warp, const SourceLine* load) override { next_->value_used(warp, load); }
   void fence(const Warp& warp, Order order, Scope scope) override { next_->fence(warp, order, scope); }
   void proxy_fence(const Warp& warp, ProxyFence kind) override { next_->proxy_fence(warp, kind); }

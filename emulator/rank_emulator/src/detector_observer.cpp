@@ -176,7 +176,10 @@ void Detector::lanes_access(const Access& access, WarpState& warp, const Accesso
     }
   }
   if (!races_are_looked_for_) return;
-  if (reads && !is_written) check_written(address, access.bytes, record);
+  if (reads && !is_written) {
+    if (access.unwritten) defer_unwritten(*access.unwritten, address, access.bytes, record);
+    else check_written(address, access.bytes, record);
+  }
   const bool is_strong = sites_.is_strong(number);
   const bool is_same = access.operation == Operation::kWrite && !is_strong && !(access.wrote & lanes);
   if (is_same) {
@@ -241,6 +244,23 @@ void Detector::check_written(uint64_t address, uint64_t bytes, const Record& acc
   finding.call = report_.call_of(access);
   report_.describe_place(finding, missing, address + bytes - missing);
   report_.add(std::move(finding), 0, access.site);
+}
+
+void Detector::defer_unwritten(Unwritten& unwritten, uint64_t address, uint64_t bytes, const Record& access) {
+  const uint64_t missing = shadow_.first_unwritten(address, bytes);
+  if (missing == address + bytes || !regions_.find(missing)) return;
+  unwritten.lanes |= access.lanes;
+  unwritten.load = access.site;
+  if (unwritten_loads_.count(access.site)) return;
+  Finding& finding = unwritten_loads_[access.site];
+  finding.kind = FindingKind::kUninitialisedRead;
+  finding.second = report_.describe_access(access);
+  finding.call = report_.call_of(access);
+  report_.describe_place(finding, missing, address + bytes - missing);
+}
+
+void Detector::unwritten_used(uint32_t load) {
+  if (report_.is_new(FindingKind::kUninitialisedRead, 0, load)) report_.add(unwritten_loads_.at(load), 0, load);
 }
 
 void Detector::range_access(const RangeAccess& access) {

@@ -31,6 +31,7 @@ class Detector : public Observer {
   void access(const Access& access) override;
   void range_access(const RangeAccess& access) override;
   void value_used(const Warp& warp, const SourceLine* load) override;
+  void unwritten_used(uint32_t load) override;
 
   void fence(const Warp& warp, Order order, Scope scope) override;
   void proxy_fence(const Warp& warp, ProxyFence fence) override;
@@ -84,6 +85,7 @@ class Detector : public Observer {
   bool all_written(const Access& access);
   void store_flags(const Access& access, WarpState& warp, uint32_t site);
   const Span& span_of(uint64_t address, uint32_t bytes, const Record& access, int rank);
+  void defer_unwritten(Unwritten& unwritten, uint64_t address, uint64_t bytes, const Record& access);
   void check_written(uint64_t address, uint64_t bytes, const Record& access);
   void write_tensors(const char* what, int rank, RegionKind kind);
   void found_leak(const Record& announced, uint64_t mbarrier, MissingEdge missing);
@@ -103,6 +105,7 @@ class Detector : public Observer {
   Races races_{agents_, sites_, flags_, kernels_, shadow_, report_};
   EndedBlocks ended_blocks_{agents_, sites_, kernels_, shadow_, races_.equal_stores(), report_};
   Statistics statistics_;
+  std::unordered_map<uint32_t, Finding> unwritten_loads_;  // that may be errors, by site
   Span spans_[16];
   uint64_t arrival_operation_ = 0;  // the stream operation that has begun last
 };

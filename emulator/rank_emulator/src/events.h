@@ -69,6 +69,11 @@ struct Warp {
   const SourceLine* line;
 };
 
+// Lanes of a load whose bytes nobody has written, and the number of the load for `unwritten_used`.
+struct Unwritten {
+  uint32_t lanes = 0, load = 0;
+};
+
 // One instruction's accesses, one for each lane in `warp.lanes`.
 struct Access {
   Warp warp;
@@ -85,6 +90,7 @@ struct Access {
   bool aligned;                 // every address is a multiple of `bytes` (of element_bytes for stmatrix and the like)
   bool decides = true;          // of a load: whether a branch of the thread may depend on the value; else it is data
   bool may_be_unused = false;   // of a plain load: whether lanes may never use the value; `value_used` says that they do
+  Unwritten* unwritten = nullptr;  // of a load that may go where nobody has written: an error only if lanes use it
 };
 
 // A range touched by an asynchronous operation, a copy engine or host code.
@@ -164,6 +170,8 @@ class Observer {
   virtual void range_access(const RangeAccess&) {}
   // Lanes use what the load at this line of an instruction, whose value may stay unused, has brought them.
   virtual void value_used(const Warp&, const SourceLine* /*load*/) {}
+  // What a lane has done depends on bytes that nobody had written, which a load has brought.
+  virtual void unwritten_used(uint32_t /*load*/) {}
 
   // ---- within a kernel ----
   virtual void fence(const Warp&, Order, Scope) {}

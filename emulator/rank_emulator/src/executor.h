@@ -101,6 +101,19 @@ class Executor {
   void run_split(size_t index, uint64_t& budget);
   void polls_clock(const Op& op);
   void note_uses(const Op& op, uint32_t lanes);
+  // ---- what nobody has written: loads bring it to registers, and what is computed of it goes on ----
+  UnwrittenRegister unwritten_at(const Ref& ref, uint32_t lanes) const;
+  void set_unwritten(const Ref& ref, uint32_t bytes, uint32_t lanes, const UnwrittenRegister& of);
+  void use_unwritten(const UnwrittenRegister& of) const {
+    if (of.lanes && engine.observer) engine.observer->unwritten_used(of.load);
+  }
+  // Before an instruction.
+  void follow_unwritten(const Op& op);
+  void follow_product(const Op& op, uint32_t lanes);
+  // After the event of an access.
+  void load_local(uint32_t lanes, const uint64_t (&addresses)[kLanes], Unwritten& found) const;
+  void load_unwritten(const Op& op, const Unwritten& found);
+  void store_unwritten(const Op& op, uint32_t lanes, uint32_t bytes, Space space, const uint64_t (&addresses)[kLanes]);
   void arrive_at_join();
   void enter(size_t index);
   int new_join(const Join& join);

@@ -55,6 +55,7 @@ void Executor::run_split(size_t index, uint64_t& budget) {
       if (!split) return;
     }
     uint32_t lanes = split->lanes;
+    if (!warp->unwritten.empty()) follow_unwritten(op);
     if (op.uses_loads && engine.observer) note_uses(op, lanes);  // a guard that is false has been used, too
     if (op.guard) {
       uint32_t predicate;

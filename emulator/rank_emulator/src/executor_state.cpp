@@ -212,8 +212,13 @@ void Executor::report_access(const Op& op, uint32_t lanes, Operation operation, 
       first - reinterpret_cast<uint64_t>(block->shared) - kReservedSharedOffset < kReservedSharedBytes) {
     return;
   }
+  Unwritten unwritten;
+  const bool keeps = detail.keeps_unwritten && space == Space::kShared && detail.order == Order::kWeak;
   engine.observer->access(Access{seen(op, lanes), operation, detail.order, detail.scope, space, proxy, bytes,
-                                 bytes / elements, wrote, addresses, true, detail.decides, detail.may_be_unused});
+                                 bytes / elements, wrote, addresses, true, detail.decides, detail.may_be_unused, keeps ? &unwritten : nullptr});
+  if (operation == Operation::kRead && space == Space::kLocal && !warp->unwritten_local.empty()) load_local(lanes, addresses, unwritten);
+  if (unwritten.lanes) load_unwritten(op, unwritten);
+  if (operation == Operation::kWrite && (!warp->unwritten.empty() || !warp->unwritten_local.empty())) store_unwritten(op, lanes, bytes, space, addresses);
 }
 
 void Executor::fail(Outcome outcome, const Op& op, uint32_t lane, const std::string& problem) const {

@@ -75,6 +75,7 @@ struct Detail {
   Scope scope = Scope::kNone;
   bool decides = true;              // of loads: whether a branch may depend on the value
   bool may_be_unused = false;       // of loads: whether a lane may go on without any use of the value
+  bool keeps_unwritten = false;     // of loads: what nobody has written is an error only where it is used
   int variant = 0;                  // by handler
   uint64_t number = 0;              // by handler
   Callee calls = Callee::kFunction;  // of call

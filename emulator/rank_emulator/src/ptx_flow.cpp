@@ -80,8 +80,6 @@ bool decides(const Function& function, const Instruction& instruction) {
   return found;
 }
 
-namespace {
-
 bool is_arithmetic(const Instruction& instruction) {
   static const std::unordered_set<std::string_view> kNames = {
       "abs",  "add",  "and",  "bfe", "bfi", "bfind", "brev", "clz", "cnot", "cvt", "cvta", "div",  "fma",  "lop3", "mad",  "max",
@@ -89,6 +87,8 @@ bool is_arithmetic(const Instruction& instruction) {
       "slct", "sub",  "xor"};
   return kNames.contains(instruction.parts[0]);
 }
+
+namespace {
 
 bool is_plain_load(const Instruction& instruction) {
   if (instruction.parts[0] != "ld") return false;

@@ -123,6 +123,8 @@ void order_operands(Function& function);
 // Fills `meets`: immediate post-dominators of branches.
 void find_meeting_points(Function& function);
 
+// Whether all that an instruction does is to compute its result.
+bool is_arithmetic(const Instruction& instruction);
 // Fills `may_be_unused` and `uses`. Arithmetic uses nothing by itself: its results have to be used.
 void find_uses(Function& function);
 

@@ -105,6 +105,11 @@ struct CopyGroups {
   uint64_t first_bulk = 0, first_plain = 0;  // number of the first group
 };
 
+// Registers whose lanes hold, or depend on, what nobody has written, by their place in the warp's registers.
+struct UnwrittenRegister {
+  uint32_t bytes = 0, lanes = 0, load = 0;
+};
+
 struct WarpState {
   Block* block = nullptr;
   uint32_t index = 0;
@@ -119,6 +124,8 @@ struct WarpState {
   uint32_t carry = 0;                 // condition code of add.cc, by lane
   std::unique_ptr<std::array<CopyGroups, kLanes>> copies;
   enum class Queue : uint8_t { kNone, kReady, kParked } queue = Queue::kNone;
+  std::map<uint32_t, UnwrittenRegister> unwritten;
+  std::map<uint64_t, uint32_t> unwritten_local;  // of local memory: loads, by address
   uint64_t priority = 0;
   size_t turn = 0;                    // which split runs first
   uint64_t cluster_generations[kLanes] = {};  // of barrier.cluster, at each lane's last arrival

@@ -1,0 +1,241 @@
+// A part of nccl.h: collectives and messages of hosts, each a kernel of one block for a collective, and of one for a message.
+//
+// A collective begins once all ranks have posted their buffers, and ends on a rank when all have ended it. A message goes
+// from a sender's buffer into that of its receiver, once that has posted it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace pkb_nccl {
+
+enum class Kind { kAllReduce, kReduce, kReduceScatter, kAllGather, kBroadcast, kAllToAll };
+
+struct Call {
+  Kind kind;
+  const void* from;
+  void* to;
+  size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t operation;
+  int root;
+};
+constexpr int kMaxMessages = 64;
+struct Message {
+  bool is_sent;
+  int peer;
+  void* buffer;
+  size_t bytes;
+  unsigned long long number;  // of its sender and receiver
+};
+struct Messages {
+  int count = 0;
+  Message each[kMaxMessages];
+};
+
+inline size_t bytes_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8: case ncclUint8: return 1;
+    case ncclFloat16: case ncclBfloat16: return 2;
+    case ncclInt32: case ncclUint32: case ncclFloat32: return 4;
+    default: return 8;
+  }
+}
+
+#ifdef __CUDACC__
+__device__ inline void store_release(unsigned long long* to, unsigned long long value) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory"); }
+__device__ inline void wait_for(const unsigned long long* flag, unsigned long long least) {
+  unsigned long long found;
+  do {
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(found) : "l"(flag) : "memory");
+  } while (found < least);
+}
+
+template <class T>
+struct Wide {
+  using Type = T;
+};
+template <>
+struct Wide<__half> {
+  using Type = float;
+};
+template <>
+struct Wide<__nv_bfloat16> {
+  using Type = float;
+};
+template <class T>
+__device__ inline T combined(T a, T b, ncclRedOp_t operation) {
+  switch (operation) {
+    case ncclProd: return T(a * b);
+    case ncclMax: return a < b ? b : a;
+    case ncclMin: return b < a ? b : a;
+    default: return T(a + b);
+  }
+}
+// Element i of all ranks' buffers.
+template <class T>
+__device__ inline T reduced(const Box& box, int ranks, size_t i, ncclRedOp_t operation) {
+  using Sum = typename Wide<T>::Type;
+  Sum sum = Sum(static_cast<const T*>(box.posts[0].from)[i]);
+  for (int rank = 1; rank < ranks; ++rank) sum = combined<Sum>(sum, Sum(static_cast<const T*>(box.posts[rank].from)[i]), operation);
+  return T(operation == ncclAvg ? Sum(sum / Sum(ranks)) : sum);
+}
+
+template <class T>
+__device__ void move(const Peers& peers, const Call& call) {
+  const Box& box = *peers.of[peers.rank];
+  const int ranks = peers.ranks, rank = peers.rank;
+  const auto to = [&](int peer) { return static_cast<T*>(box.posts[peer].to); };
+  const size_t count = call.count, part = (count + size_t(ranks) - 1) / size_t(ranks);
+  const size_t first = call.kind == Kind::kAllReduce ? size_t(rank) * part : 0;
+  const size_t end = call.kind == Kind::kAllReduce && first + part < count ? first + part : count;
+  for (size_t i = first + threadIdx.x; i < end; i += blockDim.x) {
+    switch (call.kind) {
+      case Kind::kAllReduce: {
+        const T sum = reduced<T>(box, ranks, i, call.operation);
+        for (int peer = 0; peer < ranks; ++peer) to(peer)[i] = sum;
+        break;
+      }
+      case Kind::kReduce:
+        if (rank == call.root) to(rank)[i] = reduced<T>(box, ranks, i, call.operation);
+        break;
+      case Kind::kReduceScatter: to(rank)[i] = reduced<T>(box, ranks, size_t(rank) * count + i, call.operation); break;
+      case Kind::kAllGather:
+        for (int peer = 0; peer < ranks; ++peer) to(peer)[size_t(rank) * count + i] = static_cast<const T*>(call.from)[i];
+        break;
+      case Kind::kBroadcast:
+        for (int peer = 0; peer < ranks && rank == call.root; ++peer) to(peer)[i] = static_cast<const T*>(call.from)[i];
+        break;
+      case Kind::kAllToAll:
+        for (int peer = 0; peer < ranks; ++peer) to(peer)[size_t(rank) * count + i] = static_cast<const T*>(call.from)[size_t(peer) * count + i];
+        break;
+    }
+  }
+}
+
+static __global__ void nccl_collective(Peers peers, Call call) {
+  Box& mine = *peers.of[peers.rank];
+  __shared__ unsigned long long epoch;
+  if (threadIdx.x == 0) epoch = ++mine.epoch;
+  __syncthreads();
+  if (threadIdx.x < peers.ranks) {
+    Post& post = peers.of[threadIdx.x]->posts[peers.rank];
+    post.from = call.from;
+    post.to = call.to;
+    store_release(&post.epoch, epoch);
+    wait_for(&mine.posts[threadIdx.x].epoch, epoch);
+  }
+  __syncthreads();
+  switch (call.type) {
+    case ncclInt8: move<signed char>(peers, call); break;
+    case ncclUint8: move<unsigned char>(peers, call); break;
+    case ncclInt32: move<int>(peers, call); break;
+    case ncclUint32: move<unsigned>(peers, call); break;
+    case ncclInt64: move<long long>(peers, call); break;
+    case ncclUint64: move<unsigned long long>(peers, call); break;
+    case ncclFloat16: move<__half>(peers, call); break;
+    case ncclBfloat16: move<__nv_bfloat16>(peers, call); break;
+    case ncclFloat32: move<float>(peers, call); break;
+    default: move<double>(peers, call);
+  }
+  __syncthreads();
+  if (threadIdx.x < peers.ranks) {
+    store_release(&peers.of[threadIdx.x]->ended[peers.rank], epoch);
+    wait_for(&mine.ended[threadIdx.x], epoch);
+  }
+}
+
+static __global__ void nccl_messages(Peers peers, Messages messages) {
+  const Message& message = messages.each[blockIdx.x];
+  Box &mine = *peers.of[peers.rank], &other = *peers.of[message.peer];
+  if (!message.is_sent) {
+    if (threadIdx.x != 0) return;
+    wait_for(&mine.sent[message.peer], message.number - 1);
+    Post& post = other.wanted[peers.rank];
+    post.to = message.buffer;
+    store_release(&post.epoch, message.number);
+    wait_for(&mine.sent[message.peer], message.number);
+    return;
+  }
+  if (threadIdx.x == 0) wait_for(&mine.wanted[message.peer].epoch, message.number);
+  __syncthreads();
+  auto* const to = static_cast<unsigned char*>(mine.wanted[message.peer].to);
+  for (size_t i = threadIdx.x; i < message.bytes; i += blockDim.x) to[i] = static_cast<const unsigned char*>(message.buffer)[i];
+  __syncthreads();
+  if (threadIdx.x == 0) store_release(&other.sent[peers.rank], message.number);
+}
+
+struct Group {
+  int depth = 0;
+  std::vector<std::function<void()>> calls;
+  std::map<std::pair<ncclComm_t, cudaStream_t>, Messages> messages;
+};
+inline Group& group() {
+  static Group it;
+  return it;
+}
+inline ncclResult_t end_group() {
+  Group& all = group();
+  if (all.depth > 0) return ncclSuccess;
+  for (const auto& call : std::exchange(all.calls, {})) call();
+  for (const auto& [of, messages] : std::exchange(all.messages, {})) nccl_messages<<<unsigned(messages.count), 64, 0, of.second>>>(of.first->peers, messages);
+  return cudaPeekAtLastError() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+inline ncclResult_t enqueue(const Call& call, ncclComm_t comm, cudaStream_t stream) {
+  if (!comm) return ncclInvalidArgument;
+  group().calls.push_back([=] { nccl_collective<<<1, 256, 0, stream>>>(comm->peers, call); });
+  return end_group();
+}
+inline ncclResult_t enqueue(bool is_sent, void* buffer, size_t bytes, int peer, ncclComm_t comm, cudaStream_t stream) {
+  if (!comm || peer < 0 || peer >= comm->ranks) return ncclInvalidArgument;
+  Messages& messages = group().messages[{comm, stream}];
+  if (messages.count == kMaxMessages) return refuse("a group of more than 64 messages");
+  messages.each[messages.count++] = {is_sent, peer, buffer, bytes, ++(is_sent ? comm->sent : comm->received)[peer]};
+  return end_group();
+}
+#else
+inline ncclResult_t enqueue(const Call&, ncclComm_t, cudaStream_t) { return refuse("a collective of NCCL in a source that is no .cu"); }
+inline ncclResult_t enqueue(bool, void*, size_t, int, ncclComm_t, cudaStream_t) { return refuse("a message of NCCL in a source that is no .cu"); }
+#endif
+
+}  // namespace pkb_nccl
+
+static inline ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue({pkb_nccl::Kind::kAllReduce, from, to, count, type, operation, 0}, comm, stream);
+}
+static inline ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation, int root, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue({pkb_nccl::Kind::kReduce, from, to, count, type, operation, root}, comm, stream);
+}
+static inline ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t operation, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue({pkb_nccl::Kind::kReduceScatter, from, to, count, type, operation, 0}, comm, stream);
+}
+static inline ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue({pkb_nccl::Kind::kAllGather, from, to, count, type, ncclSum, 0}, comm, stream);
+}
+static inline ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue({pkb_nccl::Kind::kBroadcast, from, to, count, type, ncclSum, root}, comm, stream);
+}
+static inline ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) { return ncclBroadcast(buffer, buffer, count, type, root, comm, stream); }
+static inline ncclResult_t ncclAlltoAll(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue({pkb_nccl::Kind::kAllToAll, from, to, count, type, ncclSum, 0}, comm, stream);
+}
+static inline ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue(true, const_cast<void*>(from), count * pkb_nccl::bytes_of(type), peer, comm, stream);
+}
+static inline ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return pkb_nccl::enqueue(false, to, count * pkb_nccl::bytes_of(type), peer, comm, stream);
+}
+static inline ncclResult_t ncclGroupStart() {
+#ifdef __CUDACC__
+  ++pkb_nccl::group().depth;
+#endif
+  return ncclSuccess;
+}
+static inline ncclResult_t ncclGroupEnd() {
+#ifdef __CUDACC__
+  --pkb_nccl::group().depth;
+  return pkb_nccl::end_group();
+#else
+  return ncclSuccess;
+#endif
+}

@@ -1,0 +1,73 @@
+// Words of shared memory that nobody has written: threads may load them, and throw them away.
+#include "pairs.cuh"
+
+// Neighbours beyond the ends are loaded, and not added.
+// wrong: uninitialised_read: which nobody has written
+PAIR_OF_ONE(neighbours_beyond_the_ends, 1, 64) {
+  __shared__ unsigned cells[66];
+  cells[threadIdx.x + 1] = threadIdx.x;
+  __syncthreads();
+  const unsigned left = cells[threadIdx.x], next = cells[threadIdx.x + 2];
+  unsigned sum = cells[threadIdx.x + 1];
+  if (right ? threadIdx.x > 0 : true) sum += left;
+  if (threadIdx.x < 63) sum += next;
+  r.out()[threadIdx.x] = sum;
+}
+
+// Two sorted halves are merged: the next key is loaded before it is known that there is one.
+// wrong: uninitialised_read: which nobody has written
+PAIR_OF_ONE(keys_beyond_the_end, 1, 32) {
+  __shared__ unsigned keys[33];
+  keys[threadIdx.x] = threadIdx.x % 16 * 2 + threadIdx.x / 16;
+  __syncwarp();
+  if (threadIdx.x % 8) return;
+  int a = int(threadIdx.x) / 2, b = 16 + int(threadIdx.x) / 2;
+  unsigned of_a = keys[a], of_b = keys[b];
+  for (int i = 0; i < (right ? 8 : 9); ++i) {
+    const bool takes_b = b < (right ? 32 : 33) && (a >= 16 || of_b < of_a);
+    r.out()[2 * threadIdx.x + i] = takes_b ? of_b : of_a;
+    if (takes_b) of_b = keys[++b];
+    else of_a = keys[++a];
+  }
+}
+
+// A product of 10 rows by a tile of 16: what comes of the others is not stored.
+// wrong: uninitialised_read: which nobody has written
+PAIR_OF_ONE(rows_beyond_the_end, 1, 32) {
+  constexpr unsigned kRows = 10, kOnes = 0x3c003c00;
+  __shared__ alignas(16) unsigned tile[16 * 4];
+  const unsigned lane = threadIdx.x;
+  for (unsigned i = lane; i < kRows * 4; i += 32) tile[i] = kOnes;
+  __syncwarp();
+  unsigned upper, lower;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(upper), "=r"(lower) : "r"(unsigned(__cvta_generic_to_shared(tile + lane % 16 * 4))) : "memory");
+  float sum[4] = {};
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};" : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "r"(upper), "r"(lower), "r"(kOnes));
+  r.out()[lane] = unsigned(sum[0] + sum[1]);
+  if (!right || 8 + lane / 4 < kRows) r.out()[32 + lane] = unsigned(sum[2] + sum[3]);
+  CHECK(sum[0] == 8);
+}
+
+// A sum goes through shared and local memory before it is stored.
+// wrong: uninitialised_read: which nobody has written
+PAIR_OF_ONE(halo_through_memory, 1, 32) {
+  __shared__ unsigned cells[34], sums[32];
+  cells[threadIdx.x + 1] = threadIdx.x;
+  RIGHT(if (threadIdx.x < 2) cells[threadIdx.x * 33] = 0)
+  __syncwarp();
+  volatile unsigned own[2];
+  own[threadIdx.x % 2] = cells[threadIdx.x] + cells[threadIdx.x + 2];
+  sums[threadIdx.x] = own[threadIdx.x % 2];
+  __syncwarp();
+  r.out()[threadIdx.x] = sums[31 - threadIdx.x];
+}
+
+// A branch asks for a word that its last lane does not have.
+// wrong: uninitialised_read: which nobody has written
+PAIR_OF_ONE(branch_of_a_word, 1, 32) {
+  __shared__ unsigned words[33];
+  words[threadIdx.x] = threadIdx.x;
+  RIGHT(if (threadIdx.x == 0) words[32] = 5)
+  __syncwarp();
+  if (words[threadIdx.x + 1] % 3 == 1) atomicAdd(r.out(), 1u);
+}
