@@ -193,6 +193,11 @@ LANES_HAVE_MULTIPLIED = (
     "behind it"
 )
 
+HEADS_ARE_EXCHANGED_FIRST = (
+    "peers write what the last product reads once they have met this rank in the next call's exchange of heads, which "
+    "its stream begins behind the product; of two ranks, groups are the world or one rank"
+)
+
 NEXT_OWNER = (
     "between an owner's place being stored and being read again the warp meets for another owner; one rank alone has "
     "no other"
@@ -294,6 +299,9 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     **{(name, mutant): why for name in ("CSOAttention", "RingAttention") for mutant, why in OF_ATTENTION.items()},
     **{(name, WAIT): WAITS_END_KERNELS for name in HEAD_EXCHANGES},
     **{(name, LEAVING): KERNEL_ENDS for name in HEAD_EXCHANGES},
+    **{("RingAttentionTP", mutant): why for mutant, why in OF_ATTENTION.items()},
+    **{("RingAttentionTP", mutant): why for mutant, why in OF_PRODUCTS.items() if mutant != SIGNAL},
+    ("RingAttentionTP", "expert:79: comm.barrier()"): HEADS_ARE_EXCHANGED_FIRST,
     ("RingAttentionBackwardDP", "attention_backward_sm90.h:82: __syncwarp() -> ((void)0)"): ELECTED_ALONE,
     ("RingAttentionBackwardDP", "attention_backward_sm90.h:181: __syncwarp() -> ((void)0)"): LANES_HAVE_MULTIPLIED,
     ("RingAttentionBackwardDP", "attention_backward_sm90.h:213: __syncthreads() -> ((void)0)"): BARRIER_IN_LEAVING,

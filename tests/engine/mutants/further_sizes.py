@@ -119,6 +119,8 @@ EMULATED_SIZES: Mapping[str, tuple[str, ...]] = {
         '{"B": 1, "S": 70, "T": null, "h": 10, "d": 64, "G": null, "averaged": true, "causal": true, '
         '"softmax_scale": null}',
     ),
+    # Several blocks share a row.
+    "SinkhornKnopp": ('{"b": 16, "K": 5000, "tau": 0.07, "I": 3, "samples": null, "group": null}',),
     # More rows than stages for a warp.
     "TPRMSNorm": ('{"M": 600, "n": 64, "eps": 1e-05}',),
     # On CUDA cores, in two steps.
