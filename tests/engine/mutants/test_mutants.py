@@ -26,7 +26,8 @@ from tests.engine.joined_libraries import compile_together
 from tests.engine.mutants import further_sizes as sizes
 from tests.engine.mutants.cpp_operations import Kind
 from tests.engine.mutants.emulated_judge import NO_VERDICT, EmulatedJudge
-from tests.engine.mutants.equivalent_mutants import AT_TINY, BY_THE_LETTER, EQUIVALENTS, reason_why
+from tests.engine.mutants.equivalent_at_sizes import AT_TINY, BY_THE_LETTER
+from tests.engine.mutants.equivalent_mutants import EQUIVALENTS, reason_why
 from tests.engine.mutants.further_sizes import EMULATED_SIZES, FURTHER_SIZES, config_of
 from tests.engine.mutants.synchronisation import InlinedSource, Mutant
 from tests.engine.mutants.trapping import with_trap

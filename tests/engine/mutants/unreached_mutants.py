@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tests.engine.mutants.equivalent_mutants import HEAD_EXCHANGES, RAGGED_EXCHANGES
+from tests.engine.mutants.equivalent_at_sizes import HEAD_EXCHANGES
+from tests.engine.mutants.equivalent_mutants import RAGGED_EXCHANGES
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ NO_NUMBERS = "for numbers that ranks tell each other; here owners and places fol
 
 UNREACHED: Sequence[Unreached] = (
     Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", ("AllGather", "AllToAll"), BOTH_WAYS, nth=0),
+    Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", ("UlyssesAllGather",), BOTH_WAYS, nth=0),
     Unreached("shares_cuda.h", r"comm\.(signal_begun|wait_all_begun)", ("AllReduce", "ReduceScatter"), BOTH_WAYS),
     Unreached("gemm_peers.h", r"wait_begun\(block\)", ("GemmAllGather",), OWN_FACTORS, nth=0),
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
