@@ -133,6 +133,8 @@ def load_emulator(path: str) -> ctypes.CDLL:
     except OSError as error:
         raise EmulatorError(f"the emulator cannot be loaded: {error}") from None
     for name, (result, arguments) in _FUNCTIONS.items():
-        function = getattr(library, name)
+        function = getattr(library, name, None)
+        if function is None:
+            raise EmulatorError(f"{path} cannot be loaded as an emulator of this version: it has no {name}")
         function.restype, function.argtypes = result, arguments
     return library

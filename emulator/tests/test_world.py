@@ -21,6 +21,7 @@ from rank_emulator import (
     compile_cuda,
     schedules,
 )
+from rank_emulator.building import tvm_ffi_folder
 
 SOURCE = """
 __device__ int calls;
@@ -135,6 +136,8 @@ def test_refusals_say_why(path: Path, library: bytes) -> None:
         assert world.run(body).errors == {}
     with pytest.raises(EmulatorError, match="cannot be loaded"):
         World("/no/such/emulator.so", 1)
+    with pytest.raises(EmulatorError, match="as an emulator of this version: it has no pkb_emu_create"):
+        World(str(tvm_ffi_folder() / "lib" / "libtvm_ffi.so"), 1)
     with pytest.raises(CompileError, match="nonsense"):
         compile_cuda("nonsense")
 

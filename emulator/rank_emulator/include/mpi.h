@@ -23,7 +23,10 @@ enum { MPI_SUCCESS = 0, MPI_ERR_OTHER = 15 };
 enum { MPI_COMM_NULL = 0, MPI_COMM_WORLD = 1, MPI_COMM_TYPE_SHARED = 1, MPI_INFO_NULL = 0 };
 enum { MPI_MAX = 1, MPI_MIN, MPI_SUM, MPI_LAND, MPI_LOR };
 enum { MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE };
+enum { MPI_PROC_NULL = -1, MPI_ANY_SOURCE = -2, MPI_ANY_TAG = -3, MPI_UNDEFINED = -4, MPI_MAX_PROCESSOR_NAME = 64, MPI_MAX_ERROR_STRING = 64 };
 #define MPI_IN_PLACE ((void*)1)
+#define MPI_STATUS_IGNORE ((MPI_Status*)0)
+#define MPI_STATUSES_IGNORE ((MPI_Status*)0)
 
 // A datatype is its kind and size: signed, unsigned or floating.
 #define PKB_MPI_TYPE(kind, T) ((kind) << 8 | int(sizeof(T)))
@@ -89,12 +92,33 @@ static inline int MPI_Comm_split_type(MPI_Comm, int, int, MPI_Info, MPI_Comm* ma
 static inline int MPI_Comm_dup(MPI_Comm, MPI_Comm* made) { return *made = MPI_COMM_WORLD, MPI_SUCCESS; }
 static inline int MPI_Comm_free(MPI_Comm* freed) { return *freed = MPI_COMM_NULL, MPI_SUCCESS; }
 static inline int MPI_Barrier(MPI_Comm) { return pkb_mpi::gather("MPI_Barrier", nullptr, nullptr, 0); }
+static inline int MPI_Finalized(int* flag) { return *flag = 0, MPI_SUCCESS; }
+static inline int MPI_Get_processor_name(char* name, int* length) {
+  strcpy(name, "emulator");
+  return *length = int(strlen(name)), MPI_SUCCESS;
+}
+static inline int MPI_Error_string(int, char* text, int* length) {
+  strcpy(text, "an error of MPI");
+  return *length = int(strlen(text)), MPI_SUCCESS;
+}
+// Of all ranks: the emulator has no communicators of a part.
+static inline int MPI_Comm_split(MPI_Comm, int color, int, MPI_Comm* made) {
+  std::vector<int> all(static_cast<size_t>(pkb_emu_rank_count()));
+  const int status = pkb_mpi::gather("MPI_Comm_split", &color, all.data(), sizeof color);
+  for (const int other : all) {
+    if (status == MPI_SUCCESS && other != color) return pkb_emu_refuse("MPI_Comm_split by several colors"), MPI_ERR_OTHER;
+  }
+  return *made = MPI_COMM_WORLD, status;
+}
 static inline double MPI_Wtime() { return double(clock()) / CLOCKS_PER_SEC; }
 
-static inline int MPI_Allgather(const void* mine, int count, MPI_Datatype type, void* all, int, MPI_Datatype, MPI_Comm) {
+static inline int MPI_Allgather(const void* mine, int count, MPI_Datatype type, void* all, int each, MPI_Datatype type_of_all, MPI_Comm) {
+  if (mine == MPI_IN_PLACE) count = each, type = type_of_all;
   const size_t bytes = size_t(count) * pkb_mpi::bytes_of(type);
-  if (mine == MPI_IN_PLACE) return pkb_emu_refuse("MPI_Allgather in place"), MPI_ERR_OTHER;
-  return pkb_mpi::gather("MPI_Allgather", mine, all, bytes);
+  std::vector<char> own(bytes);  // a part of `all` in place
+  if (mine != MPI_IN_PLACE) return pkb_mpi::gather("MPI_Allgather", mine, all, bytes);
+  memcpy(own.data(), static_cast<char*>(all) + size_t(pkb_emu_my_rank()) * bytes, bytes);
+  return pkb_mpi::gather("MPI_Allgather", own.data(), all, bytes);
 }
 static inline int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm) {
   const size_t bytes = size_t(count) * pkb_mpi::bytes_of(type);
@@ -116,4 +140,54 @@ static inline int MPI_Allreduce(const void* mine, void* to, int count, MPI_Datat
     case MPI_DOUBLE: return pkb_mpi::reduce<double>("MPI_Allreduce", from, to, count, operation);
     default: return pkb_emu_refuse("MPI_Allreduce of this datatype"), MPI_ERR_OTHER;
   }
+}
+static inline int MPI_Reduce(const void* mine, void* to, int count, MPI_Datatype type, MPI_Op operation, int root, MPI_Comm comm) {
+  std::vector<char> unused(size_t(count) * pkb_mpi::bytes_of(type));
+  const bool is_root = pkb_emu_my_rank() == root;
+  return MPI_Allreduce(mine == MPI_IN_PLACE ? to : mine, is_root ? to : unused.data(), count, type, operation, comm);
+}
+static inline int MPI_Gather(const void* mine, int count, MPI_Datatype type, void* all, int each, MPI_Datatype type_of_all, int root, MPI_Comm comm) {
+  if (pkb_emu_my_rank() == root) return MPI_Allgather(mine, count, type, all, each, type_of_all, comm);
+  std::vector<char> unused(size_t(count) * pkb_mpi::bytes_of(type) * size_t(pkb_emu_rank_count()));
+  return MPI_Allgather(mine, count, type, unused.data(), count, type, comm);
+}
+static inline int MPI_Alltoall(const void* mine, int count, MPI_Datatype type, void* to, int, MPI_Datatype, MPI_Comm) {
+  const size_t part = size_t(count) * pkb_mpi::bytes_of(type), ranks = size_t(pkb_emu_rank_count()), bytes = part * ranks;
+  if (mine == MPI_IN_PLACE) return pkb_emu_refuse("MPI_Alltoall in place"), MPI_ERR_OTHER;
+  std::vector<char> all(bytes * ranks);
+  const int status = pkb_mpi::gather("MPI_Alltoall", mine, all.data(), bytes);
+  for (size_t rank = 0; rank < ranks; ++rank) memcpy(static_cast<char*>(to) + rank * part, all.data() + rank * bytes + size_t(pkb_emu_my_rank()) * part, part);
+  return status;
+}
+static inline int MPI_Scatter(const void* all, int count, MPI_Datatype type, void* to, int, MPI_Datatype, int root, MPI_Comm comm) {
+  const size_t part = size_t(count) * pkb_mpi::bytes_of(type), ranks = size_t(pkb_emu_rank_count());
+  std::vector<char> parts(part * ranks);
+  if (pkb_emu_my_rank() == root) memcpy(parts.data(), all, parts.size());
+  const int status = MPI_Bcast(parts.data(), int(parts.size()), MPI_BYTE, root, comm);
+  if (to != MPI_IN_PLACE) memcpy(to, parts.data() + size_t(pkb_emu_my_rank()) * part, part);
+  return status;
+}
+// All ranks call it, as where each has neighbours; one without a neighbour names MPI_PROC_NULL.
+static inline int MPI_Sendrecv(const void* from, int count, MPI_Datatype type, int to_rank, int tag, void* to, int most, MPI_Datatype type_of_most, int from_rank, int from_tag, MPI_Comm, MPI_Status* status) {
+  struct Message {
+    int to, tag;
+    size_t bytes;
+  } const mine{to_rank, tag, to_rank == MPI_PROC_NULL ? 0 : size_t(count) * pkb_mpi::bytes_of(type)};
+  const auto ranks = static_cast<size_t>(pkb_emu_rank_count());
+  std::vector<Message> messages(ranks);
+  if (pkb_mpi::gather("MPI_Sendrecv", &mine, messages.data(), sizeof mine) != MPI_SUCCESS) return MPI_ERR_OTHER;
+  size_t longest = 1;
+  for (const Message& each : messages) longest = each.bytes > longest ? each.bytes : longest;
+  std::vector<char> own(longest), all(longest * ranks);
+  memcpy(own.data(), from, mine.bytes);
+  if (pkb_mpi::gather("MPI_Sendrecv", own.data(), all.data(), longest) != MPI_SUCCESS) return MPI_ERR_OTHER;
+  for (size_t rank = 0; rank < ranks && from_rank != MPI_PROC_NULL; ++rank) {
+    const Message& each = messages[rank];
+    if (each.to != pkb_emu_my_rank() || (from_rank != MPI_ANY_SOURCE && from_rank != int(rank)) || (from_tag != MPI_ANY_TAG && from_tag != each.tag)) continue;
+    const size_t room = size_t(most) * pkb_mpi::bytes_of(type_of_most);
+    memcpy(to, all.data() + rank * longest, each.bytes < room ? each.bytes : room);
+    if (status) *status = {int(rank), each.tag, MPI_SUCCESS};
+    return MPI_SUCCESS;
+  }
+  return from_rank == MPI_PROC_NULL ? MPI_SUCCESS : (pkb_emu_refuse("MPI_Sendrecv whose sender does not call it at the same time"), MPI_ERR_OTHER);
 }

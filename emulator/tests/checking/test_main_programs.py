@@ -30,6 +30,33 @@ int main(int argc, char** argv) {
   if (!strcmp(mode, "order")) return rank ? MPI_Barrier(MPI_COMM_WORLD) : (nvshmem_init(), 0);
   if (!strcmp(mode, "missing")) return rank ? 0 : MPI_Barrier(MPI_COMM_WORLD);
   if (!strcmp(mode, "sizes")) return nvshmem_malloc(rank ? 64 : 128) ? 0 : 4;
+  if (!strcmp(mode, "exchanges")) {
+    int sum = -1, all[16] = {}, parts[16], mine[16], name_length;
+    char name[MPI_MAX_PROCESSOR_NAME];
+    for (int i = 0; i < size; ++i) mine[i] = 10 * rank + i;
+    MPI_Reduce(&rank, &sum, 1, MPI_INT, MPI_SUM, 1, MPI_COMM_WORLD);
+    MPI_Gather(&rank, 1, MPI_INT, all, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (sum != (rank == 1 ? size * (size - 1) / 2 : -1) || all[1] != (rank == 0)) return 40;
+    MPI_Alltoall(mine, 1, MPI_INT, parts, 1, MPI_INT, MPI_COMM_WORLD);
+    if (parts[0] != rank || parts[1] != 10 + rank) return 41;
+    MPI_Scatter(mine, 1, MPI_INT, parts, 1, MPI_INT, 1, MPI_COMM_WORLD);
+    all[rank] = 7 + rank;
+    MPI_Allgather(MPI_IN_PLACE, 0, MPI_INT, all, 1, MPI_INT, MPI_COMM_WORLD);
+    if (parts[0] != 10 + rank || all[0] != 7 || all[1] != 8) return 42;
+    const int upper = rank + 1 < size ? rank + 1 : MPI_PROC_NULL, lower = rank ? rank - 1 : MPI_PROC_NULL;
+    MPI_Status status;
+    parts[0] = parts[1] = -1;  // a line of ranks: the last one sends nothing, the first one receives nothing
+    MPI_Sendrecv(mine, 1 + rank, MPI_INT, upper, 5, parts, 2, MPI_INT, lower, 5, MPI_COMM_WORLD,
+                 rank ? &status : MPI_STATUS_IGNORE);
+    if (parts[0] != (rank ? 10 * (rank - 1) : -1) || (rank && status.MPI_SOURCE != rank - 1)) return 43;
+    MPI_Get_processor_name(name, &name_length);
+    MPI_Comm same;
+    if (MPI_Comm_split(MPI_COMM_WORLD, 3, rank, &same) || same != MPI_COMM_WORLD || !name_length) return 44;
+  }
+  if (!strcmp(mode, "colors")) {
+    MPI_Comm part;
+    return MPI_Comm_split(MPI_COMM_WORLD, rank, rank, &part) ? 45 : 0;
+  }
   if (!strcmp(mode, "host")) {
     int* own; cudaMalloc(&own, 4); *own = rank;
   }
@@ -122,6 +149,11 @@ def test_each_rank_is_a_process_of_its_own(built: tuple[Path, Built]) -> None:
     assert sorted(ended.printed.splitlines()) == ["rank 0: plain of 0", "rank 1: plain of 1"]
 
 
+def test_hosts_exchange_what_mpi_says(built: tuple[Path, Built]) -> None:
+    ended = run(built, "exchanges", schedule=Schedule("priorities", 1))
+    assert (ended.outcome, ended.message) == (Outcome.OK, "")
+
+
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
@@ -129,6 +161,7 @@ def test_each_rank_is_a_process_of_its_own(built: tuple[Path, Built]) -> None:
         ("nccl", "rank 0: ncclCommInitAll is not modelled by the emulator"),
         ("order", "all ranks make these calls in the same order"),
         ("sizes", "nvshmem_malloc of "),
+        ("colors", "MPI_Comm_split by several colors is not modelled by the emulator"),
     ],
 )
 def test_a_program_that_fails_says_where(built: tuple[Path, Built], mode: str, words: str) -> None:
