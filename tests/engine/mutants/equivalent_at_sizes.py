@@ -146,9 +146,13 @@ WORLD_OF_TWO = (
 )
 
 ATTENTION_LAYERS = ("RingAttentionTP", "UlyssesAttention")
-HEAD_EXCHANGES = ("CSOAttention", "RingAttention", "RingAttentionBackwardDP")
+HEAD_EXCHANGES = (
+    *("CSOAttention", "GatedDeltaNetCP", "KimiDeltaAttention", "RingAttention", "RingAttentionBackwardDP"),
+)
 MLP_STEPS = ("DDP", "FSDPStep", "ZeRO1", "ZeRO2")
-PRODUCTS_ALONE = ("ContrastiveLoss", "RingAttentionPP", "RingAttentionTP", "TPMuon", "UlyssesAttention")
+PRODUCTS_ALONE = (
+    *("CombinedShardedGemms", "ContrastiveLoss", "RingAttentionPP", "RingAttentionTP", "TPMuon", "UlyssesAttention"),
+)
 FP8_EXCHANGES = ("FP8AllGatherParams", "FP8ReduceScatterGrads")
 
 READ_BEFORE_STAGING = 'bulk_copy_cuda.h:69: "cp.async.bulk.wait_group.read %0;" -> ""'
@@ -297,6 +301,8 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("AllGatherGemm", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
     ("AllGatherGemm", AWAIT_SUMS): WAIT_IS_INJECTED,
     ("AllGatherGemm", READ_BEFORE_STAGING): ONE_TILE,
+    ("CombinedShardedGemms", FENCE_BEFORE_FLAG): FENCES_ON_BOTH_SIDES,
+    ("CombinedShardedGemms", FENCE_BEHIND_FLAG): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemmAT", FENCE_BEFORE_FLAG): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemmAT", FENCE_BEHIND_FLAG): FENCES_ON_BOTH_SIDES,
     ("AllGatherGemmAT", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,

@@ -119,6 +119,9 @@ EMULATED_SIZES: Mapping[str, tuple[str, ...]] = {
         '{"B": 1, "S": 70, "T": null, "h": 10, "d": 64, "G": null, "averaged": true, "causal": true, '
         '"softmax_scale": null}',
     ),
+    # More than is sent as tagged words.
+    "UlyssesAllGather": ('{"x_shape": [600, 256]}',),
+    "UlyssesAllToAll": ('{"x_shape": [1024, 512], "scatter_dim": 0, "gather_dim": 1}',),
     # Several blocks share a row.
     "SinkhornKnopp": ('{"b": 16, "K": 5000, "tau": 0.07, "I": 3, "samples": null, "group": null}',),
     # More rows than stages for a warp.

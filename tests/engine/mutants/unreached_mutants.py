@@ -58,7 +58,7 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DDP", "FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("GNNSparseFeatureFetch", "ImportanceSamplingLoss"), NO_PEERS),
-    Unreached("gemm_simt.h", r"comm\.barrier", ("RingAttentionTP",), NO_PEERS),
+    Unreached("gemm_simt.h", r"comm\.barrier", ("RingAttentionTP", "UlyssesAttention"), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DistributedKNN",), WAITED_BEFORE),
     Unreached("exchange_cuda.h", r"comm\.epoch", ("MoELoRAGroupGemmBackward",), OWN_BOXES),
     Unreached("shares_cuda.h", r"comm\.|store_tagged|wait_tagged", ("MoELoRAGroupGemmBackward",), OWN_ROUNDS),
