@@ -24,7 +24,14 @@ OBJECT_SUFFIXES = frozenset({".o", ".a"})
 _PROCESS = ("exit", "_exit", "getenv", "sched_yield", "usleep", "nanosleep")
 """Functions of the C library that a rank's process has of its own, or that let the other ranks go on."""
 _ARCHITECTURE_OPTIONS = re.compile(r"-(?:-gpu-architecture|arch|-gpu-code|code|-generate-code|gencode)(=.*)?")
-_RELOCATABLE = re.compile(r"-(?:rdc=true|-relocatable-device-code=true|dc|-device-c)")
+_RELOCATABLE = re.compile(r"-(?:rdc|-relocatable-device-code)=true")
+_DEVICE_OBJECT = re.compile(r"-(?:dc|-device-c)")
+_NO_RELOCATABLE = (
+    "relocatable device code is not supported, since nvcc links it as machine code alone; "
+    "include the sources of device functions where they are used"
+)
+_MODELLED_LIBRARY = re.compile(r"cuda|cudart\w*|cudadevrt|mpi\w*|nccl\w*|nvidia-ml|nvshmem\w*")
+"""Libraries whose functions the emulator and its headers have, or that no source needs here."""
 
 
 @dataclass(frozen=True)
@@ -117,22 +124,26 @@ def compile_program(program: Program, world_size: int) -> bytes:
 def usable_flags(flags: Sequence[str]) -> list[str]:
     """The user's options of nvcc without those that choose a GPU, which is always sm_90a.
 
+    Libraries that are modelled are left out as well, and relocatable device code: a source that has all its device
+    functions needs none.
+
     Raises:
-        UsageError: An option asks for relocatable device code.
+        UsageError: An option asks for an object of relocatable device code.
     """
     kept: list[str] = []
     rest = iter(flags)
     for flag in rest:
-        if _RELOCATABLE.fullmatch(flag):
-            raise UsageError(
-                f"{flag}: relocatable device code is not supported, since nvcc links it as machine code alone; "
-                "include the sources of device functions where they are used"
-            )
+        if _DEVICE_OBJECT.fullmatch(flag):
+            raise UsageError(f"{flag}: {_NO_RELOCATABLE}")
         found = _ARCHITECTURE_OPTIONS.fullmatch(flag)
-        if found is None:
+        library = next(rest, "") if flag == "-l" else flag.removeprefix("-l") if flag.startswith("-l") else None
+        if found is not None:
+            if found[1] is None:
+                next(rest, None)
+        elif library is not None:
+            kept += [] if _MODELLED_LIBRARY.fullmatch(library) else [f"-l{library}"]
+        elif not _RELOCATABLE.fullmatch(flag):
             kept.append(flag)
-        elif found[1] is None:
-            next(rest, None)
     return kept
 
 
@@ -195,6 +206,8 @@ extern "C" int check_ranks_{name}(void* check_ranks_pointer) {{
 
 
 def _shim_hint(text: str) -> str:
+    if "Unresolved extern function" in text:
+        return f"\n{_NO_RELOCATABLE}"
     lacking = sorted(set(re.findall(r'identifier "((?:nvshmem|nccl|MPI_)\w+)" is undefined', text)))
     if not lacking:
         return ""
