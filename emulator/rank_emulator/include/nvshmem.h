@@ -469,6 +469,28 @@ PKB_HOST void nvshmemx_putmem_on_stream(void* to, const void* from, size_t bytes
 PKB_HOST void nvshmemx_getmem_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) {
   pkb_nvshmem::nvshmemx_get_on_stream_kernel<<<1, 256, 0, stream>>>(to, from, bytes, pe);
 }
+#define PKB_ON_STREAM(name, T)                                                                                            \
+  PKB_HOST void nvshmemx_##name##_put_on_stream(T* to, const T* from, size_t count, int pe, cudaStream_t stream) {        \
+    nvshmemx_putmem_on_stream(to, from, count * sizeof(T), pe, stream);                                                   \
+  }                                                                                                                       \
+  PKB_HOST void nvshmemx_##name##_get_on_stream(T* to, const T* from, size_t count, int pe, cudaStream_t stream) {        \
+    nvshmemx_getmem_on_stream(to, from, count * sizeof(T), pe, stream);                                                   \
+  }
+PKB_ON_STREAM(float, float)
+PKB_ON_STREAM(double, double)
+PKB_ON_STREAM(half, __half)
+PKB_ON_STREAM(bfloat16, __nv_bfloat16)
+PKB_ON_STREAM(int, int)
+PKB_ON_STREAM(uint, unsigned int)
+PKB_ON_STREAM(long, long)
+PKB_ON_STREAM(ulong, unsigned long)
+PKB_ON_STREAM(longlong, long long)
+PKB_ON_STREAM(int32, int32_t)
+PKB_ON_STREAM(int64, int64_t)
+PKB_ON_STREAM(uint8, uint8_t)
+PKB_ON_STREAM(uint32, uint32_t)
+PKB_ON_STREAM(uint64, uint64_t)
+#undef PKB_ON_STREAM
 PKB_HOST void nvshmemx_putmem_nbi_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) { nvshmemx_putmem_on_stream(to, from, bytes, pe, stream); }
 PKB_HOST void nvshmemx_getmem_nbi_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) { nvshmemx_getmem_on_stream(to, from, bytes, pe, stream); }
 PKB_HOST void nvshmemx_putmem_signal_on_stream(void* to, const void* from, size_t bytes, uint64_t* object, uint64_t value, int operation, int pe, cudaStream_t stream) {

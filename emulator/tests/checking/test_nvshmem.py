@@ -56,6 +56,10 @@ int collectives(bool is_late) {
   nvshmemx_int_alltoall_on_stream(NVSHMEM_TEAM_WORLD, words + 64, words + 16, 1, nullptr);
   nvshmemx_float_sum_reduce_on_stream(NVSHMEM_TEAM_WORLD, x, x, kCount, nullptr);  // in place
   nvshmemx_float_broadcast_on_stream(NVSHMEM_TEAM_WORLD, sum, x, kCount, 1, nullptr);
+  nvshmemx_int_put_on_stream(words + 130, words, 1, (pe + 1) % pes, nullptr);
+  nvshmemx_barrier_on_stream(half, nullptr);
+  nvshmemx_barrier_all_on_stream(nullptr);
+  nvshmemx_int_get_on_stream(words + 131, words + 130, 1, (pe + 1) % pes, nullptr);
   CHECK(!nvshmem_int_sum_reducescatter(NVSHMEM_TEAM_WORLD, words + 200, words + 16, 1));
   CHECK(!nvshmem_fcollectmem(NVSHMEMX_TEAM_NODE, words + 210, words, sizeof(int)));
   cudaMemcpy(sums.data(), sum, kCount * sizeof(float), cudaMemcpyDeviceToHost);
@@ -64,6 +68,7 @@ int collectives(bool is_late) {
   for (int i = 0; i < pes; ++i) CHECK(found[16 + i] == i && found[64 + i] == pe && found[210 + i] == i);
   const int previous = (pe + pes - 1) % pes;
   CHECK(found[1] == pes - 2 + pe % 2 && found[2] == 1 && found[100] == previous && found[200] == pes * pe);
+  CHECK(found[130] == previous && found[131] == pe);
   nvshmem_finalize();
   return 0;
 }
