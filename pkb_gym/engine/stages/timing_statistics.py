@@ -44,7 +44,7 @@ MAX_BLOCK_US: Mapping[Device, float] = {"cpu": 10_000.0, "cuda": 30_000.0}
 """Length that the slower side's blocks should not exceed for the sake of the faster side's: processors are noisy over
 longer stretches than a call, so that many short blocks are more precise than a few long ones."""
 
-MAX_CALLS: Mapping[Device, int] = {"cpu": 256, "cuda": 64, "emulated": 64}
+MAX_CALLS: Mapping[Device, int] = {"cpu": 256, "cuda": 32, "emulated": 32}
 """Maximum number of calls in a block. On GPUs the inputs and the comparison of a short call take many times as long as
 the call; emulated ones are not timed, and have the same heaps."""
 

@@ -17,15 +17,15 @@ def blocks(*ratios: float) -> list[Block]:
     ("device", "baseline_us", "candidate_us", "most", "calls"),
     [
         ("cpu", 1000, 1000, 256, 10),  # both reach the target length
-        ("cuda", 200, 200, 256, 50),
+        ("cuda", 500, 500, 256, 20),
         ("cpu", 10, 10, 1000, 256),  # never more than MAX_CALLS
-        ("cuda", 10, 10, 1000, 64),
+        ("cuda", 10, 10, 1000, 32),
         ("cuda", 1000, 10, 256, 30),  # the slower side must not run longer than it may
         ("cpu", 1000, 10, 256, 10),
         ("cuda", 1e6, 1e6, 256, 1),
         ("cpu", 1e6, 1, 256, 1),
         ("cpu", 100, 100, 7, 7),  # nor more than memory allows
-        ("cuda", 0, 0, 256, 64),
+        ("cuda", 0, 0, 256, 32),
     ],
 )
 def test_calls_per_block(device, baseline_us, candidate_us, most, calls):
