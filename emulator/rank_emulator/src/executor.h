@@ -96,17 +96,19 @@ class Executor {
   // Whether a group of lanes may go on.
   static bool runnable(const Split& split) { return split.wait == Wait::kNone; }
 
- private:
-  friend class Engine;
-  void run_split(size_t index, uint64_t& budget);
-  void polls_clock(const Op& op);
-  void note_uses(const Op& op, uint32_t lanes);
   // ---- what nobody has written: loads bring it to registers, and what is computed of it goes on ----
   UnwrittenRegister unwritten_at(const Ref& ref, uint32_t lanes) const;
   void set_unwritten(const Ref& ref, uint32_t bytes, uint32_t lanes, const UnwrittenRegister& of);
   void use_unwritten(const UnwrittenRegister& of) const {
     if (of.lanes && engine.observer) engine.observer->unwritten_used(of.load);
   }
+  Unwritten unwritten_lines;  // of the matrix that a wmma.load has read
+
+ private:
+  friend class Engine;
+  void run_split(size_t index, uint64_t& budget);
+  void polls_clock(const Op& op);
+  void note_uses(const Op& op, uint32_t lanes);
   // Before an instruction.
   void follow_unwritten(const Op& op);
   void follow_product(const Op& op, uint32_t lanes);

@@ -72,6 +72,7 @@ void Executor::set_unwritten(const Ref& ref, uint32_t bytes, uint32_t lanes, con
   const Detail& detail = *op.detail;
   if (name == "mma" && !guard.lanes && instruction.parts[3].starts_with("m16")) return follow_product(op, lanes);
   if (!is_arithmetic(instruction)) use_unwritten(guard);
+  if (name == "wmma") return;  // it follows rows of its matrices itself
   for (const Address& address : detail.addresses) {
     if (address.mode == Address::kRegister64 || address.mode == Address::kRegister32) use_unwritten(unwritten_at(address.ref, lanes));
   }
@@ -120,6 +121,10 @@ void Executor::follow_product(const Op& op, uint32_t lanes) {
 
 void Executor::load_unwritten(const Op& op, const Unwritten& found) {
   const Detail& detail = *op.detail;
+  if (op.source->parts[0] == "wmma") {
+    unwritten_lines = {unwritten_lines.lanes | found.lanes, found.load};
+    return;
+  }
   const bool is_matrix = op.source->parts[0] == "ldmatrix";
   for (size_t i = 0; i < detail.values.size(); ++i) {
     uint32_t lanes = found.lanes;

@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "executor.h"
@@ -95,6 +96,31 @@ void write_fragment(Executor& x, const Detail& detail, const Fragment& fragment,
   }
 }
 
+// Rows of a fragment that depend on what nobody has written, by bits.
+Unwritten unwritten_rows(const Executor& x, const Detail& detail, size_t first, const Fragment& fragment) {
+  Unwritten rows;
+  const int each = fragment.in_register();
+  for (int i = 0; i < fragment.registers() * each && !x.warp->unwritten.empty(); ++i) {
+    const UnwrittenRegister found = x.unwritten_at(detail.values[first + size_t(i / each)].ref, ~0u);
+    each_lane(found.lanes, [&](int lane) { rows = {rows.lanes | 1u << (fragment.element(lane, i) / fragment.cols), found.load}; });
+  }
+  return rows;
+}
+
+// The registers of a result whose rows these are.
+void mark_rows(Executor& x, const Detail& detail, const Fragment& fragment, const Unwritten& rows) {
+  if (!rows.lanes && x.warp->unwritten.empty()) return;
+  const int each = fragment.in_register();
+  for (int r = 0; r < fragment.registers(); ++r) {
+    uint32_t lanes = 0;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      for (int e = 0; e < each; ++e) lanes |= (rows.lanes >> (fragment.element(lane, r * each + e) / fragment.cols) & 1) << lane;
+    }
+    const Value& value = detail.values[size_t(r)];
+    x.set_unwritten(value.ref, uint32_t(value.bytes) * kLanes, ~0u, {0, lanes, rows.load});
+  }
+}
+
 // detail.number: the type; variant: 1: a store, 2: by columns; element_bytes is that of the instruction's type.
 Step move_fragment(Executor& x, const Op& op, uint32_t lanes) {
   if (x.gather(~0u, lanes, false) == 0) return Step::kBlocked;
@@ -140,7 +166,18 @@ Step move_fragment(Executor& x, const Op& op, uint32_t lanes) {
       for (int line = 0; line < lines; ++line) addresses[line] += piece;
     }
   }
-  if (stores) x.wrote_outside();
+  if (!stores) {
+    mark_rows(x, detail, fragment, std::exchange(x.unwritten_lines, {}));
+    return Step::kNext;
+  }
+  const Unwritten rows = unwritten_rows(x, detail, 0, fragment);
+  if (rows.lanes && x.space_of(detail, base) != Space::kShared) x.use_unwritten({0, rows.lanes, rows.load});
+  each_lane(rows.lanes, [&](int row) {
+    for (int col = 0; col < fragment.cols && x.space_of(detail, base) == Space::kShared; ++col) {
+      x.engine.observer->set_initialised(base + uint64_t(by_columns ? col * stride + row : row * stride + col) * bytes, bytes, false);
+    }
+  });
+  x.wrote_outside();
   return Step::kNext;
 }
 
@@ -192,7 +229,12 @@ Step multiply_fragments(Executor& x, const Op& op, uint32_t lanes) {
       d[at] = type(0) == Kind::kS32 ? whole : bits_of(real, type(0));
     }
   }
+  const size_t at_a = size_t(of[0].registers()), at_b = at_a + size_t(of[1].registers());
+  const Unwritten left = unwritten_rows(x, detail, at_a, of[1]), right = unwritten_rows(x, detail, at_b, of[2]);
+  const Unwritten before = unwritten_rows(x, detail, at_b + size_t(of[2].registers()), of[3]);
+  x.use_unwritten({0, right.lanes, right.load});  // each row of the product takes all of it
   write_fragment(x, detail, of[0], d);
+  mark_rows(x, detail, of[0], {left.lanes | before.lanes, left.lanes ? left.load : before.load});
   return Step::kNext;
 }
 

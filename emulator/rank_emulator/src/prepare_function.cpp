@@ -225,7 +225,9 @@ class FunctionPreparer {
     const auto index = size_t(&instruction - function_.code.data());
     const bool inside = index < function_.code.size();
     detail.may_be_unused = inside && function_.may_be_unused[index];
-    detail.keeps_unwritten = name == "ld" || (name == "ldmatrix" && !instruction.has("trans"));
+    const bool keeps_rows = (name == "ldmatrix" && !instruction.has("trans")) ||
+                            (name == "wmma" && instruction.has("load") && !instruction.has("b") && !instruction.has("col"));
+    detail.keeps_unwritten = name == "ld" || keeps_rows;
     if (name == "bra" || name == "brx" || name == "ret") {
       detail.meets = inside ? function_.meets[index] : -1;
       detail.targets = instruction.targets;

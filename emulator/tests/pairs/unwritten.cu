@@ -1,4 +1,6 @@
 // Words of shared memory that nobody has written: threads may load them, and throw them away.
+#include <mma.h>
+
 #include "pairs.cuh"
 
 // Neighbours beyond the ends are loaded, and not added.
@@ -70,4 +72,27 @@ PAIR_OF_ONE(branch_of_a_word, 1, 32) {
   RIGHT(if (threadIdx.x == 0) words[32] = 5)
   __syncwarp();
   if (words[threadIdx.x + 1] % 3 == 1) atomicAdd(r.out(), 1u);
+}
+
+// The same by fragments, whose rows go through shared memory.
+// wrong: uninitialised_read: which nobody has written
+PAIR_OF_ONE(rows_of_fragments_beyond_the_end, 1, 32) {
+  using namespace nvcuda;
+  constexpr int kRows = 10;
+  __shared__ alignas(32) half left[16 * 16], weights[16 * 16];
+  __shared__ alignas(32) float product[16 * 16];
+  for (int i = threadIdx.x; i < kRows * 16; i += 32) left[i] = __int2half_rn(i / 16);
+  for (int i = threadIdx.x; i < 256; i += 32) weights[i] = __int2half_rn(1);
+  __syncwarp();
+  wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> a;
+  wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major> b;
+  wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+  wmma::fill_fragment(sum, 0.f);
+  wmma::load_matrix_sync(a, left, 16);
+  wmma::load_matrix_sync(b, weights, 16);
+  wmma::mma_sync(sum, a, b, sum);
+  wmma::store_matrix_sync(product, sum, 16, wmma::mem_row_major);
+  __syncwarp();
+  for (int i = threadIdx.x; i < (right ? kRows : 16) * 16; i += 32) r.out()[i] = unsigned(product[i]);
+  CHECK(product[9 * 16 + threadIdx.x % 16] == 9 * 16);
 }
