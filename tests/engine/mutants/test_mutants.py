@@ -286,7 +286,7 @@ OTHER_PATHS = {
     ("AllGatherGemmAT", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",
     ("AllGatherGemmAT", sizes.NO_ROOM_TO_GATHER): "gemm_peers.h:31: comm.signal_begun()",
     **{
-        (name, sizes.LARGE_TERMS): "shares_cuda.h:201: comm.barrier_blocks("
+        (name, sizes.LARGE_TERMS): "shares_cuda.h:203: comm.barrier_blocks("
         for name in ("AllReduce", "Reduce", "ReduceScatter")
     },
     ("CombinedShardedGemms", sizes.ON_CUDA_CORES): "gemm_simt.h:90: comm.barrier()",

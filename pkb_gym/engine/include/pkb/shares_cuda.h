@@ -160,6 +160,8 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
   comm.hold();
   const uint64_t words = words_of(comm.rank), bytes = shares.count[comm.rank] * sizeof(T);
   for (uint64_t word = first; word < words; word += kAtOnce * step) {
+    uint3 own[kAtOnce];
+    load(own, comm.rank, word);  // before the wait, behind which every load counts
     Accumulator<T> sums[kAtOnce][kLanes] = {};
     int count = 0;
 #pragma unroll
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kTransferThreads, kBlocksPerSm)
     for (int r = 0; r < comm.world_size; ++r) {
       uint3 terms[kAtOnce];
       if (r == comm.rank) {
-        load(terms, r, word);
+        memcpy(terms, own, sizeof(own));
       } else {
         wait_tagged(boxes.box<TaggedTriple>(comm, comm.rank, r) + word, step, count, tag, terms);
       }
