@@ -131,8 +131,8 @@ LENGTHS_COME_BEFORE = (
 )
 
 NO_EMPTY_PIECES = (
-    "no piece of this exchange is empty: a rank needs words of all others in every call, so that none can be two calls "
-    "ahead, and nobody has to ask who has begun"
+    "no piece of this exchange is empty at these sizes: a rank needs words of all others in every call, so that none "
+    "can be two calls ahead, and nobody has to ask who has begun"
 )
 
 NEXT_OWNER = (
@@ -146,6 +146,7 @@ WORLD_OF_TWO = (
 )
 
 ATTENTION_LAYERS = ("RingAttentionTP", "UlyssesAttention")
+WHOLE_EXCHANGES = ("UlyssesAllToAll", "UlyssesQKVGatherSeqScatterHeads")
 HEAD_EXCHANGES = (
     *("CSOAttention", "GatedDeltaNetCP", "KimiDeltaAttention", "RingAttention", "RingAttentionBackwardDP"),
 )
@@ -318,8 +319,8 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("UlyssesAllGatherVariable", "exchange_cuda.h:86: comm.epoch % 2"): MEET_AT_END,
     ("UlyssesAllGatherVariable", BEGUN_OF_ALL): BARRIER_BEHIND,
     ("UlyssesAllGatherVariable", LEAVING): KERNEL_ENDS,
-    ("UlyssesAllToAll", "reshard_cuda.h:182: comm.wait_all_begun(1)"): NO_EMPTY_PIECES,
-    ("UlyssesAllToAll", BEGUN_OF_ALL): NO_EMPTY_PIECES,
+    **{(name, "reshard_cuda.h:182: comm.wait_all_begun(1)"): NO_EMPTY_PIECES for name in WHOLE_EXCHANGES},
+    **{(name, BEGUN_OF_ALL): NO_EMPTY_PIECES for name in WHOLE_EXCHANGES},
     ("EmbeddingLookup", "expert:113: __syncwarp() -> ((void)0)"): NEXT_OWNER,
     ("HyenaCP", "teams_cuda.h:101: __syncthreads() -> ((void)0)"): BARRIER_BEFORE,
     ("SAM3IoUSuppression", "expert:359: ld.acquire -> ld.relaxed"): ONE_BLOCK,

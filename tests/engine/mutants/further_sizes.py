@@ -122,6 +122,15 @@ EMULATED_SIZES: Mapping[str, tuple[str, ...]] = {
     # More than is sent as tagged words.
     "UlyssesAllGather": ('{"x_shape": [600, 256]}',),
     "UlyssesAllToAll": ('{"x_shape": [1024, 512], "scatter_dim": 0, "gather_dim": 1}',),
+    # One rank has nothing to wait for, and may be ahead.
+    "UlyssesGatherHeadsScatterSeq": (
+        MANY_HEADS,
+        '{"B": 2, "T": 1, "h": 8, "d": 128, "T_per_rank": 0, "heads": 0, "layout": "BThd"}',
+    ),
+    "UlyssesGatherSeqScatterHeads": (
+        MANY_POSITIONS,
+        '{"B": 2, "T": 1, "h": 16, "d": 128, "layout": "BThd", "padding": 1}',
+    ),
     # Several blocks share a row.
     "SinkhornKnopp": ('{"b": 16, "K": 5000, "tau": 0.07, "I": 3, "samples": null, "group": null}',),
     # More rows than stages for a warp.
