@@ -51,7 +51,9 @@ def listing(command: Sequence[str]) -> list[str]:
 
 
 def checked(run: Run, folders: Sequence[Path]) -> Run:
-    """A run of `listing` without the lists; one that opened other files has failed, with this as its only output.
+    """A run of `listing` without the lists, which names headers as sources include them.
+
+    One that opened other files has failed, with this as its only output.
 
     Args:
         run: Run of the compiler with the lists in its output.
@@ -62,7 +64,7 @@ def checked(run: Run, folders: Sequence[Path]) -> Run:
     allowed = [os.path.realpath(folder) for folder in folders]
     opened += [*_prerequisites(assembled), *(found[1] for line in log if (found := _ASSEMBLER.match(line)))]
     foreign = next((path for path in opened if not _is_allowed(path, allowed)), None)
-    log = _without_excerpts(log, allowed)
+    log = _with_short_names(_without_excerpts(log, allowed), [*map(str, folders), *allowed])
     if foreign is None and (run.status is None or not run.truncated):
         shown = [line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ..." for line in log]
         return dataclasses.replace(run, output="\n".join(shown))
@@ -110,6 +112,13 @@ def _without_excerpts(log: Sequence[str], folders: Sequence[str]) -> list[str]:
         if not (is_foreign and line.startswith(" ")):
             shown.append(line)
     return shown
+
+
+def _with_short_names(log: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """The log with names of headers from their folder on: machines differ in what comes before."""
+    prefixes = sorted({f"{folder}/" for folder in folders}, key=len, reverse=True)
+    begins = re.compile("|".join(map(re.escape, prefixes)) or "(?!)")
+    return [begins.sub("", line) for line in log]
 
 
 def _prerequisites(rule: str) -> list[str]:

@@ -159,6 +159,13 @@ def test_errors_are_shown_without_the_lists(tmp_path: Path) -> None:
     assert "/usr/" not in artifact.log and ASSEMBLED not in artifact.log
 
 
+def test_errors_name_headers_as_they_are_included(tmp_path: Path) -> None:
+    text = '#include <vector>\n#include "pkb/symm.h"\nstd::vector<int&> x;\nvoid solution(pkb::Comm c) { c.put(1); }\n'
+    log = compile_cpp(text, CompileCache(tmp_path), 60).log
+    assert "pkb/symm_cpu.h:" in log and "bits/stl_vector.h:" in log
+    assert not re.search(r"(?<![\w.])/\w+/", log), log
+
+
 def test_errors_of_the_assembler_are_shown(tmp_path: Path) -> None:
     artifact = compile_cpp('void solution() { asm("no_such_instruction"); }\n', CompileCache(tmp_path), 60)
     assert not artifact.ok and "no such instruction" in artifact.log
