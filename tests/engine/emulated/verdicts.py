@@ -12,10 +12,8 @@ THREAD = "threads that host code starts have no emulated GPU"
 CONTEXT = "an emulated GPU has no context beside the primary one"
 
 UNTIMED = "nothing is timed"
-GRAPH = "graphs are made by capture alone"
 
 DIFFERENT: dict[str, tuple[str, str]] = {
-    "good/updates_its_graph.cu": ("load_error", GRAPH),
     "good/joined_host_thread.cu": ("output_mismatch", THREAD),
     "broken/endless_kernel.cu": ("deadlock", ENDLESS),
     "hostile/finishes_in_a_thread.cu": ("output_mismatch", THREAD),
@@ -33,12 +31,10 @@ DIFFERENT: dict[str, tuple[str, str]] = {
     "hostile/asks_with_half_of_its_work_done.cu": ("passed", UNTIMED),
     "hostile/half_of_it_once_timed.cu": ("passed", UNTIMED),
     "hostile/hogs_memory_from_a_second_context.cu": ("runtime_error", CONTEXT),
-    "hostile/keeps_an_ipc_pointer.cu": ("load_error", "memory is not shared between processes"),
     "hostile/late_from_its_first_kernel.cu": ("runtime_error", "its server meets a pointer before it was posted"),
     "hostile/leaves_a_server_running.cu": ("deadlock", ENDLESS),
     "hostile/opens_nccl.cu": ("runtime_error", "there is no NCCL"),
     "hostile/queues_kernels_in_a_second_context.cu": ("runtime_error", CONTEXT),
-    "hostile/replays_the_call_before.cu": ("load_error", GRAPH),
     "racy/puts_calls_off_until_it_is_quiet.cu": ("passed", UNTIMED),
     "racy/waits_in_its_first_calls.cu": ("passed", UNTIMED),
     "racy/works_ahead_by_learnt_stride.cu": ("passed", UNTIMED),
