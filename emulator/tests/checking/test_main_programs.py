@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from emulator.tests.checking.main_program import MainProgram
 from rank_emulator import Outcome, Schedule
-from rank_emulator.checking import Built, Options, Program, Run, build_program, run_program
 
-TOGETHER = Schedule()
 SOURCE = r"""
 #include <mpi.h>
 #include <nccl_device.h>
@@ -129,28 +128,18 @@ int main(int argc, char** argv) {
 
 
 @pytest.fixture(scope="module")
-def built(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Built]:
-    if emulator_path is None:
-        pytest.skip("needs the CUDA toolkit")
-    source = tmp_path_factory.mktemp("main") / "modes.cu"
-    source.write_text(SOURCE)
-    return emulator_path, build_program(Program((source,)), 2)
+def program(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> MainProgram:
+    return MainProgram.of(SOURCE, 2, emulator_path, tmp_path_factory.mktemp("program"))
 
 
-def run(built: tuple[Path, Built], *arguments: str, schedule: Schedule = TOGETHER) -> Run:
-    emulator, of_all = built
-    of_mode = Built(Program(of_all.program.sources, arguments=arguments), of_all.code)
-    return run_program(emulator, of_mode, 2, schedule, Options(timeout_s=60))
-
-
-def test_each_rank_is_a_process_of_its_own(built: tuple[Path, Built]) -> None:
-    ended = run(built, "plain")
+def test_each_rank_is_a_process_of_its_own(program: MainProgram) -> None:
+    ended = program.run("plain")
     assert (ended.outcome, ended.message) == (Outcome.OK, "")
     assert sorted(ended.printed.splitlines()) == ["rank 0: plain of 0", "rank 1: plain of 1"]
 
 
-def test_hosts_exchange_what_mpi_says(built: tuple[Path, Built]) -> None:
-    ended = run(built, "exchanges", schedule=Schedule("priorities", 1))
+def test_hosts_exchange_what_mpi_says(program: MainProgram) -> None:
+    ended = program.run("exchanges", schedule=Schedule("priorities", 1))
     assert (ended.outcome, ended.message) == (Outcome.OK, "")
 
 
@@ -164,33 +153,31 @@ def test_hosts_exchange_what_mpi_says(built: tuple[Path, Built]) -> None:
         ("colors", "MPI_Comm_split by several colors is not modelled by the emulator"),
     ],
 )
-def test_a_program_that_fails_says_where(built: tuple[Path, Built], mode: str, words: str) -> None:
-    ended = run(built, mode)
+def test_a_program_that_fails_says_where(program: MainProgram, mode: str, words: str) -> None:
+    ended = program.run(mode)
     assert ended.outcome is Outcome.BODY_FAILED and words in ended.message
 
 
-def test_a_rank_that_does_not_come_is_a_deadlock(built: tuple[Path, Built]) -> None:
-    ended = run(built, "missing")
+def test_a_rank_that_does_not_come_is_a_deadlock(program: MainProgram) -> None:
+    ended = program.run("missing")
     assert ended.outcome is Outcome.DEADLOCK and "rank 0, host: waits for MPI_Barrier" in ended.message
 
 
 @pytest.mark.parametrize("mode", ["handles", "mapped"])
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule("one_ahead", 1), Schedule("late_stores", 2)])
-def test_memory_is_shared_by_handles_and_hosts_order_it(
-    built: tuple[Path, Built], schedule: Schedule, mode: str
-) -> None:
-    ended = run(built, mode, schedule=schedule)
+def test_memory_is_shared_by_handles_and_hosts_order_it(program: MainProgram, schedule: Schedule, mode: str) -> None:
+    ended = program.run(mode, schedule=schedule)
     assert (ended.outcome, ended.message, ended.findings) == (Outcome.OK, "", ())
 
 
 @pytest.mark.parametrize("mode", ["handles", "mapped"])
-def test_without_the_barrier_of_the_hosts_it_is_a_race(built: tuple[Path, Built], mode: str) -> None:
+def test_without_the_barrier_of_the_hosts_it_is_a_race(program: MainProgram, mode: str) -> None:
     """Also where both ranks have addresses of their own for the memory."""
-    ended = run(built, mode, "unordered")
+    ended = program.run(mode, "unordered")
     (race,) = {(each.finding_class, each.first.what, each.second.what) for each in ended.findings}
     assert race[0] == "unsynchronised" and {"st.global.u32", "cudaMemcpy"} == set(race[1:])
 
 
-def test_mapped_memory_is_hidden_until_access_is_set(built: tuple[Path, Built]) -> None:
-    ended = run(built, "mapped", "hidden")
+def test_mapped_memory_is_hidden_until_access_is_set(program: MainProgram) -> None:
+    ended = program.run("mapped", "hidden")
     assert ended.outcome is Outcome.ILLEGAL_ADDRESS and "kernel store" in ended.message

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from emulator.tests.checking.main_program import MainProgram
 from rank_emulator import Outcome, Schedule
-from rank_emulator.checking import Built, Options, Program, Run, build_program, run_program
 
 SOURCE = r"""
 #include <nccl.h>
@@ -88,29 +88,19 @@ int main(int argc, char** argv) {
 
 
 @pytest.fixture(scope="module")
-def built(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Built]:
-    if emulator_path is None:
-        pytest.skip("needs the CUDA toolkit")
-    source = tmp_path_factory.mktemp("nccl") / "collectives.cu"
-    source.write_text(SOURCE)
-    return emulator_path, build_program(Program((source,)), 4)
-
-
-def run(built: tuple[Path, Built], mode: str, schedule: Schedule) -> Run:
-    emulator, of_all = built
-    of_mode = Built(Program(of_all.program.sources, arguments=(mode,)), of_all.code)
-    return run_program(emulator, of_mode, 4, schedule, Options(timeout_s=60))
+def program(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> MainProgram:
+    return MainProgram.of(SOURCE, 4, emulator_path, tmp_path_factory.mktemp("program"))
 
 
 @pytest.mark.parametrize(
     "schedule", [Schedule(), Schedule("one_ahead", 1), Schedule("late_stores", 2), Schedule("priorities", 3)]
 )
-def test_collectives_and_messages(built: tuple[Path, Built], schedule: Schedule) -> None:
-    ended = run(built, "right", schedule)
+def test_collectives_and_messages(program: MainProgram, schedule: Schedule) -> None:
+    ended = program.run("right", schedule=schedule)
     assert (ended.outcome, ended.message, ended.findings) == (Outcome.OK, "", ())
 
 
-def test_a_buffer_that_another_stream_fills_is_a_race(built: tuple[Path, Built]) -> None:
-    ended = run(built, "wrong", Schedule())
+def test_a_buffer_that_another_stream_fills_is_a_race(program: MainProgram) -> None:
+    ended = program.run("wrong")
     assert any("st.global.f32" in each.message or "fill" in each.message for each in ended.findings)
     assert {each.finding_class for each in ended.findings if each.finding_class} == {"unsynchronised"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from emulator.tests.checking.main_program import MainProgram
 from rank_emulator import Outcome, Schedule
-from rank_emulator.checking import Built, Options, Program, Run, build_program, run_program
 
 SOURCE = r"""
 #include <nvshmem.h>
@@ -86,31 +86,21 @@ int main(int argc, char** argv) {
 
 
 @pytest.fixture(scope="module")
-def built(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Built]:
-    if emulator_path is None:
-        pytest.skip("needs the CUDA toolkit")
-    source = tmp_path_factory.mktemp("nvshmem") / "collectives.cu"
-    source.write_text(SOURCE)
-    return emulator_path, build_program(Program((source,)), 4)
-
-
-def run(built: tuple[Path, Built], mode: str, schedule: Schedule) -> Run:
-    emulator, of_all = built
-    of_mode = Built(Program(of_all.program.sources, arguments=(mode,)), of_all.code)
-    return run_program(emulator, of_mode, 4, schedule, Options(timeout_s=60))
+def program(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> MainProgram:
+    return MainProgram.of(SOURCE, 4, emulator_path, tmp_path_factory.mktemp("program"))
 
 
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule("one_ahead", 1), Schedule("late_stores", 2)])
-def test_collectives_of_all_and_of_teams_move_data(built: tuple[Path, Built], schedule: Schedule) -> None:
-    ended = run(built, "right", schedule)
+def test_collectives_of_all_and_of_teams_move_data(program: MainProgram, schedule: Schedule) -> None:
+    ended = program.run("right", schedule=schedule)
     assert (ended.outcome, ended.message, ended.findings) == (Outcome.OK, "", ())
 
 
-def test_a_source_that_nobody_has_written_is_found(built: tuple[Path, Built]) -> None:
-    ended = run(built, "late", Schedule())
+def test_a_source_that_nobody_has_written_is_found(program: MainProgram) -> None:
+    ended = program.run("late")
     assert {each.kind for each in ended.findings} == {"uninitialised_read"}
 
 
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule("priorities", 3)])
-def test_a_host_that_polls_lets_its_kernel_run(built: tuple[Path, Built], schedule: Schedule) -> None:
-    assert run(built, "host", schedule).outcome is Outcome.OK
+def test_a_host_that_polls_lets_its_kernel_run(program: MainProgram, schedule: Schedule) -> None:
+    assert program.run("host", schedule=schedule).outcome is Outcome.OK

@@ -50,9 +50,11 @@ OWN_ROUNDS = "for kernels of whole shares; here the kernel goes through rounds o
 WAITED_BEFORE = "for products that wait for peers themselves; here what comes before them has waited"
 NO_NUMBERS = "for numbers that ranks tell each other; here owners and places follow from ids"
 
+MOVES_OF_ALL = ("AllGather", "AllToAll", "UlyssesAllGather")
+PLACING = ("BlockedFP8Dequantize", "BlockedFP8Quantize", "RingAttentionTP", *HEAD_EXCHANGES)
+
 UNREACHED: Sequence[Unreached] = (
-    Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", ("AllGather", "AllToAll"), BOTH_WAYS, nth=0),
-    Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", ("UlyssesAllGather",), BOTH_WAYS, nth=0),
+    Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", MOVES_OF_ALL, BOTH_WAYS, nth=0),
     Unreached("shares_cuda.h", r"comm\.(signal_begun|wait_all_begun)", ("AllReduce", "ReduceScatter"), BOTH_WAYS),
     Unreached("gemm_peers.h", r"wait_begun\(block\)", ("GemmAllGather",), OWN_FACTORS, nth=0),
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
@@ -62,8 +64,7 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("gemm_simt.h", r"comm\.barrier", ("DistributedKNN",), WAITED_BEFORE),
     Unreached("exchange_cuda.h", r"comm\.epoch", ("MoELoRAGroupGemmBackward",), OWN_BOXES),
     Unreached("shares_cuda.h", r"comm\.|store_tagged|wait_tagged", ("MoELoRAGroupGemmBackward",), OWN_ROUNDS),
-    Unreached("exchange_cuda.h", r"comm\.epoch", ("BlockedFP8Dequantize", "BlockedFP8Quantize"), PLACED),
-    Unreached("exchange_cuda.h", r"comm\.epoch", (*HEAD_EXCHANGES, "RingAttentionTP"), PLACED),
+    Unreached("exchange_cuda.h", r"comm\.epoch", PLACING, PLACED),
     Unreached("exchange_cuda.h", r"comm\.epoch", RAGGED_EXCHANGES, NO_BOXES),
     Unreached("ragged_cuda.h", r"comm\.epoch|store_release", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
     Unreached("expert", r"every epoch", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
