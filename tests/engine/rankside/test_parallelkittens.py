@@ -48,6 +48,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: WORLD_SIZE)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: RANK)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    # A candidate that another test has loaded in this process would count as the source that the class is built for.
+    monkeypatch.delitem(linecache.cache, FILE_NAME, raising=False)
 
     def fresh() -> ModuleType:
         forget()
