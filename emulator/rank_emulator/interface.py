@@ -44,6 +44,7 @@ class Options(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("max_steps", ctypes.c_uint64),
         ("max_seconds", ctypes.c_uint64),
+        ("one_process", ctypes.c_int32),
     ]
 
 

@@ -74,6 +74,7 @@ class World:
         max_findings: Findings that the detector keeps; 0 for 64.
         label_output: Whether lines that host code prints have the rank in front, as those of kernels have. It holds for
             the process from then on.
+        one_process: Whether the ranks are GPUs of one process, for which `run` calls the body of rank 0 alone.
 
     Attributes:
         world_size: Number of ranks.
@@ -99,6 +100,7 @@ class World:
         strict: bool = False,
         max_findings: int = 0,
         label_output: bool = False,
+        one_process: bool = False,
     ) -> None:
         self._library = load_emulator(str(emulator))
         if label_output:
@@ -112,6 +114,7 @@ class World:
             seed=schedule.seed,
             max_steps=max_steps,
             max_seconds=max_seconds,
+            one_process=one_process,
         )
         self._world: int | None = self._library.pkb_emu_create(ctypes.byref(options))
         if self._world is None:

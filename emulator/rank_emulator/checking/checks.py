@@ -108,12 +108,14 @@ class Report:
         problems: What is wrong, the worst first; harmless races last.
         runs: Number of runs, one for each number of ranks and each schedule.
         world_sizes: Numbers of ranks.
+        one_process: Whether the ranks were GPUs of one process.
         printed: Text that the first run has printed.
     """
 
     problems: tuple[Problem, ...]
     runs: int
     world_sizes: tuple[int, ...]
+    one_process: bool = False
     printed: str = field(default="", repr=False)
 
     @property
@@ -164,6 +166,10 @@ def check(
         raise UsageError(f"there is no kind {', '.join(unknown)} to allow; the kinds are {', '.join(KINDS)}")
     if options.calls < 1:
         raise UsageError(f"the number of calls must be at least 1, got {options.calls}")
+    if options.one_process and not (isinstance(program, Program) and program.has_main):
+        raise UsageError(
+            "one process with several GPUs runs a main: calls and Triton kernels have a process for each rank"
+        )
     if reference is not None and program.has_main:
         raise UsageError("a reference needs declared buffers, and a program with main has none")
     if emulator is None:
@@ -182,7 +188,7 @@ def check(
             printed = run.printed if printed is None else printed
             problems.add(run)
             problems.compare(run, built.program.buffers, expected, tolerance)
-    return Report(problems.sorted(), count, world_sizes, printed or "")
+    return Report(problems.sorted(), count, world_sizes, options.one_process, printed or "")
 
 
 def _expected(

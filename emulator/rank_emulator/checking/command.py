@@ -29,6 +29,7 @@ accesses and wrong outputs with their source lines. Options of nvcc, such as -DN
 "// check-ranks:" hold further options.
 
   check-ranks test.cu                                             every rank runs main, with RANK and WORLD_SIZE set
+  check-ranks --gpus 4 test.cu                                    one process runs main, and has 4 GPUs
   check-ranks k.cu --args "x:f32[64],out:f32[64]" --call "f(x_ranks, out, rank, world_size, stream)"
 
 exit status: 0 no problem, 1 problems found, 2 wrong usage or the program does not compile
@@ -101,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("sources", nargs="+", type=Path, metavar="PROGRAM.cu", help="sources and objects of the program")
     add("--ranks", default="4", help="number of ranks, 1 to 16, or several with commas; each is compiled (default: 4)")
+    add("--gpus", help="number of GPUs of one process, in place of ranks with a process and a GPU each")
     add("--schedules", type=int, default=20, metavar="N", help="orders of execution for each number (default: 20)")
     add("--schedule", action="append", metavar="POLICY:SEED", help="one order instead, as a finding names it")
     add("--args", default="", metavar="BUFFERS", help=BUFFERS_HELP)
@@ -173,7 +175,7 @@ def _check(options: argparse.Namespace, flags: tuple[str, ...], arguments: tuple
         _tell(f"compiling the emulator into {default_cache()}, once for this machine; it takes about a minute")
     report = check(
         program,
-        _ranks(options.ranks),
+        _ranks("--ranks", options.ranks) if options.gpus is None else _ranks("--gpus", options.gpus),
         schedules=[_schedule(text) for text in options.schedule] if options.schedule else options.schedules,
         reference=load_reference(options.reference) if options.reference else None,
         tolerance=Tolerance(options.rtol, options.atol),
@@ -185,6 +187,7 @@ def _check(options: argparse.Namespace, flags: tuple[str, ...], arguments: tuple
             strict=options.strict,
             timeout_s=options.timeout,
             heap_bytes=options.heap_mib << 20,
+            one_process=options.gpus is not None,
         ),
         emulator=options.emulator,
     )
@@ -198,11 +201,11 @@ def _check(options: argparse.Namespace, flags: tuple[str, ...], arguments: tuple
     return 0 if report.passed else 1
 
 
-def _ranks(text: str) -> list[int]:
+def _ranks(option: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"--ranks: expected a number, or several with commas, got {text!r}") from None
+        raise UsageError(f"{option}: expected a number, or several with commas, got {text!r}") from None
 
 
 def _schedule(text: str) -> Schedule:

@@ -21,8 +21,35 @@ SHIMS = Path(__file__).resolve().parent.parent / "include"
 SOURCE_SUFFIXES = frozenset({".cu", ".cpp", ".cc", ".cxx", ".c"})
 OBJECT_SUFFIXES = frozenset({".o", ".a"})
 
-_PROCESS = ("exit", "_exit", "getenv", "sched_yield", "usleep", "nanosleep")
+_PROCESS = ("exit", "_exit", "getenv", "sched_yield", "usleep", "nanosleep", "syscall")
 """Functions of the C library that a rank's process has of its own, or that let the other ranks go on."""
+_THREADS = (
+    *("create", "join", "detach", "mutex_lock", "mutex_trylock", "mutex_unlock", "cond_wait", "cond_signal"),
+    *("cond_broadcast", "cond_timedwait", "cond_clockwait", "barrier_init", "barrier_wait", "barrier_destroy"),
+    *("rwlock_rdlock", "rwlock_wrlock", "spin_lock"),
+)
+"""Functions of pthread that let the other threads go on."""
+_LIBSTDCXX = (
+    "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE",
+    "_ZNSt6thread4joinEv",
+    "_ZNSt6thread6detachEv",
+    "_ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE",
+    "_ZNSt18condition_variable10notify_oneEv",
+    "_ZNSt18condition_variable10notify_allEv",
+    "_ZNSt28__atomic_futex_unsigned_base19_M_futex_wait_untilEPjjbNSt6chrono8durationIlSt5ratioILl1ELl1EEEENS2_IlS3_"
+    "ILl1ELl1000000000EEEE",
+)
+"""The same of the standard library: std::thread, std::condition_variable, std::future."""
+_OPENMP = (
+    *("GOMP_parallel", "GOMP_barrier", "GOMP_single_start", "GOMP_critical_start", "GOMP_critical_end"),
+    *("GOMP_critical_name_start", "GOMP_critical_name_end", "GOMP_atomic_start", "GOMP_atomic_end"),
+    *("omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads", "omp_set_num_threads", "omp_in_parallel"),
+)
+"""Functions of OpenMP that are modelled."""
+_WRAPPED = (*_PROCESS, *(f"pthread_{name}" for name in _THREADS), "sem_wait", *_LIBSTDCXX, *_OPENMP)
+_HARMLESS_OPENMP = frozenset(
+    {"omp_get_num_procs", "omp_get_wtick", "omp_get_wtime", "omp_set_dynamic", "omp_set_nested"}
+)
 _ARCHITECTURE_OPTIONS = re.compile(r"-(?:-gpu-architecture|arch|-gpu-code|code|-generate-code|gencode)(=.*)?")
 _RELOCATABLE = re.compile(r"-(?:rdc|-relocatable-device-code)=true")
 _DEVICE_OBJECT = re.compile(r"-(?:dc|-device-c)")
@@ -105,7 +132,7 @@ def compile_program(program: Program, world_size: int) -> bytes:
             wrapper.write_text(wrapper_source(program, world_size, included), encoding="utf-8")
             sources = [str(wrapper), *(sources if program.includes else sources[1:])]
         nvcc = str(find_toolkit() / "bin" / "nvcc")
-        wraps = [f"-Xlinker=--wrap={function}" for function in _PROCESS]
+        wraps = [f"-Xlinker=--wrap={function}" for function in _WRAPPED]
         line = [nvcc, *FLAGS, *LIBRARY_FLAGS, *wraps, *usable_flags(program.flags), f"-I{SHIMS}", *sources]
         line += ["-o", str(folder / "program.so")]
         done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
@@ -113,7 +140,14 @@ def compile_program(program: Program, world_size: int) -> bytes:
             text = (done.stdout + done.stderr).replace(f"{folder}/", "").strip()
             raise CompileError(text + _shim_hint(text))
         binary = (folder / "program.so").read_bytes()
-    if program.call is None and "main" not in _defined(binary):
+    lacking = sorted(
+        name
+        for name in _symbols(binary, is_defined=False)
+        if re.match("G?OMP_", name, re.I) and name not in _HARMLESS_OPENMP
+    )
+    if lacking:
+        raise UsageError(f"not among the functions of OpenMP that the emulator models: {', '.join(lacking)}")
+    if program.call is None and "main" not in _symbols(binary, is_defined=True):
         raise UsageError(
             f"{program.sources[0]} has no main; say what each rank calls, for example --args "
             '"x:f32[1024],out:f32[1024]" --call "all_reduce(x_ranks, out, rank, world_size, stream)"'
@@ -214,12 +248,12 @@ def _shim_hint(text: str) -> str:
     return f"\nnot among the functions that the emulator models (see its README): {', '.join(lacking)}"
 
 
-def _defined(binary: bytes) -> set[str]:
-    """Names of the functions that a library exports."""
+def _symbols(binary: bytes, *, is_defined: bool) -> set[str]:
+    """Names of the functions that a library exports, or that it needs."""
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import SymbolTableSection
 
     table = ELFFile(BytesIO(binary)).get_section_by_name(".dynsym")
     if not isinstance(table, SymbolTableSection):
         return set()
-    return {symbol.name for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF"}
+    return {symbol.name for symbol in table.iter_symbols() if (symbol["st_shndx"] != "SHN_UNDEF") is is_defined}

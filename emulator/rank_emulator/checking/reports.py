@@ -13,18 +13,21 @@ from .checks import KINDS, Place, Problem, Report
 def as_text(report: Report, *, show_harmless: bool = False) -> str:
     """The report for people: a paragraph for each problem, and a last line with the counts."""
     shown = [problem for problem in report.problems if show_harmless or not problem.is_harmless]
-    paragraphs = [_paragraph(problem) for problem in shown]
+    units = "gpus" if report.one_process else "ranks"
+    paragraphs = [_paragraph(problem, units) for problem in shown]
     ranks = ", ".join(map(str, report.world_sizes))
     found = len([problem for problem in report.problems if not problem.is_harmless])
     verdict = "no problem found" if report.passed else f"{found} problem{'s' if found > 1 else ''} found"
-    return "\n".join([*paragraphs, f"{verdict} in {report.runs} runs of {ranks} ranks"])
+    return "\n".join(
+        [*paragraphs, f"{verdict} in {report.runs} runs of {ranks} {'GPUs' if report.one_process else 'ranks'}"]
+    )
 
 
-def _paragraph(problem: Problem) -> str:
+def _paragraph(problem: Problem, units: str) -> str:
     lines = [f"{_at(problem)}{problem.kind}: {problem.message}"]
     if problem.exposure:
         lines.append(f"  on a GPU: {problem.exposure}")
-    again = f"--ranks {problem.world_size} --schedule {problem.schedule.policy}:{problem.schedule.seed}"
+    again = f"--{units} {problem.world_size} --schedule {problem.schedule.policy}:{problem.schedule.seed}"
     lines.append(f"  in {problem.count} run{'s' if problem.count > 1 else ''}; again by {again}")
     return "\n".join(lines) + "\n"
 
@@ -54,6 +57,7 @@ def as_json(report: Report) -> str:
         "passed": report.passed,
         "runs": report.runs,
         "world_sizes": list(report.world_sizes),
+        "one_process": report.one_process,
         "problems": problems,
     }
     return json.dumps(content, indent=2)

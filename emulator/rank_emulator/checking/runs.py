@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +44,7 @@ class Options:
         timeout_s: Wall-clock time of a run in seconds after which it ends.
         multiprocessors: Number of multiprocessors of each GPU.
         heap_bytes: Size of each rank's symmetric heap for allocations of NVSHMEM and NCCL, in bytes.
+        one_process: Whether the ranks are GPUs of one process, which runs `main` once.
     """
 
     calls: int = 2
@@ -53,6 +54,7 @@ class Options:
     timeout_s: int = 120
     multiprocessors: int = 8
     heap_bytes: int = _HEAP_BYTES
+    one_process: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,18 +131,30 @@ def run_program(emulator: Path, built: Built, world_size: int, schedule: Schedul
         detect_races=True,
         strict=options.strict,
         label_output=True,
+        one_process=options.one_process,
     ) as world:
         ranks = _Ranks(world, built, offsets, options)
         with _printed() as printed:
             ended = world.run(ranks.run_main if built.program.has_main else ranks.run_calls)
         message, rank = ended.message, ended.rank
-        if re.fullmatch(r"rank \d+ ended with status \d+", message) and ended.errors:
+        if re.fullmatch(r"(rank \d+|the main thread) ended with status \d+", message) and ended.errors:
             # The later errors follow from the end of the run.
             rank, error = next(iter(ended.errors.items()))
             message = str(error)
         found = world.findings().findings
+        if options.one_process:
+            message, found = of_gpus(message), tuple(_of_gpus(finding) for finding in found)
         text = printed[0] if printed else ""
         return Run(world_size, schedule, ended.outcome, message, rank, found, ranks.outputs, text)
+
+
+def of_gpus(text: str) -> str:
+    """A message about ranks that are GPUs of one process."""
+    return re.sub(r"\brank(?= \d)", "GPU", re.sub(r"\b(one|a|any) rank\b", r"\1 GPU", text))
+
+
+def _of_gpus(finding: Finding) -> Finding:
+    return replace(finding, message=of_gpus(finding.message), exposure=of_gpus(finding.exposure or "") or None)
 
 
 class _Ranks:
@@ -202,7 +216,8 @@ class _Ranks:
         main = ctypes.cast(load_library(self._world, rank, code).main, ctypes.c_void_p)
         status = self._world.call_main(main.value or 0, len(words), ctypes.addressof(arguments))
         if status:
-            raise EmulatorError(f"main returned {status} on rank {rank}")
+            where = "" if self._options.one_process else f" on rank {rank}"
+            raise EmulatorError(f"main returned {status}{where}")
 
     def run_calls(self, rank: int) -> None:
         """Evaluates the setup, then the calls, in the order of the rank's stream."""

@@ -47,7 +47,8 @@ struct Peers {
 };
 }  // namespace pkb_nccl
 typedef struct ncclComm {
-  int rank, ranks;
+  int rank, ranks, device;
+  unsigned long long group;  // of a process with several GPUs: a number that its members have in common
   pkb_nccl::Peers peers;
   unsigned long long sent[pkb_nccl::kMaxRanks], received[pkb_nccl::kMaxRanks];  // messages to and from each rank
 }* ncclComm_t;
@@ -68,6 +69,89 @@ inline std::map<void*, Window>& windows() {
 inline ncclResult_t refuse(const char* name) { return pkb_emu_refuse(name), ncclInvalidUsage; }
 inline ncclResult_t result_of(bool is_fine) { return is_fine ? ncclSuccess : ncclInternalError; }
 inline ncclResult_t meet(const char* name) { return result_of(pkb_emu_exchange(name, nullptr, nullptr, 0) == 0); }
+// Makes a GPU the current one for as long as it lives. Kernels that are launched meanwhile reach all GPUs' memory.
+struct OnDevice {
+  int before = 0, reached;
+  explicit OnDevice(int device) : reached(pkb_emu_reach_peers(1)) {
+    cudaGetDevice(&before);
+    cudaSetDevice(device);
+  }
+  OnDevice(const OnDevice&) = delete;
+  ~OnDevice() {
+    cudaSetDevice(before);
+    pkb_emu_reach_peers(reached);
+  }
+};
+inline bool is_one_process() { return pkb_emu_rank_count() == 1; }
+
+// ---- communicators of one process with several GPUs ----
+struct Member {
+  int device;
+  Box* box;
+};
+struct Init {  // a rank of a communicator to be made
+  ncclComm_t* made;
+  int ranks;
+  unsigned long long group;
+  int rank, device;
+};
+inline bool make_box(Member& member) {
+  const OnDevice on(member.device);
+  return cudaMalloc(reinterpret_cast<void**>(&member.box), sizeof(Box)) == cudaSuccess && cudaMemset(member.box, 0, sizeof(Box)) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess;
+}
+inline ncclComm_t made_of(const std::vector<Member>& members, const Init& init) {
+  auto* const comm = new ncclComm{};
+  comm->rank = comm->peers.rank = init.rank;
+  comm->ranks = comm->peers.ranks = int(members.size());
+  comm->device = init.device;
+  comm->group = init.group;
+  for (size_t i = 0; i < members.size(); ++i) comm->peers.of[i] = members[i].box;
+  return comm;
+}
+// By one thread: all ranks of a communicator.
+inline ncclResult_t make_together(const std::vector<Init>& inits) {
+  std::vector<Member> members(inits.size());
+  for (const Init& init : inits) {
+    if (init.ranks != int(inits.size())) return refuse("a group with a part of the ranks of a communicator");
+    if (init.rank < 0 || init.rank >= init.ranks || members[size_t(init.rank)].box) return ncclInvalidArgument;
+    for (const Member& other : members) {
+      if (other.box && other.device == init.device) return ncclInvalidUsage;  // a GPU twice
+    }
+    Member& member = members[size_t(init.rank)] = {init.device, nullptr};
+    if (!make_box(member)) return ncclUnhandledCudaError;
+  }
+  for (const Init& init : inits) *init.made = made_of(members, init);
+  return ncclSuccess;
+}
+// By a thread for each rank.
+inline ncclResult_t make_alone(const Init& init) {
+  Member mine{init.device, nullptr};
+  if (init.rank < 0 || init.rank >= init.ranks || init.ranks > kMaxRanks) return ncclInvalidArgument;
+  if (!make_box(mine)) return ncclUnhandledCudaError;
+  std::vector<Member> members(static_cast<size_t>(init.ranks));
+  if (pkb_emu_meet(init.group, init.ranks, init.rank, "ncclCommInitRank", &mine, members.data(), sizeof mine) != 0) return ncclInternalError;
+  *init.made = made_of(members, init);
+  return ncclSuccess;
+}
+struct Inits {
+  int depth = 0;  // of groups
+  std::vector<Init> pending;
+};
+inline Inits& inits() {
+  static thread_local Inits it;
+  return it;
+}
+inline ncclResult_t end_inits() {
+  if (inits().depth > 0) return ncclSuccess;
+  std::map<unsigned long long, std::vector<Init>> of_groups;
+  for (const Init& init : std::exchange(inits().pending, {})) of_groups[init.group].push_back(init);
+  for (const auto& [group, of_group] : of_groups) {
+    const ncclResult_t result = of_group.size() == 1 ? make_alone(of_group[0]) : make_together(of_group);
+    if (result != ncclSuccess) return result;
+  }
+  return ncclSuccess;
+}
+
 // A communicator of the ranks with this rank's color, in the order of their keys; all ranks call it.
 inline ncclResult_t make_communicator(ncclComm_t* made, const char* name, int color, int key) {
   struct Member {
@@ -86,7 +170,7 @@ inline ncclResult_t make_communicator(ncclComm_t* made, const char* name, int co
   if (color < 0) return ncclSuccess;
   auto* const comm = *made = new ncclComm{};
   for (const auto& [order, each] : members) {
-    if (each.rank == mine.rank) comm->rank = comm->ranks;
+    if (each.rank == mine.rank) comm->rank = comm->ranks, comm->device = mine.rank;
     comm->peers.of[comm->ranks++] = each.box;
   }
   comm->peers.rank = comm->rank;
@@ -98,26 +182,46 @@ typedef pkb_nccl::Window* ncclWindow_t;
 
 // ---- communicators ----
 static inline ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
-static inline ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return *id = ncclUniqueId{}, ncclSuccess; }
+static inline ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  *id = ncclUniqueId{};
+  if (!pkb_nccl::is_one_process()) return ncclSuccess;
+  const unsigned long long group = pkb_emu_unique();
+  __builtin_memcpy(id->internal, &group, sizeof group);
+  return ncclSuccess;
+}
 static inline const char* ncclGetErrorString(ncclResult_t result) { return result == ncclSuccess ? "no error" : "an error of NCCL"; }
 static inline const char* ncclGetLastError(ncclComm_t) { return ""; }
-static inline ncclResult_t ncclCommInitRank(ncclComm_t* made, int ranks, ncclUniqueId, int rank) {
+static inline ncclResult_t ncclCommInitRank(ncclComm_t* made, int ranks, ncclUniqueId id, int rank) {
+  if (pkb_nccl::is_one_process()) {
+    pkb_nccl::Init init{made, ranks, 0, rank, 0};
+    __builtin_memcpy(&init.group, id.internal, sizeof init.group);
+    cudaGetDevice(&init.device);
+    pkb_nccl::inits().pending.push_back(init);
+    return pkb_nccl::end_inits();
+  }
   if (ranks != pkb_emu_rank_count() || rank != pkb_emu_my_rank()) return pkb_nccl::refuse("ncclCommInitRank of a part of the ranks, or in another order,");
   return pkb_nccl::make_communicator(made, "ncclCommInitRank", 0, rank);
 }
 static inline ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) { return ncclCommInitRank(made, ranks, id, rank); }
-static inline ncclResult_t ncclCommInitAll(ncclComm_t*, int, const int*) { return pkb_nccl::refuse("ncclCommInitAll"); }
+static inline ncclResult_t ncclCommInitAll(ncclComm_t* made, int count, const int* devices) {
+  if (!pkb_nccl::is_one_process()) return pkb_nccl::refuse("ncclCommInitAll");
+  if (count < 1 || count > pkb_emu_gpu_count()) return ncclInvalidArgument;
+  std::vector<pkb_nccl::Init> all;
+  const unsigned long long group = pkb_emu_unique();
+  for (int rank = 0; rank < count; ++rank) all.push_back({made + rank, count, group, rank, devices ? devices[rank] : rank});
+  return pkb_nccl::make_together(all);
+}
 static inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t*) {
   if (comm->ranks != pkb_emu_rank_count()) return pkb_nccl::refuse("ncclCommSplit of a part of the ranks");
   return pkb_nccl::make_communicator(made, "ncclCommSplit", color, key);
 }
-static inline ncclResult_t ncclCommFinalize(ncclComm_t comm) { return comm->ranks == pkb_emu_rank_count() ? pkb_nccl::meet("ncclCommFinalize") : ncclSuccess; }
+static inline ncclResult_t ncclCommFinalize(ncclComm_t comm) { return !pkb_nccl::is_one_process() && comm->ranks == pkb_emu_rank_count() ? pkb_nccl::meet("ncclCommFinalize") : ncclSuccess; }
 static inline ncclResult_t ncclCommDestroy(ncclComm_t comm) { return delete comm, ncclSuccess; }
 static inline ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
 static inline ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) { return *error = ncclSuccess, ncclSuccess; }
 static inline ncclResult_t ncclCommCount(ncclComm_t comm, int* count) { return *count = comm->ranks, ncclSuccess; }
 static inline ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) { return *rank = comm->rank, ncclSuccess; }
-static inline ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) { return *device = comm->rank, ncclSuccess; }
+static inline ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) { return *device = comm->device, ncclSuccess; }
 
 // ---- memory and windows ----
 static inline ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }

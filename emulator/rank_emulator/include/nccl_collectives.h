@@ -166,25 +166,33 @@ static __global__ void nccl_messages(Peers peers, Messages messages) {
 }
 
 struct Group {
-  int depth = 0;
   std::vector<std::function<void()>> calls;
   std::map<std::pair<ncclComm_t, cudaStream_t>, Messages> messages;
 };
 inline Group& group() {
-  static Group it;
+  static thread_local Group it;
   return it;
 }
 inline ncclResult_t end_group() {
   Group& all = group();
-  if (all.depth > 0) return ncclSuccess;
+  if (inits().depth > 0) return ncclSuccess;
   for (const auto& call : std::exchange(all.calls, {})) call();
-  for (const auto& [of, messages] : std::exchange(all.messages, {})) nccl_messages<<<unsigned(messages.count), 64, 0, of.second>>>(of.first->peers, messages);
+  for (const auto& [of, messages] : std::exchange(all.messages, {})) {
+    const OnDevice on(of.first->device);
+    nccl_messages<<<unsigned(messages.count), 64, 0, of.second>>>(of.first->peers, messages);
+  }
   return cudaPeekAtLastError() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 inline ncclResult_t enqueue(const Call& call, ncclComm_t comm, cudaStream_t stream) {
   if (!comm) return ncclInvalidArgument;
-  group().calls.push_back([=] { nccl_collective<<<1, 256, 0, stream>>>(comm->peers, call); });
-  return end_group();
+  group().calls.push_back([=] {
+    const OnDevice on(comm->device);
+    nccl_collective<<<1, 256, 0, stream>>>(comm->peers, call);
+  });
+  const ncclResult_t result = end_group();
+  // "Group Calls": without a group, a call may wait for those of the other GPUs.
+  if (result != ncclSuccess || inits().depth > 0 || !is_one_process() || comm->ranks == 1) return result;
+  return result_of(pkb_emu_await(comm->group, comm->ranks, "all ranks of a communicator, in a collective outside of a group") == 0);
 }
 inline ncclResult_t enqueue(bool is_sent, void* buffer, size_t bytes, int peer, ncclComm_t comm, cudaStream_t stream) {
   if (!comm || peer < 0 || peer >= comm->ranks) return ncclInvalidArgument;
@@ -225,17 +233,12 @@ static inline ncclResult_t ncclSend(const void* from, size_t count, ncclDataType
 static inline ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   return pkb_nccl::enqueue(false, to, count * pkb_nccl::bytes_of(type), peer, comm, stream);
 }
-static inline ncclResult_t ncclGroupStart() {
-#ifdef __CUDACC__
-  ++pkb_nccl::group().depth;
-#endif
-  return ncclSuccess;
-}
+static inline ncclResult_t ncclGroupStart() { return ++pkb_nccl::inits().depth, ncclSuccess; }
 static inline ncclResult_t ncclGroupEnd() {
+  --pkb_nccl::inits().depth;
+  const ncclResult_t result = pkb_nccl::end_inits();
 #ifdef __CUDACC__
-  --pkb_nccl::group().depth;
-  return pkb_nccl::end_group();
-#else
-  return ncclSuccess;
+  if (result == ncclSuccess) return pkb_nccl::end_group();
 #endif
+  return result;
 }

@@ -17,6 +17,18 @@ int pkb_emu_rank_count(void);
 // for messages. 0, or -1: the run has ended.
 int pkb_emu_exchange(const char* name, const void* mine, void* all, size_t bytes);
 
+// ---- of a process with several GPUs; not collective ----
+// GPUs that the process sees: 1 where each rank is a process.
+int pkb_emu_gpu_count(void);
+// An exchange of `members` threads that have a number in common, such as one of pkb_emu_unique; `member` counts from 0.
+int pkb_emu_meet(unsigned long long group, int members, int member, const char* name, const void* mine, void* all, size_t bytes);
+// Waits until as many threads have come as the group has members; it orders nothing.
+int pkb_emu_await(unsigned long long group, int members, const char* why);
+unsigned long long pkb_emu_unique(void);
+// Whether kernels that the calling thread launches from now on have access to all GPUs' memory, as those of a library that
+// sees to it; returns what it was before.
+int pkb_emu_reach_peers(int reaches);
+
 // Memory at the same offset of each rank's symmetric heap; null: the heap is too small. `alignment` is a power of two.
 void* pkb_emu_symmetric_allocate(const char* name, size_t bytes, size_t alignment);
 int pkb_emu_symmetric_free(const char* name, void* pointer);

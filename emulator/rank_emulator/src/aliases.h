@@ -68,8 +68,13 @@ class Aliases : public Observer {
   void stream_enqueue(const StreamOperation& operation) override { next_->stream_enqueue(operation); }
   void stream_begin(const StreamOperation& operation) override { next_->stream_begin(operation); }
   void stream_end(const StreamOperation& operation) override { next_->stream_end(operation); }
-  void host_waited_stream(int rank, uint64_t stream) override { next_->host_waited_stream(rank, stream); }
-  void host_waited_event(int rank, uint64_t event, uint64_t generation) override { next_->host_waited_event(rank, event, generation); }
+  void host_waited_stream(int host, uint64_t stream) override { next_->host_waited_stream(host, stream); }
+  void host_waited_event(int host, uint64_t event, uint64_t generation) override { next_->host_waited_event(host, event, generation); }
+  void host_released(int host, uint64_t object) override { next_->host_released(host, object); }
+  void host_acquired(int host, uint64_t object) override { next_->host_acquired(host, object); }
+  void stream_released(uint64_t stream, uint64_t object) override { next_->stream_released(stream, object); }
+  void stream_acquired(uint64_t stream, uint64_t object) override { next_->stream_acquired(stream, object); }
+  void host_joined(int host, int other) override { next_->host_joined(host, other); }
   void arrival(int rank, uint64_t call) override { next_->arrival(rank, call); }
   void departure(int rank, uint64_t call) override { next_->departure(rank, call); }
 

@@ -149,9 +149,9 @@ Kernels::Stream& Kernels::stream(uint64_t id, int rank, bool is_default) {
   return found;
 }
 
-Kernels::Stream& Kernels::host(int rank) {
-  Stream& found = hosts_[rank];
-  if (!found.key) found.key = agents_.add_stream(0, rank, true, false);
+Kernels::Stream& Kernels::host(int number) {
+  Stream& found = hosts_[number];
+  if (!found.key) found.key = agents_.add_stream(0, number, true, false);
   return found;
 }
 
@@ -163,7 +163,7 @@ ClockRef Kernels::published(Stream& stream) {
 
 void Kernels::enqueue(const StreamOperation& operation) {
   stream_of_operation_[operation.id] = operation.stream;
-  enqueued_[operation.id] = published(host(operation.rank));
+  enqueued_[operation.id] = published(host(operation.host < 0 ? operation.rank : operation.host));
 }
 
 void Kernels::begin(const StreamOperation& operation) {
@@ -190,16 +190,35 @@ void Kernels::end(const StreamOperation& operation) {
   stream_of_operation_.erase(operation.id);
 }
 
-void Kernels::host_waited_stream(int rank, uint64_t id) {
-  Stream& on = host(rank);
-  on.past.base = clocks_.join(on.past.base, published(stream(id, rank)));
+void Kernels::host_waited_stream(int number, uint64_t id) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  Stream& on = host(number);
+  on.past.base = clocks_.join(on.past.base, published(found->second));
 }
 
-void Kernels::host_waited_event(int rank, uint64_t event, uint64_t generation) {
+void Kernels::release(Stream& by, uint64_t object) {
+  ClockRef& known = released_[object];
+  known = clocks_.join(known, published(by));
+}
+
+void Kernels::acquire(Stream& by, uint64_t object) {
+  const auto found = released_.find(object);
+  if (found != released_.end()) by.past.base = clocks_.join(by.past.base, found->second);
+}
+
+void Kernels::host_joined(int number, int other) {
+  if (number == other) return;
+  const ClockRef known = published(host(other));
+  Stream& on = host(number);
+  on.past.base = clocks_.join(on.past.base, known);
+}
+
+void Kernels::host_waited_event(int number, uint64_t event, uint64_t generation) {
   const auto found = events_.find(event);
   if (found == events_.end()) return;
   const auto record = found->second.find(generation);
-  Stream& on = host(rank);
+  Stream& on = host(number);
   if (record != found->second.end()) on.past.base = clocks_.join(on.past.base, record->second);
 }
 

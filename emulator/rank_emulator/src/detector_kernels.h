@@ -14,6 +14,15 @@ namespace pkb::emulator::detector {
 
 class Kernels {
  public:
+  struct Stream {            // or a host thread
+    Key key = 0;
+    Past past;
+    ClockRef enqueued;       // what the host knew when it enqueued the operation that began last
+    uint64_t last_launch = 0;
+    ClockRef last_initial;   // the past of that kernel's blocks at their beginning
+    std::unordered_map<uint64_t, ClockRef> completed;  // what the end of kernels orders, by launch; of those that others may overlap
+  };
+
   // `strict`: the boundary of a kernel is no fence for flags of other kernels.
   Kernels(Agents& agents, Clocks& clocks, Flags& flags, bool strict) : strict_(strict), agents_(agents), clocks_(clocks), flags_(flags) {}
 
@@ -37,8 +46,14 @@ class Kernels {
   void enqueue(const StreamOperation& operation);
   void begin(const StreamOperation& operation);
   void end(const StreamOperation& operation);
-  void host_waited_stream(int rank, uint64_t stream);
-  void host_waited_event(int rank, uint64_t event, uint64_t generation);
+  void host_waited_stream(int host, uint64_t stream);
+  void host_waited_event(int host, uint64_t event, uint64_t generation);
+  void host_joined(int host, int other);
+  Stream& host(int number);
+  Stream& stream(uint64_t id) { return streams_.at(id); }  // in which an operation has begun
+  // What has been done before a release comes before what follows an acquire of the same object.
+  void release(Stream& by, uint64_t object);
+  void acquire(Stream& by, uint64_t object);
 
   // An accessor for a stream operation by its id; for host code of a rank where it is none.
   Accessor stream_accessor(uint64_t operation, int rank);
@@ -54,21 +69,12 @@ class Kernels {
   void arrived(int rank, uint64_t call);
 
  private:
-  struct Stream {
-    Key key = 0;
-    Past past;
-    ClockRef enqueued;       // what the host knew when it enqueued the operation that began last
-    uint64_t last_launch = 0;
-    ClockRef last_initial;   // the past of that kernel's blocks at their beginning
-    std::unordered_map<uint64_t, ClockRef> completed;  // what the end of kernels orders, by launch; of those that others may overlap
-  };
   struct Call {
     Time begin;
     uint64_t number;
   };
 
   Stream& stream(uint64_t id, int rank, bool is_default = false);
-  Stream& host(int rank);
   // All that a stream's operations have done so far, as others learn it.
   ClockRef published(Stream& stream);
 
@@ -77,7 +83,8 @@ class Kernels {
   Clocks& clocks_;
   Flags& flags_;
   std::unordered_map<uint64_t, Stream> streams_;
-  std::unordered_map<int, Stream> hosts_;
+  std::unordered_map<int, Stream> hosts_;                                // by number
+  std::unordered_map<uint64_t, ClockRef> released_;                      // what hosts know that have released an object
   std::unordered_map<uint64_t, uint64_t> stream_of_operation_;
   std::unordered_map<uint64_t, ClockRef> enqueued_;                      // by operation
   std::unordered_map<uint64_t, std::unordered_map<uint64_t, ClockRef>> events_;  // by event and generation

@@ -483,11 +483,17 @@ void Detector::stream_begin(const StreamOperation& operation) {
 }
 
 void Detector::stream_end(const StreamOperation& operation) { kernels_.end(operation); }
-void Detector::host_waited_stream(int rank, uint64_t stream) { kernels_.host_waited_stream(rank, stream); }
+void Detector::host_waited_stream(int host, uint64_t stream) { kernels_.host_waited_stream(host, stream); }
 
-void Detector::host_waited_event(int rank, uint64_t event, uint64_t generation) {
-  kernels_.host_waited_event(rank, event, generation);
+void Detector::host_waited_event(int host, uint64_t event, uint64_t generation) {
+  kernels_.host_waited_event(host, event, generation);
 }
+
+void Detector::host_released(int host, uint64_t object) { kernels_.release(kernels_.host(host), object); }
+void Detector::host_acquired(int host, uint64_t object) { kernels_.acquire(kernels_.host(host), object); }
+void Detector::stream_released(uint64_t stream, uint64_t object) { kernels_.release(kernels_.stream(stream), object); }
+void Detector::stream_acquired(uint64_t stream, uint64_t object) { kernels_.acquire(kernels_.stream(stream), object); }
+void Detector::host_joined(int host, int other) { kernels_.host_joined(host, other); }
 
 // Arrival: earlier work of the stream has written the arguments, and has the outputs' memory until then.
 void Detector::arrival(int rank, uint64_t call) {

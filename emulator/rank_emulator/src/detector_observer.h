@@ -65,8 +65,13 @@ class Detector : public Observer {
   void stream_enqueue(const StreamOperation& operation) override;
   void stream_begin(const StreamOperation& operation) override;
   void stream_end(const StreamOperation& operation) override;
-  void host_waited_stream(int rank, uint64_t stream) override;
-  void host_waited_event(int rank, uint64_t event, uint64_t generation) override;
+  void host_waited_stream(int host, uint64_t stream) override;
+  void host_waited_event(int host, uint64_t event, uint64_t generation) override;
+  void host_released(int host, uint64_t object) override;
+  void host_acquired(int host, uint64_t object) override;
+  void stream_released(uint64_t stream, uint64_t object) override;
+  void stream_acquired(uint64_t stream, uint64_t object) override;
+  void host_joined(int host, int other) override;
   void arrival(int rank, uint64_t call) override;
   void departure(int rank, uint64_t call) override;
   std::string last_write(uint64_t address, uint64_t bytes) override;

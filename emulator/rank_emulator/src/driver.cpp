@@ -33,7 +33,7 @@ auto guarded(pkb_emu_world* world, F f) -> decltype(f()) {
 
 RankState& current_rank(pkb_emu_world* world) {
   if (!World::current || World::current->world != world->world.get()) throw std::runtime_error("this function may be called on a rank's thread alone, within pkb_emu_run");
-  return *World::current;
+  return *World::current->device;
 }
 
 int refuse(pkb_emu_world* world, const std::string& problem) {
@@ -89,7 +89,7 @@ pkb_emu_world* pkb_emu_create(const pkb_emu_options* options) {
     auto world = std::make_unique<pkb_emu_world>();
     Device device;
     if (options->multiprocessors > 0) device.multiprocessors = options->multiprocessors;
-    world->world = std::make_unique<World>(options->world_size, options->segment_bytes, device, Policy{options->policy, options->seed});
+    world->world = std::make_unique<World>(options->world_size, options->segment_bytes, device, Policy{options->policy, options->seed}, options->one_process != 0);
     world->world->engine.max_steps = options->max_steps;
     world->world->max_seconds = options->max_seconds;
     return world.release();
@@ -169,7 +169,7 @@ int pkb_emu_run(pkb_emu_world* world, pkb_emu_body body, void* user, pkb_emu_rep
     const auto fault = all.run([&](int rank) { return body(user, rank); });
     report->outcome = fault ? int(fault->outcome) : PKB_EMU_OK;
     report->rank = fault ? fault->rank : -1;
-    report->body_status = fault && fault->outcome == Outcome::kBodyFailed ? all.ranks[size_t(fault->rank)]->body_status : 0;
+    report->body_status = fault && fault->outcome == Outcome::kBodyFailed ? all.hosts[size_t(std::max(fault->rank, 0))]->body_status : 0;
     report->steps = all.engine.steps;
     report->launches = all.launches;
     world->message = fault ? fault->message : "";

@@ -73,6 +73,7 @@ class Engine {
   uint64_t effects = 0;         // likewise, with what others than the block and its cluster can see
   uint64_t clock_reads = 0;
   uint64_t early_begins = 0;    // kernels that have let the next of their stream begin before their own end
+  bool one_process = false;     // ranks are GPUs of one process
   uint32_t patience = 0;        // reads in a row that find nothing new, before a warp waits
   uint64_t next_id = 1;
 

@@ -53,6 +53,7 @@ struct Launch {
   // has begun after all earlier work of the stream.
   uint64_t prerequisite;
   bool is_on_default_stream;  // the legacy one, or that of the thread
+  bool reaches_peers = false;  // has access to all GPUs' memory
 };
 
 // The lanes of one warp that execute an instruction together.
@@ -133,6 +134,7 @@ struct StreamOperation {
   const Launch* launch;         // of kKernel
   const char* what;
   bool is_on_default_stream;
+  int host = -1;                // number of the thread that enqueues it; -1: the body of its rank
 };
 
 enum class RegionKind : uint8_t {
@@ -228,9 +230,19 @@ class Observer {
   virtual void stream_enqueue(const StreamOperation&) {}
   virtual void stream_begin(const StreamOperation&) {}
   virtual void stream_end(const StreamOperation&) {}
-  // A rank's host thread has waited for all that was enqueued on a stream, or for an event's generation.
-  virtual void host_waited_stream(int /*rank*/, uint64_t /*stream*/) {}
-  virtual void host_waited_event(int /*rank*/, uint64_t /*event*/, uint64_t /*generation*/) {}
+  // A host thread has waited for all that was enqueued on a stream, or for an event's generation. The body of a rank has the
+  // rank's number.
+  virtual void host_waited_stream(int /*host*/, uint64_t /*stream*/) {}
+  virtual void host_waited_event(int /*host*/, uint64_t /*event*/, uint64_t /*generation*/) {}
+  // What a host thread has done before it released an object, such as a mutex, comes before what one does that has
+  // acquired it afterwards.
+  virtual void host_released(int /*host*/, uint64_t /*object*/) {}
+  virtual void host_acquired(int /*host*/, uint64_t /*object*/) {}
+  // The same for a function of the host in a stream.
+  virtual void stream_released(uint64_t /*stream*/, uint64_t /*object*/) {}
+  virtual void stream_acquired(uint64_t /*stream*/, uint64_t /*object*/) {}
+  // All that another thread has done so far comes before what this one does.
+  virtual void host_joined(int /*host*/, int /*other*/) {}
 
   // ---- the call contract ----
   // The arrival of a call on a rank's stream: its arguments are complete, its outputs may be written. Comes between

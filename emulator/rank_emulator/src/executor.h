@@ -34,6 +34,8 @@ class Executor {
   void set_mask(const Value& value, uint32_t mask, uint32_t lanes) const;
   // Addresses of lanes, as the emulator's own; checked, each with this many bytes, whose multiple they must be. Returns
   // where they lie; null: not all in one extent.
+  // Memory at an address that a program uses, to which the kernel has access; null: there is none.
+  const Extent* find_reached(uint64_t address, uint64_t bytes) const;
   const Extent* resolve(const Op& op, const Address& address, uint32_t lanes, uint32_t bytes, uint32_t alignment, uint64_t (&to)[kLanes]);
   // As they stand in the operand, as a program sees them and without the base of their space.
   void raw_addresses(const Address& address, uint32_t lanes, uint64_t (&to)[kLanes]) const;

@@ -10,7 +10,7 @@ namespace {
 // The emulator's own address.
 uint64_t global_operand(Executor& x, const Op& op, uint64_t address, int lane, uint32_t bytes) {
   if (address % 16) x.fail(Outcome::kMisaligned, op, uint32_t(lane), "address of a bulk copy (" + x.engine.memory.describe(address) + ") must be a multiple of 16");
-  if (!x.engine.memory.find_seen(address, bytes)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + std::to_string(bytes) + " bytes from " + x.engine.memory.describe(address));
+  if (!x.find_reached(address, bytes)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + std::to_string(bytes) + " bytes from " + x.engine.memory.describe(address, x.grid->launch.rank));
   return own_address(address);
 }
 

@@ -15,7 +15,7 @@ Step copy_plain(Executor& x, const Op& op, uint32_t lanes) {
     if (detail.values.size() > 1) exist = detail.values[1].bytes == 0 ? (x.value(detail.values[1], lane) ? 0 : bytes) : std::min(bytes, uint32_t(x.value(detail.values[1], lane)));
     const uint64_t to = shared_operand(x, op, detail.addresses[0], lane, bytes, bytes);
     const uint64_t seen = raw_operand(x, detail.addresses[1], lane), from = own_address(seen);
-    if (exist && !x.engine.memory.find_seen(seen, exist)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(from));
+    if (exist && !x.find_reached(seen, exist)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(seen, x.grid->launch.rank));
     if (from % bytes) x.fail(Outcome::kMisaligned, op, uint32_t(lane), "misaligned address (" + x.engine.memory.describe(from) + ")");
     if (exist) x.settle(from, exist);
     char word[16] = {};

@@ -127,7 +127,7 @@ Step print_call(Executor& x, const Op& op, uint32_t lanes) {
       const char c = format[i++];
       text += c == '%' ? convert(format, i, arguments) : std::string(1, c);
     }
-    print(x.grid->launch.rank, text);
+    print(x.grid->launch.rank, text, x.engine.one_process);
     for (const Variable& result : detail.results) std::memcpy(x.local_memory(lane, x.split->local_offset + uint32_t(result.offset)), &arguments.taken, std::min<size_t>(result.bytes, sizeof arguments.taken));
   });
   return Step::kNext;

@@ -161,11 +161,11 @@ const Extent* Executor::resolve(const Op& op, const Address& address, uint32_t l
       if (const Block* const of = block_of(*block->cluster, to[lane], offset)) check_lives(op, *of);
     });
   }
-  const Extent* const extent = engine.memory.find_seen(low, high - low + bytes);
+  const Extent* const extent = find_reached(low, high - low + bytes);
   if (!extent) {
     each_lane(lanes, [&](int lane) {
-      if (!engine.memory.find_seen(to[lane], bytes)) {
-        fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + engine.memory.describe(to[lane]));
+      if (!find_reached(to[lane], bytes)) {
+        fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + engine.memory.describe(to[lane], grid->launch.rank));
       }
       to[lane] = own_address(to[lane]);
     });
@@ -176,6 +176,11 @@ const Extent* Executor::resolve(const Op& op, const Address& address, uint32_t l
     }
   }
   return extent;
+}
+
+const Extent* Executor::find_reached(uint64_t address, uint64_t bytes) const {
+  const Launch& launch = grid->launch;
+  return launch.reaches_peers ? engine.memory.find_seen(address, bytes) : engine.memory.find_reached(launch.rank, address, bytes);
 }
 
 Space Executor::space_of(const Detail& detail, uint64_t address) const {
@@ -224,7 +229,7 @@ void Executor::report_access(const Op& op, uint32_t lanes, Operation operation, 
 void Executor::fail(Outcome outcome, const Op& op, uint32_t lane, const std::string& problem) const {
   const Launch& launch = grid->launch;
   throw Fault{outcome, launch.rank,
-              "rank " + std::to_string(launch.rank) + ", kernel " + launch.kernel + ", block " + std::to_string(block->index) +
+              (engine.one_process ? "GPU " : "rank ") + std::to_string(launch.rank) + ", kernel " + launch.kernel + ", block " + std::to_string(block->index) +
                   ", thread " + std::to_string(warp->index * kLanes + lane) + ", " + op.name + " at " +
                   place_of(op.source->line) + ": " + problem,
               op.source->line};

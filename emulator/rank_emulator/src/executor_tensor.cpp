@@ -69,7 +69,7 @@ std::string_view bits_of(std::string_view integer) {
 
 TensorMap read_map(Executor& x, const Op& op, uint64_t address, int lane) {
   TensorMap map;
-  if (!x.engine.memory.find_seen(address, 128)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address of a tensor map: " + x.engine.memory.describe(address));
+  if (!x.find_reached(address, 128)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address of a tensor map: " + x.engine.memory.describe(address));
   if (address % 64) x.fail(Outcome::kMisaligned, op, uint32_t(lane), "a tensor map must lie at a multiple of 64 bytes");
   std::memcpy(&map, reinterpret_cast<const void*>(own_address(address)), sizeof map);
   if (map.magic != TensorMap::kMagic) x.fail(Outcome::kTrap, op, uint32_t(lane), "there is no tensor map at " + x.engine.memory.describe(address));
@@ -119,7 +119,7 @@ Step copy_tensor(Executor& x, const Op& op, uint32_t lanes) {
     }
     for (Piece& piece : transfer.pieces) {
       uint64_t& global = loads ? piece.from : piece.to;
-      if (global && !x.engine.memory.find_seen(global, piece.bytes)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(global));
+      if (global && !x.find_reached(global, piece.bytes)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "illegal address: " + x.engine.memory.describe(global, x.grid->launch.rank));
       global = own_address(global);
     }
     queue(x, op, lane, std::move(transfer));

@@ -21,10 +21,10 @@ bool is_host_access(const siginfo_t& info) {
 }
 
 void on_fault(int number, siginfo_t* info, void* context) {
-  RankState* const rank = World::current;
-  if (rank && is_host_access(*info)) {
+  HostThread* const host = World::current;
+  if (host && is_host_access(*info)) {
     if (const HostTrace write_trace = trace) write_trace(number, info, context);
-    rank->world->lose_host(*rank, reinterpret_cast<uint64_t>(info->si_addr));
+    host->world->lose_host(*host, reinterpret_cast<uint64_t>(info->si_addr));
     for (;;) pause();
   }
   if (before.sa_flags & SA_SIGINFO) return before.sa_sigaction(number, info, context);

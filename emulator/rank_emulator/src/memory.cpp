@@ -66,8 +66,11 @@ void Memory::remove_alias(uint64_t address) {
   ++removals_;
 }
 
+void Memory::restrict(uint64_t region, const uint32_t* ranks) { extents_.at(regions_.at(region).address).reached_by = ranks; }
+
 void Memory::share_with_host(uint64_t id) {
   Extent& extent = extents_.at(regions_.at(id).address);
+  extent.reached_by = nullptr;
   extent.on_gpu = false;
   extent.written = nullptr;
 }
@@ -164,6 +167,13 @@ std::string Memory::describe(uint64_t address) const {
     return std::to_string(address - before->address - before->bytes) + " bytes beyond the end of " + text(*before);
   }
   return "no memory of any rank";
+}
+
+std::string Memory::describe(uint64_t address, int rank) {
+  const Extent* const extent = find_seen(address, 1);
+  if (!extent || extent->is_reached_by(rank)) return describe(address);
+  return describe(address) + ", which GPU " + std::to_string(rank) + " has no access to: call cudaDeviceEnablePeerAccess(" + std::to_string(extent->rank) +
+         ", 0) with GPU " + std::to_string(rank) + " as the current one, or cudaMemPoolSetAccess for memory of a pool";
 }
 
 Pool::~Pool() {

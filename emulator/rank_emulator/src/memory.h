@@ -73,6 +73,9 @@ struct Extent {
   uint64_t region;
   bool on_gpu = false;        // programs see it with kGpuBits
   uint8_t* written = nullptr;  // a bit for each byte: whether a kernel, a copy or a fill has written it; null: nobody asks
+  const uint32_t* reached_by = nullptr;  // a bit for each rank whose kernels have access; null: all have
+
+  bool is_reached_by(int rank) const { return !reached_by || *reached_by >> rank & 1; }
 
   // Notes writes of lanes, each of so many bytes, a power of two whose multiple its address is.
   void note_written(uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) const {
@@ -102,6 +105,8 @@ class Memory {
   // Lets programs reach memory of a GPU at a further address; `region` is the one that it belongs to.
   void add_alias(uint64_t region, int rank, uint64_t address, uint64_t bytes, uint8_t* written);
   void remove_alias(uint64_t address);
+  // Lets kernels of those ranks alone have access that have a bit in `ranks`, which lives as long as the region.
+  void restrict(uint64_t region, const uint32_t* ranks);
   // Gives memory of a GPU the one address that host code may touch, too.
   void share_with_host(uint64_t region);
   bool remove(uint64_t region);
@@ -120,6 +125,12 @@ class Memory {
     return found && found->on_gpu == is_of_gpu(address) ? found : nullptr;
   }
 
+  // The same for kernels of a rank, which may lack access.
+  const Extent* find_reached(int rank, uint64_t address, uint64_t bytes) {
+    const Extent* const found = find_seen(address, bytes);
+    return found && found->is_reached_by(rank) ? found : nullptr;
+  }
+
   // ---- which bytes of GPUs their kernels, copies and fills have written ----
   void set_written(uint64_t address, uint64_t bytes, bool written = true);
   // The place of the first of these bytes that nothing of a GPU has written, though it is no longer as `before`; null: as
@@ -128,6 +139,8 @@ class Memory {
 
   // "argument x of rank 1, byte 128" for messages. The address may be one that programs see.
   std::string describe(uint64_t address) const;
+  // The same, with the reason where a rank's kernels lack access.
+  std::string describe(uint64_t address, int rank);
   void set_observer(Observer* observer);
   const Region* region(uint64_t id) const;
 

@@ -32,7 +32,7 @@ bool write_all(int fd, const std::string& text) {
 }
 
 // A line that another rank has begun ends before.
-bool put(int fd, int rank, const char* text, size_t size) {
+bool put(int fd, int rank, const char* text, size_t size, const char* noun = "rank ") {
   const std::lock_guard lock(mutex);
   std::string lines;
   for (size_t i = 0; i < size; ++i) {
@@ -40,7 +40,7 @@ bool put(int fd, int rank, const char* text, size_t size) {
       lines += '\n';
       is_open = false;
     }
-    if (!is_open && rank != kNobody) lines += "rank " + std::to_string(rank) + ": ";
+    if (!is_open && rank != kNobody) lines += noun + std::to_string(rank) + ": ";
     lines += text[i];
     is_open = text[i] != '\n';
     line_of = rank;
@@ -49,7 +49,8 @@ bool put(int fd, int rank, const char* text, size_t size) {
 }
 
 ssize_t write_of_host(void* descriptor, const char* text, size_t size) {
-  const int rank = World::current ? World::current->rank : kNobody;
+  const HostThread* const host = World::current;
+  const int rank = host && !host->world->one_process ? host->device->rank : kNobody;
   return put(int(reinterpret_cast<intptr_t>(descriptor)), rank, text, size) ? ssize_t(size) : 0;
 }
 
@@ -73,9 +74,9 @@ void print_by_rank() {
   std::clog.rdbuf(new __gnu_cxx::stdio_sync_filebuf<char>(stderr));
 }
 
-void print(int rank, const std::string& text) {
+void print(int rank, const std::string& text, bool one_process) {
   std::fflush(stdout);
-  put(STDOUT_FILENO, rank, text.data(), text.size());
+  put(STDOUT_FILENO, rank, text.data(), text.size(), one_process ? "GPU " : "rank ");
 }
 
 }  // namespace pkb::emulator

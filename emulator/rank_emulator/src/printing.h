@@ -8,7 +8,7 @@ namespace pkb::emulator {
 // From now on, what host code prints by stdio and iostreams belongs to the rank whose thread prints it.
 void print_by_rank();
 
-// Prints what a kernel of the rank prints.
-void print(int rank, const std::string& text);
+// Prints what a kernel of the rank prints. `one_process`: ranks are GPUs of one process.
+void print(int rank, const std::string& text, bool one_process);
 
 }  // namespace pkb::emulator

@@ -8,12 +8,12 @@
 
 namespace pkb::emulator {
 
-// The rank on whose thread a function of CUDA is called; null: none.
-inline RankState* calling_rank() { return World::current; }
+// The rank, or the GPU of a process with several, that a function of CUDA is called for; null: none.
+inline RankState* calling_rank() { return World::current ? World::current->device : nullptr; }
 
 // Remembers an error for cudaGetLastError.
 inline cudaError_t finish(cudaError_t error) {
-  if (RankState* const rank = calling_rank(); rank && error != cudaSuccess) rank->last_error = error;
+  if (World::current && error != cudaSuccess) World::current->last_error = error;
   return error;
 }
 
@@ -33,24 +33,34 @@ cudaError_t with_rank(F f) {
   }
 }
 
-// The stream of a handle; null where it is none of this rank's.
+// cudaStreamPerThread of the calling thread.
+inline Stream* stream_of_thread(RankState& rank) {
+  HostThread& host = *World::current;
+  if (!host.is_started) return rank.streams[2].get();
+  Stream*& own = host.own[&rank];
+  if (!own) own = rank.world->add_stream(rank, StreamKind::kPerThread);
+  return own;
+}
+
+// The stream of a handle, on any GPU of the process; null where it is none of these.
 inline Stream* stream_of(RankState& rank, cudaStream_t handle) {
-  if (handle == nullptr) return rank.streams[rank.default_stream].get();
+  if (handle == nullptr) return World::current->defaults_to_own ? stream_of_thread(rank) : rank.streams[1].get();
   if (handle == cudaStreamLegacy) return rank.streams[1].get();
-  if (handle == cudaStreamPerThread) return rank.streams[2].get();
-  for (const auto& stream : rank.streams) {
-    if (reinterpret_cast<cudaStream_t>(stream.get()) == handle) return stream.get();
+  if (handle == cudaStreamPerThread) return stream_of_thread(rank);
+  for (size_t i = 0; i < rank.world->visible(); ++i) {
+    for (const auto& stream : rank.world->visible(rank, i).streams) {
+      if (reinterpret_cast<cudaStream_t>(stream.get()) == handle) return stream.get();
+    }
   }
   return nullptr;
 }
 
-Stream* add_stream(RankState& rank, StreamKind kind);
-
+// Calls f with the stream of a handle, and its GPU.
 template <class F>
 cudaError_t with_stream(cudaStream_t handle, F f) {
   return with_rank([&](RankState& rank) {
     Stream* const stream = stream_of(rank, handle);
-    return stream ? f(rank, *stream) : cudaErrorInvalidResourceHandle;
+    return stream ? f(*stream->rank, *stream) : cudaErrorInvalidResourceHandle;
   });
 }
 

@@ -1,4 +1,6 @@
 // libcudart: copies, fills, variables.
+#include <set>
+
 #include "runtime_cuda.h"
 
 using namespace pkb::emulator;
@@ -23,6 +25,16 @@ bool is_usable(const RankState& rank, const void* pointer, uint64_t bytes) {
   return !bytes || !is_of_gpu(address) || rank.world->engine.memory.find_seen(address, bytes);
 }
 
+// The GPUs that two pointers are of; empty where they are of one.
+std::set<RankState*> different_gpus(World& world, const void* to, const void* from) {
+  std::set<RankState*> gpus;
+  for (const void* const each : {to, from}) {
+    const Extent* const extent = world.engine.memory.find_seen(reinterpret_cast<uint64_t>(each), 1);
+    if (extent && extent->on_gpu) gpus.insert(world.ranks[size_t(extent->rank)].get());
+  }
+  return gpus.size() == 2 ? gpus : std::set<RankState*>{};
+}
+
 }  // namespace
 
 namespace pkb::emulator {
@@ -32,9 +44,16 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, 
     if (bytes && (!to || !from)) return cudaErrorInvalidValue;
     if (!is_usable(rank, to, bytes) || !is_usable(rank, from, bytes)) return cudaErrorInvalidValue;
     World& world = *rank.world;
+    // "Peer-to-Peer Memory Copy" of the programming guide: a copy in the null stream between two GPUs begins once all that
+    // either has been given is over, and ends before what they are given afterwards.
+    std::set<RankState*> joined;
+    if (world.one_process && !is_async && stream.kind == StreamKind::kLegacy && !rank.captures(stream)) joined = different_gpus(world, to, from);
+    if (!joined.empty()) joined.insert(&rank);
+    for (RankState* const gpu : joined) world.gather(*gpu, stream);
     const MemoryKind source = world.kind_of_memory(from), target = world.kind_of_memory(to);
     const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !rank.captures(stream);
     world.enqueue(stream, is_staged ? staged_copy_work(world, to, from, bytes, name) : copy_work(world, to, from, bytes, name));
+    for (RankState* const gpu : joined) world.hold(*gpu, stream);
     return rank.captures(stream) || !waits_for(target, source, is_async) ? cudaSuccess : waited(world.synchronize(stream));
   });
 }

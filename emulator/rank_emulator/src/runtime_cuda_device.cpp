@@ -1,8 +1,8 @@
-// libcudart: the device and its attributes, errors.
+// libcudart: attributes and limits of a GPU, errors.
 #include <cuda.h>
 
-#include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "runtime_cuda.h"
 
@@ -79,6 +79,8 @@ constexpr ErrorName kErrors[] = {
     {cudaErrorCooperativeLaunchTooLarge, "cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"},
     {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize", "invalid cluster size"},
     {cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "named symbol not found"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
+    {cudaErrorPeerAccessNotEnabled, "cudaErrorPeerAccessNotEnabled", "peer access has not been enabled"},
     {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {cudaErrorHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered", "part or all of the requested memory range is already mapped"},
     {cudaErrorHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered", "pointer does not correspond to a registered memory region"}};
@@ -93,29 +95,9 @@ const ErrorName& name_of(cudaError_t error) {
 
 }  // namespace
 
-PKB_CUDART cudaError_t cudaGetDevice(int* device) {
-  *device = calling_rank() ? calling_rank()->rank : 0;
-  return cudaSuccess;
-}
-PKB_CUDART cudaError_t cudaSetDevice(int device) {
-  return with_rank([&](RankState& rank) {
-    if (device == rank.rank || device == 0) return cudaSuccess;
-    const std::string number = std::to_string(rank.rank);
-    if (rank.world->lacking.insert("cudaSetDevice of rank " + number).second) {
-      std::fprintf(stderr, "rank %s: cudaSetDevice(%d) is refused: an emulated rank is a process with one GPU, number %s\n", number.c_str(), device, number.c_str());
-    }
-    return cudaErrorInvalidDevice;
-  });
-}
-PKB_CUDART cudaError_t cudaGetDeviceCount(int* count) {
-  return with_rank([&](RankState& rank) {
-    *count = int(rank.world->ranks.size());
-    return cudaSuccess;
-  });
-}
-
 PKB_CUDART cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int number) {
   return with_rank([&](RankState& rank) {
+    if (number < 0 || size_t(number) >= rank.world->ranks.size()) return cudaErrorInvalidDevice;
     *value = attribute_of(rank.world->engine.device, number, attribute);
     return cudaSuccess;
   });
@@ -123,6 +105,7 @@ PKB_CUDART cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribu
 
 PKB_CUDART cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int number) {
   return with_rank([&](RankState& rank) {
+    if (number < 0 || size_t(number) >= rank.world->ranks.size()) return cudaErrorInvalidDevice;
     const Device& device = rank.world->engine.device;
     std::memset(properties, 0, sizeof *properties);
     std::strcpy(properties->name, "emulated sm_90");
@@ -180,11 +163,6 @@ PKB_CUDART cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greates
   if (greatest) *greatest = -5;
   return cudaSuccess;
 }
-PKB_CUDART cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
-  *can = 1;
-  return cudaSuccess;
-}
-PKB_CUDART cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
 PKB_CUDART cudaError_t cudaDriverGetVersion(int* version) {
   *version = CUDART_VERSION;
   return cudaSuccess;
@@ -195,17 +173,14 @@ PKB_CUDART cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 PKB_CUDART cudaError_t cudaGetLastError() {
-  RankState* const rank = calling_rank();
-  if (!rank) return cudaErrorInitializationError;
-  if (rank->world->failed()) return cudaErrorLaunchFailure;
-  const auto error = cudaError_t(rank->last_error);
-  rank->last_error = cudaSuccess;
-  return error;
+  HostThread* const host = World::current;
+  if (!host) return cudaErrorInitializationError;
+  return host->world->failed() ? cudaErrorLaunchFailure : cudaError_t(std::exchange(host->last_error, cudaSuccess));
 }
 PKB_CUDART cudaError_t cudaPeekAtLastError() {
-  RankState* const rank = calling_rank();
-  if (!rank) return cudaErrorInitializationError;
-  return rank->world->failed() ? cudaErrorLaunchFailure : cudaError_t(rank->last_error);
+  const HostThread* const host = World::current;
+  if (!host) return cudaErrorInitializationError;
+  return host->world->failed() ? cudaErrorLaunchFailure : cudaError_t(host->last_error);
 }
 PKB_CUDART const char* cudaGetErrorName(cudaError_t error) { return name_of(error).name; }
 PKB_CUDART const char* cudaGetErrorString(cudaError_t error) { return name_of(error).text; }

@@ -94,11 +94,18 @@ PKB_CUDART CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribut
 }
 PKB_CUDART CUresult cuCtxGetDevice(CUdevice* device) { return driver_result(cudaGetDevice(device)); }
 PKB_CUDART CUresult cuCtxGetCurrent(CUcontext* context) {
-  *context = reinterpret_cast<CUcontext>(calling_rank());  // a rank has one context
+  *context = reinterpret_cast<CUcontext>(calling_rank());  // a GPU has one context
   return CUDA_SUCCESS;
 }
 PKB_CUDART CUresult cuCtxSetCurrent(CUcontext context) {
-  return context == reinterpret_cast<CUcontext>(calling_rank()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  RankState* const rank = calling_rank();
+  for (size_t i = 0; rank && i < rank->world->visible(); ++i) {
+    RankState& other = rank->world->visible(*rank, i);
+    if (context != reinterpret_cast<CUcontext>(&other)) continue;
+    World::current->device = &other;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_CONTEXT;
 }
 PKB_CUDART CUresult cuCtxSynchronize() { return driver_result(cudaDeviceSynchronize()); }
 PKB_CUDART CUresult cuStreamSynchronize(CUstream stream) { return driver_result(cudaStreamSynchronize(stream)); }

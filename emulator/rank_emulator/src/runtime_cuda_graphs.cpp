@@ -235,7 +235,7 @@ PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t 
       Stream* to = &stream;
       if (Stream* const branch = std::exchange(work.branch, nullptr)) {
         Stream*& of_launch = graph.branches[branch];
-        if (!of_launch) of_launch = add_stream(rank, StreamKind::kNonBlocking);
+        if (!of_launch) of_launch = rank.world->add_stream(rank, StreamKind::kNonBlocking);
         to = of_launch;
       }
       rank.world->enqueue(*to, std::move(work));

@@ -1,4 +1,4 @@
-// libcudart: what programs say for speed or for a profiler, which changes nothing here, and what they ask about links.
+// libcudart: what programs say for speed or for a profiler, which changes nothing here, and names of GPUs.
 #include <cuda_profiler_api.h>
 
 #include <cstdio>
@@ -48,12 +48,6 @@ PKB_CUDART cudaError_t cudaHostGetFlags(unsigned* flags, void*) {
   return cudaSuccess;
 }
 
-// All GPUs of a node reach each other, with atomics.
-PKB_CUDART cudaError_t cudaDeviceDisablePeerAccess(int) { return cudaSuccess; }
-PKB_CUDART cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr attribute, int, int) {
-  *value = attribute == cudaDevP2PAttrAccessSupported || attribute == cudaDevP2PAttrNativeAtomicSupported;
-  return cudaSuccess;
-}
 PKB_CUDART cudaError_t cudaDeviceGetPCIBusId(char* name, int bytes, int device) {
   if (bytes < 13) return cudaErrorInvalidValue;
   std::snprintf(name, size_t(bytes), "0000:%02x:00.0", unsigned(device + 1) & 0xff);

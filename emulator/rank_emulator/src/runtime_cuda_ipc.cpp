@@ -34,7 +34,7 @@ PKB_CUDART cudaError_t cudaIpcOpenMemHandle(void** pointer, cudaIpcMemHandle_t h
     MemoryHandle content;
     std::memcpy(&content, &handle, sizeof content);
     if (!pointer || content.magic != kMagic || flags != cudaIpcMemLazyEnablePeerAccess) return cudaErrorInvalidValue;
-    if (content.rank == rank.rank) return cudaErrorDeviceUninitialized;  // a process cannot open its own
+    if (content.rank == rank.rank || rank.world->one_process) return cudaErrorDeviceUninitialized;  // a process cannot open its own
     const Extent* const extent = rank.world->engine.memory.find_seen(content.address, 1);
     if (!extent || extent->region != content.region) return cudaErrorMapBufferObjectFailed;
     *pointer = reinterpret_cast<void*>(content.address);

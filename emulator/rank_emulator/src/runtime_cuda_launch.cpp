@@ -25,8 +25,17 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, dim3 cluster, vo
     to_array(g, grid);
     to_array(b, block);
     to_array(c, cluster);
+    if (&rank != calling_rank()) return cudaErrorInvalidResourceHandle;  // "Multi-Device System" of the programming guide
     return cudaError_t(launch_kernel(rank, function, g, b, c, arguments, shared, stream, cooperative, may_overlap));
   });
+}
+
+// Calls f with the module of a handle on each GPU of its process.
+template <class F>
+void each_module(void** handle, F f) {
+  const auto* const first = reinterpret_cast<LoadedModule*>(handle);
+  if (!first) return;
+  for (LoadedModule* const module : first->of_process) f(*module);
 }
 
 template <class F>
@@ -43,46 +52,51 @@ cudaError_t with_kernel(const void* function, F f) {
 PKB_CUDART void** __cudaRegisterFatBinary(void* fat_binary) {
   RankState* const rank = calling_rank();
   if (!rank) return nullptr;
-  return reinterpret_cast<void**>(rank->world->load_fat_binary(*rank, static_cast<FatWrapper*>(fat_binary)->data));
+  World& world = *rank->world;
+  std::vector<LoadedModule*> modules;
+  for (size_t i = 0; i < world.visible(); ++i) modules.push_back(world.load_fat_binary(world.visible(*rank, i), static_cast<FatWrapper*>(fat_binary)->data));
+  modules.front()->of_process = modules;
+  return reinterpret_cast<void**>(modules.front());
 }
 PKB_CUDART void __cudaRegisterFatBinaryEnd(void**) {}
 PKB_CUDART void __cudaUnregisterFatBinary(void**) {}
 
 PKB_CUDART void __cudaRegisterFunction(void** handle, const char* host_function, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
-  auto* const module = reinterpret_cast<LoadedModule*>(handle);
-  if (module) module->rank->functions[host_function] = {module, name};
+  each_module(handle, [&](LoadedModule& module) { module.rank->functions[host_function] = {&module, name}; });
 }
 
 PKB_CUDART void __cudaRegisterVar(void** handle, char* host_variable, char*, const char* name, int, size_t size, int, int) {
-  auto* const module = reinterpret_cast<LoadedModule*>(handle);
-  if (module) module->rank->variables[host_variable] = {module, name, size};
+  each_module(handle, [&](LoadedModule& module) { module.rank->variables[host_variable] = {&module, name, size}; });
 }
 
-// Managed memory is the variable's own.
+// Managed memory is the variable's own, and that of the first GPU for all.
 PKB_CUDART void __cudaRegisterManagedVar(void** handle, void** host_pointer, char*, const char* name, int, size_t size, int, int) {
-  auto* const module = reinterpret_cast<LoadedModule*>(handle);
-  if (!module) return;
-  *host_pointer = reinterpret_cast<void*>(module->rank->world->make_managed(*module, name));
-  module->rank->variables[host_pointer] = {module, name, size};
+  auto* const first = reinterpret_cast<LoadedModule*>(handle);
+  if (!first) return;
+  const uint64_t address = first->rank->world->make_managed(*first, name);
+  *host_pointer = reinterpret_cast<void*>(address);
+  each_module(handle, [&](LoadedModule& module) {
+    module.variables.find(std::string_view(name))->second = address;
+    module.rank->variables[host_pointer] = {&module, name, size};
+  });
 }
 
 PKB_CUDART char __cudaInitModule(void**) { return 1; }
 
 PKB_CUDART unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
-  RankState* const rank = calling_rank();
-  if (!rank) return cudaErrorInitializationError;
+  if (!World::current) return cudaErrorInitializationError;
   CallConfiguration configuration{{}, {}, shared, reinterpret_cast<Stream*>(stream)};
   to_array(configuration.grid, grid);
   to_array(configuration.block, block);
-  rank->configurations.push_back(configuration);
+  World::current->configurations.push_back(configuration);
   return 0;
 }
 
 PKB_CUDART cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream) {
-  RankState* const rank = calling_rank();
-  if (!rank || rank->configurations.empty()) return cudaErrorMissingConfiguration;
-  const CallConfiguration configuration = rank->configurations.back();
-  rank->configurations.pop_back();
+  HostThread* const host = World::current;
+  if (!host || host->configurations.empty()) return cudaErrorMissingConfiguration;
+  const CallConfiguration configuration = host->configurations.back();
+  host->configurations.pop_back();
   *grid = dim3(configuration.grid[0], configuration.grid[1], configuration.grid[2]);
   *block = dim3(configuration.block[0], configuration.block[1], configuration.block[2]);
   *shared = configuration.shared;

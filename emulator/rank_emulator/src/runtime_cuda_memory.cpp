@@ -22,6 +22,7 @@ cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind k
   uint64_t region;
   if (kind == MemoryKind::kDevice) {
     region = memory.add_on_gpu(RegionKind::kAllocation, rank.rank, "", mapping, own, bytes, Space::kGlobal, false);
+    if (rank.world->one_process) memory.restrict(region, pool ? &pool->reached_by : &rank.reached_by);
   } else {  // the host's plain stores are not seen: what it has written is not known
     region = memory.add(kind == MemoryKind::kPinned ? RegionKind::kHost : RegionKind::kAllocation, rank.rank, "", own, bytes, Space::kGlobal, true);
   }
@@ -35,6 +36,15 @@ cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind k
 }  // namespace pkb::emulator
 
 namespace {
+
+// The GPU of the process that has an allocation; `rank` where none has.
+RankState& owner_of(RankState& rank, const void* pointer) {
+  for (size_t i = 0; i < rank.world->visible(); ++i) {
+    RankState& other = rank.world->visible(rank, i);
+    if (other.allocations.contains(reinterpret_cast<uint64_t>(pointer))) return other;
+  }
+  return rank;
+}
 
 cudaError_t release(RankState& rank, void* pointer) {
   if (!pointer) return cudaSuccess;
@@ -64,9 +74,10 @@ PKB_CUDART cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
 }
 PKB_CUDART cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) { return cudaMallocHost(pointer, bytes); }
 
-// Waits for the rank's work, as cudaFree does.
+// Waits for the work of the GPU that the memory is of, as cudaFree does.
 PKB_CUDART cudaError_t cudaFree(void* pointer) {
-  return with_rank([&](RankState& rank) {
+  return with_rank([&](RankState& calling) {
+    RankState& rank = owner_of(calling, pointer);
     if (pointer && !rank.world->synchronize(rank)) return cudaErrorLaunchFailure;
     return release(rank, pointer);
   });
@@ -75,7 +86,8 @@ PKB_CUDART cudaError_t cudaFreeHost(void* pointer) { return cudaFree(pointer); }
 
 PKB_CUDART cudaError_t cudaFreeAsync(void* pointer, cudaStream_t handle) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    rank.world->enqueue(stream, function_work(*rank.world, [&rank, pointer] { release(rank, pointer); }, "cudaFreeAsync"));
+    RankState& owner = owner_of(rank, pointer);
+    rank.world->enqueue(stream, function_work(*rank.world, [&owner, pointer] { release(owner, pointer); }, "cudaFreeAsync"));
     return cudaSuccess;
   });
 }
@@ -92,11 +104,15 @@ PKB_CUDART cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
 
 PKB_CUDART cudaError_t cudaHostUnregister(void* pointer) {
   return with_rank([&](RankState& rank) {
-    const auto found = rank.registered.find(reinterpret_cast<uint64_t>(pointer));
-    if (found == rank.registered.end()) return cudaErrorHostMemoryNotRegistered;
-    rank.world->engine.memory.remove(found->second);
-    rank.registered.erase(found);
-    return cudaSuccess;
+    for (size_t i = 0; i < rank.world->visible(); ++i) {
+      auto& registered = rank.world->visible(rank, i).registered;
+      const auto found = registered.find(reinterpret_cast<uint64_t>(pointer));
+      if (found == registered.end()) continue;
+      rank.world->engine.memory.remove(found->second);
+      registered.erase(found);
+      return cudaSuccess;
+    }
+    return cudaErrorHostMemoryNotRegistered;
   });
 }
 
@@ -117,6 +133,7 @@ PKB_CUDART cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attribute
     std::memset(attributes, 0, sizeof *attributes);
     attributes->type = kTypes[int(rank.world->kind_of_memory(pointer))];
     attributes->device = rank.rank;
+    if (rank.world->one_process && attributes->type == cudaMemoryTypeDevice) attributes->device = rank.world->engine.memory.find_seen(reinterpret_cast<uint64_t>(pointer), 1)->rank;
     if (attributes->type == cudaMemoryTypeUnregistered) {
       attributes->device = cudaInvalidDeviceId;
       attributes->hostPointer = const_cast<void*>(pointer);

@@ -11,12 +11,11 @@ namespace {
 template <class Result, class... Parameters, class... Arguments>
 Result per_thread(Result (*function)(Parameters...), Arguments... arguments) {
   struct Default {
-    RankState* const rank = calling_rank();
     Default() {
-      if (rank) rank->default_stream = 2;
+      if (World::current) World::current->defaults_to_own = true;
     }
     ~Default() {
-      if (rank) rank->default_stream = 1;
+      if (World::current) World::current->defaults_to_own = false;
     }
   } const stream_of_the_thread;
   return function(arguments...);

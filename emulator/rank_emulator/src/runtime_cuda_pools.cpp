@@ -7,20 +7,35 @@ using namespace pkb::emulator;
 
 namespace {
 
-MemoryPool& default_pool(RankState& rank) {
-  if (rank.pools.empty()) rank.pools.push_back(std::make_unique<MemoryPool>());
-  return *rank.pools.front();
+MemoryPool& add_pool(RankState& rank) {
+  MemoryPool& pool = *rank.pools.emplace_back(std::make_unique<MemoryPool>());
+  pool.reached_by = 1u << rank.rank;
+  return pool;
 }
+
+MemoryPool& default_pool(RankState& rank) { return rank.pools.empty() ? add_pool(rank) : *rank.pools.front(); }
 
 cudaMemPool_t handle_of(MemoryPool& pool) { return reinterpret_cast<cudaMemPool_t>(&pool); }
 
 template <class F>
 cudaError_t with_pool(cudaMemPool_t handle, F f) {
   return with_rank([&](RankState& rank) {
-    for (const auto& pool : rank.pools) {
-      if (handle_of(*pool) == handle) return f(rank, *pool);
+    for (size_t i = 0; i < rank.world->visible(); ++i) {
+      RankState& of = rank.world->visible(rank, i);
+      for (const auto& pool : of.pools) {
+        if (handle_of(*pool) == handle) return f(of, *pool);
+      }
     }
     return cudaErrorInvalidValue;
+  });
+}
+
+// Calls f with the GPU of a number; a rank with a process of its own has one alone.
+template <class F>
+cudaError_t with_device(int device, F f) {
+  return with_rank([&](RankState& rank) {
+    if (device < 0 || size_t(device) >= rank.world->ranks.size()) return cudaErrorInvalidDevice;
+    return f(rank.world->visible(rank, size_t(device)));
   });
 }
 
@@ -38,30 +53,31 @@ PKB_CUDART cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cud
   return with_pool(handle, [&](RankState& rank, MemoryPool& pool) { return allocate(rank, pointer, bytes, MemoryKind::kDevice, &pool); });
 }
 
-PKB_CUDART cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* handle, int) {
-  return with_rank([&](RankState& rank) {
+PKB_CUDART cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* handle, int device) {
+  return with_device(device, [&](RankState& rank) {
     *handle = handle_of(default_pool(rank));
     return cudaSuccess;
   });
 }
-PKB_CUDART cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* handle, int) {
-  return with_rank([&](RankState& rank) {
+PKB_CUDART cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* handle, int device) {
+  return with_device(device, [&](RankState& rank) {
     *handle = handle_of(rank.pool ? *rank.pool : default_pool(rank));
     return cudaSuccess;
   });
 }
-PKB_CUDART cudaError_t cudaDeviceSetMemPool(int, cudaMemPool_t handle) {
-  return with_pool(handle, [](RankState& rank, MemoryPool& pool) {
-    rank.pool = &pool;
+PKB_CUDART cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t handle) {
+  return with_pool(handle, [&](RankState& of, MemoryPool& pool) {
+    if (of.world->one_process && device != of.rank) return cudaErrorInvalidValue;
+    of.pool = &pool;
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaMemPoolCreate(cudaMemPool_t* handle, const cudaMemPoolProps* properties) {
-  return with_rank([&](RankState& rank) {
+  return with_device(properties->location.id, [&](RankState& rank) {
     if (properties->allocType != cudaMemAllocationTypePinned) return cudaErrorInvalidValue;
     default_pool(rank);
-    *handle = handle_of(*rank.pools.emplace_back(std::make_unique<MemoryPool>()));
+    *handle = handle_of(add_pool(rank));
     return cudaSuccess;
   });
 }
@@ -102,12 +118,23 @@ PKB_CUDART cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t handle, cudaMemPool
   });
 }
 
-PKB_CUDART cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc*, size_t) {
-  return with_pool(handle, [](RankState&, MemoryPool&) { return cudaSuccess; });
+// Without regard to cudaDeviceEnablePeerAccess.
+PKB_CUDART cudaError_t cudaMemPoolSetAccess(cudaMemPool_t handle, const cudaMemAccessDesc* accesses, size_t count) {
+  return with_pool(handle, [&](RankState& of, MemoryPool& pool) {
+    for (size_t i = 0; i < count; ++i) {
+      const cudaMemLocation& location = accesses[i].location;
+      if (location.type != cudaMemLocationTypeDevice || location.id < 0 || size_t(location.id) >= of.world->ranks.size()) return cudaErrorInvalidValue;
+      const bool is_given = accesses[i].flags != cudaMemAccessFlagsProtNone;
+      if (of.world->one_process && location.id == of.rank && !is_given) return cudaErrorInvalidValue;
+      pool.reached_by = (pool.reached_by & ~(1u << location.id)) | uint32_t(is_given) << location.id;
+    }
+    return cudaSuccess;
+  });
 }
-PKB_CUDART cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t handle, cudaMemLocation*) {
-  return with_pool(handle, [&](RankState&, MemoryPool&) {
-    *flags = cudaMemAccessFlagsProtReadWrite;  // all ranks' memory is one
+PKB_CUDART cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t handle, cudaMemLocation* location) {
+  return with_pool(handle, [&](RankState& of, MemoryPool& pool) {
+    const bool is_given = !of.world->one_process || pool.reached_by >> location->id & 1;
+    *flags = is_given ? cudaMemAccessFlagsProtReadWrite : cudaMemAccessFlagsProtNone;
     return cudaSuccess;
   });
 }

@@ -5,9 +5,12 @@ using namespace pkb::emulator;
 
 namespace {
 
+// Of any GPU of the process, as all functions but a few take them.
 Event* event_of(RankState& rank, cudaEvent_t handle) {
-  for (const auto& event : rank.events) {
-    if (reinterpret_cast<cudaEvent_t>(event.get()) == handle) return event.get();
+  for (size_t i = 0; i < rank.world->visible(); ++i) {
+    for (const auto& event : rank.world->visible(rank, i).events) {
+      if (reinterpret_cast<cudaEvent_t>(event.get()) == handle) return event.get();
+    }
   }
   return nullptr;
 }
@@ -27,17 +30,17 @@ Work nothing() {
 
 // The host has seen that a stream is empty, or an event complete.
 cudaError_t learnt(RankState& rank, Stream& stream) {
-  if (Observer* const observer = rank.world->engine.observer) observer->host_waited_stream(rank.rank, stream.id);
+  if (Observer* const observer = rank.world->engine.observer) observer->host_waited_stream(World::current->number, stream.id);
   return cudaSuccess;
 }
 cudaError_t learnt(RankState& rank, const Event& event) {
-  if (Observer* const observer = rank.world->engine.observer; observer && event.last) observer->host_waited_event(rank.rank, event.id, event.last->generation);
+  if (Observer* const observer = rank.world->engine.observer; observer && event.last) observer->host_waited_event(World::current->number, event.id, event.last->generation);
   return cudaSuccess;
 }
 
 cudaError_t make_stream(cudaStream_t* handle, unsigned flags) {
   return with_rank([&](RankState& rank) {
-    *handle = reinterpret_cast<cudaStream_t>(add_stream(rank, flags & cudaStreamNonBlocking ? StreamKind::kNonBlocking : StreamKind::kBlocking));
+    *handle = reinterpret_cast<cudaStream_t>(rank.world->add_stream(rank, flags & cudaStreamNonBlocking ? StreamKind::kNonBlocking : StreamKind::kBlocking));
     return cudaSuccess;
   });
 }
@@ -52,10 +55,6 @@ bool is_joined(const std::vector<Work>& works, const Stream* branch) {
 }
 
 }  // namespace
-
-Stream* pkb::emulator::add_stream(RankState& rank, StreamKind kind) {
-  return rank.streams.emplace_back(std::make_unique<Stream>(Stream{rank.world->engine.next_id++, &rank, kind})).get();
-}
 
 PKB_CUDART cudaError_t cudaStreamCreate(cudaStream_t* stream) { return make_stream(stream, cudaStreamDefault); }
 PKB_CUDART cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) { return make_stream(stream, flags); }
@@ -80,7 +79,7 @@ PKB_CUDART cudaError_t cudaStreamQuery(cudaStream_t handle) {
     if (stream.empty()) return learnt(rank, stream);
     Engine& engine = rank.world->engine;
     const uint64_t time = engine.now_ns(), progress = engine.progress;
-    if (!rank.world->block(rank, "a stream, by cudaStreamQuery", [&, time, progress] { return stream.empty() || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
+    if (!rank.world->block("a stream, by cudaStreamQuery", [&, time, progress] { return stream.empty() || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
     return stream.empty() ? learnt(rank, stream) : cudaErrorNotReady;
   });
 }
@@ -107,14 +106,20 @@ PKB_CUDART cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t even
 
 PKB_CUDART cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* user) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    rank.world->enqueue(stream, function_work(*rank.world, [function, user] { function(user); }, "cudaLaunchHostFunc"));
+    rank.world->enqueue(stream, function_work(*rank.world, [&rank, function, user] {
+      function(user);
+      rank.world->release(rank.callbacks);
+    }, "cudaLaunchHostFunc"));
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function, void* user, unsigned) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    rank.world->enqueue(stream, function_work(*rank.world, [function, user, handle] { function(handle, cudaSuccess, user); }, "cudaStreamAddCallback"));
+    rank.world->enqueue(stream, function_work(*rank.world, [&rank, function, user, handle] {
+      function(handle, cudaSuccess, user);
+      rank.world->release(rank.callbacks);
+    }, "cudaStreamAddCallback"));
     return cudaSuccess;
   });
 }
@@ -123,8 +128,7 @@ PKB_CUDART cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCall
 
 PKB_CUDART cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned) {
   return with_rank([&](RankState& rank) {
-    rank.events.push_back(std::make_unique<Event>());
-    rank.events.back()->id = rank.world->engine.next_id++;
+    rank.events.push_back(std::make_unique<Event>(Event{rank.world->engine.next_id++, rank.rank, nullptr}));
     *handle = reinterpret_cast<cudaEvent_t>(rank.events.back().get());
     return cudaSuccess;
   });
@@ -137,7 +141,7 @@ PKB_CUDART cudaError_t cudaEventDestroy(cudaEvent_t handle) {
 PKB_CUDART cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
   return with_stream(stream_handle, [&](RankState& rank, Stream& stream) {
     Event* const event = event_of(rank, handle);
-    if (!event) return cudaErrorInvalidResourceHandle;
+    if (!event || event->rank != rank.rank) return cudaErrorInvalidResourceHandle;  // rank: of the stream
     event->last = std::make_shared<EventRecord>(EventRecord{event->id, rank.world->engine.next_id++});
     rank.world->enqueue(stream, record_work(event->last));
     return cudaSuccess;
@@ -149,8 +153,8 @@ PKB_CUDART cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return with_event(handle, [](RankState& rank, Event& event) {
     const auto record = event.last;
     if (!record) return cudaSuccess;
-    if (!rank.world->block(rank, "an event", [&] { return record->is_complete; })) return cudaErrorLaunchFailure;
-    if (Observer* const observer = rank.world->engine.observer) observer->host_waited_event(rank.rank, event.id, record->generation);
+    if (!rank.world->block("an event", [&] { return record->is_complete; })) return cudaErrorLaunchFailure;
+    if (Observer* const observer = rank.world->engine.observer) observer->host_waited_event(World::current->number, event.id, record->generation);
     return cudaSuccess;
   });
 }
@@ -160,7 +164,7 @@ PKB_CUDART cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (event.is_complete()) return learnt(rank, event);
     Engine& engine = rank.world->engine;
     const uint64_t time = engine.now_ns(), progress = engine.progress;
-    if (!rank.world->block(rank, "an event, by cudaEventQuery", [&, time, progress] { return event.is_complete() || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
+    if (!rank.world->block("an event, by cudaEventQuery", [&, time, progress] { return event.is_complete() || engine.now_ns() > time + 1000 || engine.progress > progress + 10; })) return cudaErrorLaunchFailure;
     return event.is_complete() ? learnt(rank, event) : cudaErrorNotReady;
   });
 }
@@ -168,7 +172,7 @@ PKB_CUDART cudaError_t cudaEventQuery(cudaEvent_t handle) {
 PKB_CUDART cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
   return with_rank([&](RankState& rank) {
     const Event *const first = event_of(rank, begin), *const last = event_of(rank, end);
-    if (!first || !last || !first->last || !last->last) return cudaErrorInvalidResourceHandle;
+    if (!first || !last || !first->last || !last->last || first->rank != last->rank) return cudaErrorInvalidResourceHandle;
     if (!first->is_complete() || !last->is_complete()) return cudaErrorNotReady;
     *milliseconds = float(double(int64_t(last->last->time_ns - first->last->time_ns)) * 1e-6);
     return cudaSuccess;

@@ -94,14 +94,16 @@ PKB_CUDART CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUm
 PKB_CUDART CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties, unsigned long long) {
   return on_rank([&](RankState& rank, SharedState& state) {
     if (!handle || !properties || bytes == 0 || bytes % kGranularity || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    const int owner = rank.world->one_process ? properties->location.id : rank.rank;
+    if (owner < 0 || size_t(owner) >= rank.world->ranks.size()) return CUDA_ERROR_INVALID_VALUE;
     const int file = memfd_create("pkb-emulated-memory", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, off_t(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
     void* const known = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     if (known == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     std::memset(known, kNewByte, std::min<uint64_t>(bytes, kPoisoned));
     Memory& memory = rank.world->engine.memory;
-    const uint64_t region = memory.add(RegionKind::kAllocation, rank.rank, "cuMemCreate", reinterpret_cast<uint64_t>(known), bytes, Space::kGlobal, false, 0, false);
-    const auto made = std::make_shared<PhysicalMemory>(file, rank.rank, bytes, static_cast<char*>(known), region, *properties);
+    const uint64_t region = memory.add(RegionKind::kAllocation, owner, "cuMemCreate", reinterpret_cast<uint64_t>(known), bytes, Space::kGlobal, false, 0, false);
+    const auto made = std::make_shared<PhysicalMemory>(file, owner, bytes, static_cast<char*>(known), region, *properties);
     *handle = reinterpret_cast<CUmemGenericAllocationHandle>(made.get());
     state.physical[made.get()] = made;
     if (!state.aliases && rank.world->engine.observer) {

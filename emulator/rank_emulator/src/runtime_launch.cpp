@@ -94,6 +94,7 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   launch->rank = rank.rank;
   launch->stream = stream.id;
   launch->is_on_default_stream = stream.is_default();
+  launch->reaches_peers = World::current->reaches_peers;
   launch->may_overlap = may_overlap && !(rank.capturing && rank.captured.empty());  // launches of a graph do not overlap
   launch->kernel = kernel->title.c_str();
   launch->shared_bytes = kernel->static_shared + uint32_t(dynamic_shared);
@@ -183,7 +184,9 @@ Work function_work(World& world, std::function<void()> function, const char* nam
   Work work{StreamOperationKind::kHostFunction, name, {}, {}, nullptr, nullptr};
   work.start = [&world, function = std::move(function)](const StreamOperation& operation, const std::function<void()>& done) {
     world.host_operation = &operation;
+    World::in_function = &world;
     function();
+    World::in_function = nullptr;
     world.host_operation = nullptr;
     done();
   };

@@ -147,8 +147,9 @@ void World::load_variables(LoadedModule& module) {
     const bool constant = variable.place == Variable::kConstant;
     std::memcpy(memory.data(), variable.initial.data(), std::min<size_t>(variable.initial.size(), variable.bytes));
     module.variables[std::string(name)] = memory.address();
-    engine.memory.add_on_gpu(constant ? RegionKind::kConstant : RegionKind::kGlobalVariable, module.rank->rank, std::string(name), memory,
+    const uint64_t region = engine.memory.add_on_gpu(constant ? RegionKind::kConstant : RegionKind::kGlobalVariable, module.rank->rank, std::string(name), memory,
                              reinterpret_cast<uint64_t>(memory.data()), variable.bytes, constant ? Space::kConstant : Space::kGlobal);
+    if (one_process) engine.memory.restrict(region, &module.rank->reached_by);
   }
   for (const auto& [name, variable] : module.ptx->variables) {
     for (const auto& address : variable.addresses) {

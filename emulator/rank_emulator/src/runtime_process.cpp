@@ -6,9 +6,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string>
 
 #include "runtime_cuda.h"
+#include "runtime_process.h"
 
 using namespace pkb::emulator;
 
@@ -27,28 +29,27 @@ thread_local Process* process = nullptr;
 constexpr const char* kRank[] = {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "SLURM_LOCALID"};
 constexpr const char* kSize[] = {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS"};
 
-template <class F>
-int run_process(F f) {
+}  // namespace
+
+int pkb::emulator::call_as_process(const std::function<int()>& function) {
   Process mine;
-  if (RankState* const rank = calling_rank()) {
+  if (RankState* const rank = calling_rank(); rank && !rank->world->one_process) {
     mine.values[0] = std::to_string(rank->rank);
     mine.values[1] = std::to_string(rank->world->ranks.size());
   }
   process = &mine;
-  const int status = setjmp(mine.end) == 0 ? f() : mine.status;
+  const int status = setjmp(mine.end) == 0 ? function() : mine.status;
   process = nullptr;
   return status;
 }
 
-}  // namespace
-
 // Calls a program's `main`; its status, or that of `exit`.
 PKB_RANKS int pkb_emu_main(int (*main_function)(int, char**), int count, char** arguments) {
-  return run_process([&] { return main_function(count, arguments); });
+  return call_as_process([&] { return main_function(count, arguments); });
 }
 // The same of a function with one argument.
 PKB_RANKS int pkb_emu_process(int (*function)(void*), void* argument) {
-  return run_process([&] { return function(argument); });
+  return call_as_process([&] { return function(argument); });
 }
 
 // `exit`, `_exit` and `getenv` of programs, which are linked with --wrap.
@@ -60,7 +61,7 @@ PKB_RANKS [[noreturn]] void __wrap_exit(int status) {
 PKB_RANKS [[noreturn]] void __wrap__exit(int status) { __wrap_exit(status); }
 
 PKB_RANKS char* __wrap_getenv(const char* name) {
-  if (process) {
+  if (process && !process->values[0].empty()) {
     for (const char* each : kRank) {
       if (std::strcmp(each, name) == 0) return process->values[0].data();
     }
@@ -71,11 +72,13 @@ PKB_RANKS char* __wrap_getenv(const char* name) {
   return std::getenv(name);
 }
 
-// A host that waits for memory which a kernel or another rank writes lets them go on by these.
+// A host that waits for memory which a kernel or another thread writes lets them go on by these. What it sees of other threads
+// then is taken to be in order.
 PKB_RANKS int __wrap_sched_yield() {
   RankState* const rank = calling_rank();
   if (!rank) return ::sched_yield();
-  rank->world->block(*rank, "others, by sched_yield or a sleep", [turn = 0]() mutable { return turn++ > 0; });
+  rank->world->block("others, by sched_yield or a sleep", [turn = 0]() mutable { return turn++ > 0; });
+  rank->world->acquire_all();
   return 0;
 }
 PKB_RANKS int __wrap_usleep(useconds_t) { return __wrap_sched_yield(); }

@@ -2,6 +2,7 @@
 #include "runtime_ranks.h"
 
 #include <cstring>
+#include <utility>
 
 #include "alignment.h"
 #include "runtime_cuda.h"
@@ -28,43 +29,33 @@ namespace {
 uint64_t heap_offset(const RankState& rank) { return align_up(rank.segment.bytes() / 2, 4096); }
 
 int refuse(RankState& rank, Outcome outcome, const std::string& text) {
-  rank.world->fail(Fault{outcome, rank.rank, "rank " + std::to_string(rank.rank) + ": " + text});
+  World& world = *rank.world;
+  world.fail(Fault{outcome, world.one_process ? -1 : rank.rank, world.name_of(*World::current) + ": " + text});
   return -1;
 }
 
-// Notes that a host has come, as an event that it has recorded.
-EventRecord record_host(RankState& rank, const char* name) {
-  Engine& engine = rank.world->engine;
-  const EventRecord record{engine.next_id++, engine.next_id++, true, engine.now_ns()};
-  if (Observer* const observer = engine.observer) {
-    const StreamOperation operation{engine.next_id++, StreamOperationKind::kEventRecord, rank.rank, engine.next_id++, record.event, record.generation, nullptr, name, false};
-    observer->stream_enqueue(operation);
-    observer->stream_begin(operation);
-    observer->stream_end(operation);
-  }
-  return record;
-}
-
-int exchange(RankState& rank, const char* name, const void* mine, void* all, size_t bytes) {
+// The calling thread is a member of those that meet: of `members`, the one of this number.
+int meet(Exchange& state, int members, int member, const char* name, const void* mine, void* all, size_t bytes) {
+  RankState& rank = *calling_rank();
   World& world = *rank.world;
   if (world.failed()) return -1;
-  Exchange& state = shared_state(world).exchange;
-  if (state.given.empty()) {
-    state.given.resize(world.ranks.size());
-    state.arrivals.resize(world.ranks.size());
+  if (state.given.empty()) state.given.resize(size_t(members));
+  if (state.given.size() != size_t(members) || member < 0 || member >= members) {
+    return refuse(rank, Outcome::kBodyFailed, std::string(name) + " as member " + std::to_string(member) + " of " + std::to_string(members) + ", where others have " + std::to_string(state.given.size()));
   }
   if (state.arrived == 0) {
     state.name = name;
+    state.object = world.engine.next_id++;
   } else if (state.name != name) {
     return refuse(rank, Outcome::kBodyFailed, std::string("calls ") + name + ", while another rank is in " + state.name + "; all ranks make these calls in the same order");
   }
   const uint64_t round = state.round;
   const auto* const begin = static_cast<const char*>(mine);
-  state.given[size_t(rank.rank)].assign(begin, begin + bytes);
-  state.arrivals[size_t(rank.rank)] = record_host(rank, name);
+  state.given[size_t(member)].assign(begin, begin + bytes);
+  world.release(state.object);
   const std::string why = name;
-  if (++state.arrived == int(world.ranks.size())) {
-    for (size_t other = 0; other < world.ranks.size(); ++other) {
+  if (++state.arrived == members) {
+    for (size_t other = 0; other < state.given.size(); ++other) {
       if (state.given[other].size() != bytes) {
         return refuse(rank, Outcome::kBodyFailed, why + " of " + std::to_string(bytes) + " bytes, and rank " + std::to_string(other) + " has " + std::to_string(state.given[other].size()));
       }
@@ -75,13 +66,13 @@ int exchange(RankState& rank, const char* name, const void* mine, void* all, siz
     ++world.engine.effects;
   }
   // The next exchange begins once all ranks have left this one.
-  if (!world.block(rank, why.c_str(), [&state, round] { return state.round > round; })) return -1;
-  for (size_t other = 0; other < world.ranks.size(); ++other) {
+  if (!world.block(why, [&state, round] { return state.round > round; })) return -1;
+  for (size_t other = 0; other < state.given.size(); ++other) {
     if (bytes) std::memcpy(static_cast<char*>(all) + other * bytes, state.given[other].data(), bytes);
-    if (Observer* const observer = world.engine.observer) observer->host_waited_event(rank.rank, state.arrivals[other].event, state.arrivals[other].generation);
   }
-  if (++state.left < int(world.ranks.size())) {
-    return world.block(rank, why.c_str(), [&state, round] { return state.round > round + 1; }) ? 0 : -1;
+  world.acquire(state.object);
+  if (++state.left < members) {
+    return world.block(why, [&state, round] { return state.round > round + 1; }) ? 0 : -1;
   }
   state.left = 0;
   ++state.round;
@@ -90,10 +81,35 @@ int exchange(RankState& rank, const char* name, const void* mine, void* all, siz
   return 0;
 }
 
+int exchange(RankState& rank, const char* name, const void* mine, void* all, size_t bytes) {
+  World& world = *rank.world;
+  return meet(shared_state(world).exchange, world.processes(), world.one_process ? 0 : rank.rank, name, mine, all, bytes);
+}
+
 }  // namespace
 
-PKB_RANKS int pkb_emu_my_rank() { return calling_rank() ? calling_rank()->rank : -1; }
-PKB_RANKS int pkb_emu_rank_count() { return calling_rank() ? int(calling_rank()->world->ranks.size()) : 0; }
+PKB_RANKS int pkb_emu_my_rank() { return !calling_rank() ? -1 : calling_rank()->world->one_process ? 0 : calling_rank()->rank; }
+PKB_RANKS int pkb_emu_rank_count() { return calling_rank() ? calling_rank()->world->processes() : 0; }
+PKB_RANKS int pkb_emu_gpu_count() { return calling_rank() ? int(calling_rank()->world->visible()) : 0; }
+
+PKB_RANKS int pkb_emu_meet(unsigned long long group, int members, int member, const char* name, const void* mine, void* all, size_t bytes) {
+  RankState* const rank = calling_rank();
+  return rank ? meet(shared_state(*rank->world).groups[group], members, member, name, mine, all, bytes) : -1;
+}
+
+PKB_RANKS int pkb_emu_await(unsigned long long group, int members, const char* why) {
+  RankState* const rank = calling_rank();
+  if (!rank) return -1;
+  uint64_t& come = shared_state(*rank->world).awaited[group];
+  const uint64_t all = (come++ / uint64_t(members) + 1) * uint64_t(members);
+  return rank->world->block(why, [&come, all] { return come >= all; }) ? 0 : -1;
+}
+
+PKB_RANKS unsigned long long pkb_emu_unique(void) { return calling_rank() ? calling_rank()->world->engine.next_id++ : 0; }
+
+PKB_RANKS int pkb_emu_reach_peers(int reaches) {
+  return World::current ? std::exchange(World::current->reaches_peers, reaches != 0) : 0;
+}
 
 PKB_RANKS int pkb_emu_exchange(const char* name, const void* mine, void* all, size_t bytes) {
   RankState* const rank = calling_rank();
@@ -115,7 +131,7 @@ PKB_RANKS size_t pkb_emu_symmetric_bytes() {
 PKB_RANKS void* pkb_emu_symmetric_allocate(const char* name, size_t bytes, size_t alignment) {
   RankState* const rank = calling_rank();
   if (!rank) return nullptr;
-  std::vector<uint64_t> sizes(rank->world->ranks.size());
+  std::vector<uint64_t> sizes(size_t(rank->world->processes()));
   const uint64_t mine = bytes;
   if (exchange(*rank, name, &mine, sizes.data(), sizeof mine) != 0) return nullptr;
   for (size_t other = 0; other < sizes.size(); ++other) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime_process.h"
 #include "runtime_world.h"
 
 namespace pkb::emulator {
@@ -12,8 +13,8 @@ namespace pkb::emulator {
 struct Exchange {
   uint64_t round = 0;                     // grows when all have come, and when all have left
   std::string name;                       // of the one under way
-  std::vector<std::vector<char>> given;   // by rank
-  std::vector<EventRecord> arrivals;      // of the hosts, by rank
+  std::vector<std::vector<char>> given;   // by member
+  uint64_t object = 0;                    // by which those that leave come after those that have arrived
   int arrived = 0, left = 0;
 };
 
@@ -37,7 +38,11 @@ struct SharedState {
   SharedState& operator=(const SharedState&) = delete;
   ~SharedState();
 
-  Exchange exchange;
+  Exchange exchange;                                          // of all processes
+  std::map<uint64_t, Exchange> groups;                        // of threads of one process, by what they have in common
+  std::map<uint64_t, uint64_t> awaited;                       // threads that have come, by group
+  std::map<const void*, Meeting> meetings;                    // mutexes and the like of programs, by address
+  std::map<int, RankState*> devices_of_pool;                  // that threads of OpenMP have chosen, by number
   std::map<PhysicalMemory*, std::shared_ptr<PhysicalMemory>> physical;
   std::map<uint64_t, uint64_t> reserved;                      // bytes of reserved ranges, by own address
   std::map<uint64_t, VirtualMapping> mappings;                // by own address

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
 #include "host_faults.h"
@@ -14,13 +13,14 @@ enum PolicyKind { kFair, kPriorities, kHoldArrival, kHoldDeparture, kOneAhead, k
 
 }  // namespace
 
-thread_local RankState* World::current = nullptr;
-
-World::World(int count, uint64_t segment_bytes, const Device& device, const Policy& policy) : engine(device, count) {
+World::World(int count, uint64_t segment_bytes, const Device& device, const Policy& policy, bool one_process) : engine(device, count), one_process(one_process) {
+  engine.one_process = one_process;
   for (int rank = 0; rank < count; ++rank) {
     auto& state = *ranks.emplace_back(std::make_unique<RankState>());
     state.world = this;
     state.rank = rank;
+    state.reached_by = 1u << rank;
+    state.callbacks = engine.next_id++;
     if (segment_bytes) {
       state.segment = Mapping(segment_bytes, true);
       engine.memory.add_on_gpu(RegionKind::kSegment, rank, "", state.segment, reinterpret_cast<uint64_t>(state.segment.data()), segment_bytes, Space::kGlobal);
@@ -28,25 +28,25 @@ World::World(int count, uint64_t segment_bytes, const Device& device, const Poli
     for (const auto kind : {StreamKind::kCall, StreamKind::kLegacy, StreamKind::kPerThread}) {
       state.streams.push_back(std::make_unique<Stream>(Stream{engine.next_id++, &state, kind}));
     }
-    host_order_.push_back(rank);
+    rank_order_.push_back(rank);
   }
   choose_policy(policy);
 }
 
 World::~World() {
-  for (auto& rank : ranks) {
-    if (!rank->thread.joinable()) continue;
-    if (rank->state == RankState::kDone) {
-      rank->thread.join();
+  for (auto& host : hosts) {
+    if (!host->thread.joinable()) continue;
+    if (host->state == HostThread::kDone) {
+      host->thread.join();
     } else {
-      rank->thread.detach();
+      host->thread.detach();
     }
   }
 }
 
 void World::choose_policy(const Policy& policy) {
   held_arrival_ = early_departure_ = -1;
-  std::sort(host_order_.begin(), host_order_.end());
+  std::sort(rank_order_.begin(), rank_order_.end());
   std::mt19937_64 random(policy.seed * 0x9e3779b97f4a7c15ull + 12345);
   const auto count = int(ranks.size());
   int kind = policy.kind;
@@ -95,8 +95,10 @@ void World::choose_policy(const Policy& policy) {
       break;
     default: break;
   }
-  if (kind != kFair) std::shuffle(host_order_.begin(), host_order_.end(), random);
-  if (kind == kOneAhead) std::swap(host_order_[0], *std::find(host_order_.begin(), host_order_.end(), one));
+  has_order_ = kind != kFair;
+  if (has_order_) std::shuffle(rank_order_.begin(), rank_order_.end(), random);
+  if (kind == kOneAhead) std::swap(rank_order_[0], *std::find(rank_order_.begin(), rank_order_.end(), one));
+  thread_random_.seed(choice.seed);
   engine.choose(choice);
 }
 
@@ -109,75 +111,13 @@ void World::stop(const std::string& message) {
   stop_ = message.empty() ? "stopped" : message;
 }
 
-// ---- threads of ranks: one runs at a time ----
-
-bool World::resume(RankState& rank) {
-  std::unique_lock lock(mutex_);
-  turn_ = rank.rank;
-  turn_changed_.notify_all();
-  turn_changed_.wait(lock, [&] { return turn_ == -1; });
-  return true;
-}
-
-bool World::block(RankState& rank, const char* why, std::function<bool()> ready) {
-  if (failed()) return false;
-  if (ready()) return true;
-  std::unique_lock lock(mutex_);
-  rank.state = RankState::kBlocked;
-  rank.ready = std::move(ready);
-  rank.waits_for = why;
-  std::fflush(stdout);  // while it is this rank's
-  turn_ = -1;
-  turn_changed_.notify_all();
-  turn_changed_.wait(lock, [&] { return turn_ == rank.rank; });
-  rank.state = RankState::kRunnable;
-  return !failed();
-}
-
-void World::lose_host(RankState& rank, uint64_t address) {
-  const std::lock_guard lock(mutex_);
-  rank.touched = address;
-  rank.state = RankState::kLost;
-  turn_ = -1;
-  turn_changed_.notify_all();
-}
-
-// Throws the fault of a rank whose body has failed.
-void World::check_hosts() const {
-  for (const auto& rank : ranks) {
-    const std::string name = "rank " + std::to_string(rank->rank);
-    if (rank->state == RankState::kDone && rank->body_status) {
-      throw Fault{Outcome::kBodyFailed, rank->rank, name + " ended with status " + std::to_string(rank->body_status)};
-    }
-    if (rank->state == RankState::kLost) {
-      const std::string place = rank->touched ? " at " + engine.memory.describe(rank->touched) : "";
-      throw Fault{Outcome::kIllegalAddress, rank->rank, name + ": host code touched device memory" + place + "; use a kernel or cudaMemcpy"};
-    }
-  }
-}
-
-bool World::can_run(const RankState& rank) const {
-  return rank.state == RankState::kRunnable || (rank.state == RankState::kBlocked && (failed() || rank.ready()));
-}
-
-bool World::host_can_run() const {
-  return std::any_of(ranks.begin(), ranks.end(), [&](const auto& rank) { return can_run(*rank); });
-}
-
-bool World::run_hosts() {
-  bool any = false;
-  for (const int index : host_order_) {
-    RankState& rank = *ranks[size_t(index)];
-    if (!can_run(rank)) continue;
-    resume(rank);
-    any = true;
-  }
-  return any;
-}
+// ---- runs ----
 
 bool World::finished() const {
+  for (const auto& host : hosts) {
+    if (host->state != HostThread::kDone) return false;
+  }
   for (const auto& rank : ranks) {
-    if (rank->state != RankState::kDone) return false;
     for (const auto& stream : rank->streams) {
       if (!stream->empty()) return false;
     }
@@ -186,28 +126,29 @@ bool World::finished() const {
 }
 
 std::optional<Fault> World::run(const std::function<int(int)>& body) {
-  for (const auto& rank : ranks) {
-    if (rank->state == RankState::kLost) return fault_;  // it has no thread that could run a body
+  for (const auto& host : hosts) {
+    if (host->state == HostThread::kLost) return fault_;  // it has no thread that could run a body
   }
   fault_.reset();
   watch_host_accesses();
-  for (auto& state : ranks) {
-    RankState& rank = *state;
-    if (rank.thread.joinable()) rank.thread.join();
-    rank.state = RankState::kRunnable;
-    rank.thread = std::thread([this, &rank, &body] {
-      current = &rank;
-      {
-        std::unique_lock lock(mutex_);
-        turn_changed_.wait(lock, [&] { return turn_ == rank.rank; });
-      }
-      const int status = body(rank.rank);
-      std::fflush(stdout);
-      const std::lock_guard lock(mutex_);
-      rank.body_status = status;
-      rank.state = RankState::kDone;
-      turn_ = -1;
-      turn_changed_.notify_all();
+  for (const auto& host : hosts) {
+    if (host->thread.joinable()) host->thread.join();
+  }
+  hosts.clear();
+  host_order_.clear();
+  for (const int rank : rank_order_) {
+    if (rank < processes()) host_order_.push_back(rank);
+  }
+  for (int number = 0; number < processes(); ++number) {
+    HostThread& host = *hosts.emplace_back(std::make_unique<HostThread>());
+    host.world = this;
+    host.number = number;
+    host.device = ranks[size_t(number)].get();
+  }
+  for (const auto& started : hosts) {
+    started->thread = std::thread([this, &host = *started, &body] {
+      await_turn(host);
+      end_thread(host, body(host.number));
     });
   }
   try {
@@ -253,24 +194,10 @@ void World::loop() {
       if (engine.stand_still(hosts_ran)) continue;
     }
     std::string message = "nobody can go on";
-    for (const auto& rank : ranks) {
-      if (rank->state == RankState::kBlocked) message += "\n  rank " + std::to_string(rank->rank) + ", host: waits for " + rank->waits_for;
+    for (const auto& host : hosts) {
+      if (host->state == HostThread::kBlocked) message += "\n  " + name_of(*host) + (one_process ? "" : ", host") + ": waits for " + host->waits_for;
     }
     throw Fault{Outcome::kDeadlock, -1, message + waiting_streams() + engine.standing()};
-  }
-}
-
-// After a fault calls of the runtime fail, so that bodies return.
-void World::end_hosts() {
-  engine.clear();
-  for (auto& rank : ranks) {
-    for (auto& stream : rank->streams) {
-      stream->queue.clear();
-      stream->running.clear();
-    }
-  }
-  for (int round = 0; round < 10000; ++round) {
-    if (!run_hosts()) return;
   }
 }
 
@@ -279,6 +206,11 @@ void World::end_hosts() {
 void World::enqueue(Stream& stream, Work work) {
   RankState& rank = *stream.rank;
   const auto is_of_capture = [&](const Work& other) { return other.record == work.record && other.kind == StreamOperationKind::kEventRecord; };
+  for (const auto& other : ranks) {
+    if (!one_process || work.kind != StreamOperationKind::kEventWait || other.get() == &rank) continue;
+    if (std::none_of(other->captured.begin(), other->captured.end(), is_of_capture)) continue;
+    return fail(Fault{Outcome::kBodyFailed, -1, name_of(*current) + ": a stream capture over several GPUs is not modelled by the emulator"});
+  }
   if (work.kind == StreamOperationKind::kEventWait && !rank.captures(stream) && std::any_of(rank.captured.begin(), rank.captured.end(), is_of_capture)) {
     rank.forked.push_back(&stream);
   }
@@ -302,6 +234,27 @@ void World::enqueue(Stream& stream, Work work) {
   push(stream, std::move(work));
 }
 
+void World::gather(RankState& rank, Stream& to) {
+  for (const auto& stream : rank.streams) {
+    if (stream.get() != &to && stream->enqueued) join(*stream, to);
+  }
+}
+
+void World::hold(RankState& rank, Stream& until) {
+  const auto record = std::make_shared<EventRecord>(EventRecord{engine.next_id++, engine.next_id++});
+  push(until, record_work(record));
+  for (const auto& stream : rank.streams) {
+    if (stream.get() != &until) push(*stream, wait_work(record));
+  }
+  rank.held_until = record;
+}
+
+Stream* World::add_stream(RankState& rank, StreamKind kind) {
+  Stream& stream = *rank.streams.emplace_back(std::make_unique<Stream>(Stream{engine.next_id++, &rank, kind}));
+  if (rank.held_until) push(stream, wait_work(rank.held_until));
+  return &stream;
+}
+
 void World::join(Stream& from, Stream& to) {
   const auto record = std::make_shared<EventRecord>(EventRecord{engine.next_id++, engine.next_id++});
   push(from, record_work(record));
@@ -310,7 +263,7 @@ void World::join(Stream& from, Stream& to) {
 
 void World::push(Stream& stream, Work work) {
   const EventRecord none, *const record = work.record ? work.record.get() : &none;
-  StreamOperation operation{engine.next_id++, work.kind, stream.rank->rank, stream.id, record->event, record->generation, work.launch.get(), "", stream.is_default()};
+  StreamOperation operation{engine.next_id++, work.kind, stream.rank->rank, stream.id, record->event, record->generation, work.launch.get(), "", stream.is_default(), current ? current->number : -1};
   ++stream.enqueued;
   stream.queue.push_back({std::move(work), operation});
   Stream::Queued& queued = stream.queue.back();
@@ -390,7 +343,7 @@ MemoryKind World::kind_of_memory(const void* pointer) {
 
 bool World::advance_streams(bool held) {
   bool any = false;
-  for (const int index : host_order_) {
+  for (const int index : rank_order_) {
     for (size_t i = 0; i < ranks[size_t(index)]->streams.size(); ++i) {
       while (advance(*ranks[size_t(index)]->streams[i], held)) {
         any = true;
@@ -402,8 +355,8 @@ bool World::advance_streams(bool held) {
 }
 
 bool World::synchronize(Stream& stream) {
-  if (!block(*stream.rank, "a stream", [&] { return stream.empty(); })) return false;
-  if (engine.observer) engine.observer->host_waited_stream(stream.rank->rank, stream.id);
+  if (!block("a stream", [&] { return stream.empty(); })) return false;
+  if (engine.observer) engine.observer->host_waited_stream(current->number, stream.id);
   return true;
 }
 

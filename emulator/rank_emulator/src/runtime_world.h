@@ -82,6 +82,7 @@ struct Stream {
 
 struct Event {
   uint64_t id;
+  int rank;
   std::shared_ptr<EventRecord> last;      // null: never recorded
   bool is_complete() const { return !last || last->is_complete; }
 };
@@ -91,6 +92,7 @@ enum class MemoryKind : uint8_t { kPageable, kPinned, kManaged, kDevice };
 
 // Of stream-ordered allocations. Each is memory of its own, which its end gives back: a pool only counts bytes.
 struct MemoryPool {
+  uint32_t reached_by = 0;                // GPUs of a process with several: a bit each
   uint64_t used = 0, used_high = 0;
   std::map<int, uint64_t> values;         // of attributes that have been set
 
@@ -109,6 +111,7 @@ struct Allocation {
 // A fat binary of a rank's library.
 struct LoadedModule {
   RankState* rank;
+  std::vector<LoadedModule*> of_process;  // of the first one: the same on each GPU of its process, itself included
   std::shared_ptr<const PtxModule> ptx;
   std::string problem;                    // why it cannot be used
   std::map<std::string, uint64_t, std::less<>> variables;  // addresses, as programs see them
@@ -134,18 +137,37 @@ struct CallConfiguration {
   Stream* stream;
 };
 
+// A thread of host code: the body of a rank, or one that such a thread has started.
+struct HostThread {
+  World* world;
+  int number;                             // unique in a world; bodies have those of their ranks
+  RankState* device;                      // whose GPU functions of CUDA are for
+  std::thread thread;
+  enum State { kRunnable, kBlocked, kDone, kLost } state = kRunnable;  // kLost: its thread goes on no more
+  std::function<bool()> ready;
+  std::string waits_for;
+  int body_status = 0;
+  uint64_t touched = 0;                   // kLost: address of a GPU that host code has touched; 0: unknown
+
+  bool is_started = false;                // by another thread
+  void* result = nullptr;                 // of one that pthread_create has started
+  uint64_t begin = 0, end = 0;            // objects by which its begin and its end are ordered
+  bool defaults_to_own = false;           // a null handle stands for its own stream, and not for the legacy one
+  std::map<RankState*, Stream*> own;      // cudaStreamPerThread of a thread that was started, by GPU
+  bool reaches_peers = false;             // what it launches reaches all memory: kernels of a library
+  std::vector<CallConfiguration> configurations;
+  int last_error = 0;
+};
+
+// The GPU of a rank, and the libraries of its process.
 struct RankState {
   World* world;
   int rank;
   Mapping segment;
-  std::thread thread;
-  enum State { kNone, kRunnable, kBlocked, kDone, kLost } state = kNone;  // kLost: its thread goes on no more
-  std::function<bool()> ready;
-  const char* waits_for = "";
-  int body_status = 0;
-  uint64_t touched = 0;                   // kLost: address of a GPU that host code has touched; 0: unknown
+  uint32_t reached_by = 0;                // GPUs of a process with several that have access to its memory: a bit each
 
-  size_t default_stream = 1;              // of `streams`: what a null handle stands for
+  uint64_t callbacks = 0;                 // object that functions of the host in its streams release at their end
+  std::shared_ptr<EventRecord> held_until;  // what all work of new streams comes after; null: nothing
   std::vector<std::unique_ptr<Stream>> streams;  // the call's, the legacy default stream, that of the thread, others
   std::vector<std::unique_ptr<Event>> events;
   std::vector<std::unique_ptr<LoadedModule>> modules;
@@ -155,9 +177,7 @@ struct RankState {
   std::vector<std::unique_ptr<MemoryPool>> pools;                // the default one first
   MemoryPool* pool = nullptr;                                    // of cudaMallocAsync; null: the default one
   std::map<uint64_t, uint64_t> registered;                       // host memory: region by address
-  std::vector<CallConfiguration> configurations;
   uint64_t stack_bytes = 1 << 10;  // as cudaLimitStackSize is documented
-  int last_error = 0;
   Stream* capturing = nullptr;     // whose work is captured
   std::vector<Stream*> forked;     // streams that have waited for an event of the capture: theirs is captured as well
   std::vector<Work> captured;
@@ -187,11 +207,14 @@ struct Policy {
 
 class World {
  public:
-  World(int ranks, uint64_t segment_bytes, const Device& device, const Policy& policy);
+  // `one_process`: the ranks are GPUs of one process, whose `main` is the body of the first.
+  World(int ranks, uint64_t segment_bytes, const Device& device, const Policy& policy, bool one_process = false);
   ~World();
 
   Engine engine;
+  const bool one_process;
   std::vector<std::unique_ptr<RankState>> ranks;
+  std::vector<std::unique_ptr<HostThread>> hosts;  // bodies first
   uint64_t max_seconds = 0;
   std::map<std::string, int> kernel_registers;
   uint64_t launches = 0;
@@ -206,15 +229,36 @@ class World {
   bool failed() const { return fault_.has_value(); }
   void fail(const Fault& fault);
 
-  // ---- on a rank's thread ----
+  // GPUs that a rank's process sees.
+  size_t visible() const { return one_process ? ranks.size() : 1; }
+  RankState& visible(RankState& rank, size_t index) { return one_process ? *ranks[index] : rank; }
+  int processes() const { return one_process ? 1 : int(ranks.size()); }
+  std::string name_of(const HostThread& host) const;
+
+  // ---- on a thread of a rank ----
   // Lets others run until `ready`; false: the run has failed.
-  bool block(RankState& rank, const char* why, std::function<bool()> ready);
-  // The rank's thread stays where it is: its host code has touched this address.
-  void lose_host(RankState& rank, uint64_t address);
+  bool block(const std::string& why, std::function<bool()> ready);
+  // Lets all others run for once, also where the run has failed.
+  void pass(const std::string& why);
+  // A thread that calls `function`, when its turn has come.
+  HostThread& start_thread(std::function<void()> function);
+  // Of a thread that is done: gives back what the system keeps of it.
+  void forget(HostThread& host);
+  // Orders what the calling thread has done before what follows `acquire` of the same object; objects are unique numbers.
+  void release(uint64_t object);
+  void acquire(uint64_t object);
+  // Orders what all threads of its process have done before what the calling one does.
+  void acquire_all();
+  // The thread stays where it is: its host code has touched this address.
+  void lose_host(HostThread& host, uint64_t address);
   // Implicit synchronisation with the legacy default stream included.
   void enqueue(Stream& stream, Work work);
   bool synchronize(Stream& stream);
   bool synchronize(RankState& rank);
+  Stream* add_stream(RankState& rank, StreamKind kind);
+  // A stream goes on once all streams of a GPU have done what they have so far, and they once it has.
+  void gather(RankState& rank, Stream& to);
+  void hold(RankState& rank, Stream& until);
 
   // ---- libraries ----
   LoadedModule* load_fat_binary(RankState& rank, const void* data);
@@ -233,16 +277,20 @@ class World {
   // Of an address that host code uses.
   MemoryKind kind_of_memory(const void* pointer);
 
-  [[gnu::tls_model("initial-exec")]] static thread_local RankState* current;  // handlers of signals look at it
-  // The operation whose host function runs, for what it touches.
+  [[gnu::tls_model("initial-exec")]] static thread_local HostThread* current;  // handlers of signals look at it
+  // The operation whose host function runs, for what it touches; `in_function` on the thread that runs it.
   const StreamOperation* host_operation = nullptr;
+  static thread_local World* in_function;
 
  private:
-  bool can_run(const RankState& rank) const;
+  bool can_run(const HostThread& host) const;
   bool host_can_run() const;
   bool run_hosts();
   void check_hosts() const;
-  bool resume(RankState& rank);
+  void resume(HostThread& host);
+  void hand_over(HostThread& host, std::unique_lock<std::mutex>& lock);
+  void end_thread(HostThread& host, int status);
+  void await_turn(HostThread& host);
   bool advance_streams(bool held);
   bool advance(Stream& stream, bool held);
   bool holds(const Stream::Queued& queued) const;
@@ -258,12 +306,14 @@ class World {
 
   std::mutex mutex_;
   std::condition_variable turn_changed_;
-  int turn_ = -1;             // rank whose thread runs; -1: the scheduler
+  int turn_ = -1;             // number of the host thread that runs; -1: the scheduler
   std::optional<Fault> fault_;
   std::mutex stop_mutex_;
   std::string stop_;
   int held_arrival_ = -1, early_departure_ = -1;
-  std::vector<int> host_order_;
+  std::vector<int> rank_order_, host_order_;
+  std::mt19937_64 thread_random_;  // where threads that are started stand in the order of hosts
+  bool has_order_ = false;
 };
 
 // The PTX in a fat binary (what __cudaRegisterFatBinary is given). Throws PtxError: there is none, or it is compressed.

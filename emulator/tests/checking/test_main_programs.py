@@ -17,6 +17,7 @@ SOURCE = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 int calls = 0;
 __global__ void store(int* to, int value) { *to = value; }
 int main(int argc, char** argv) {
@@ -51,6 +52,21 @@ int main(int argc, char** argv) {
     MPI_Get_processor_name(name, &name_length);
     MPI_Comm same;
     if (MPI_Comm_split(MPI_COMM_WORLD, 3, rank, &same) || same != MPI_COMM_WORLD || !name_length) return 44;
+  }
+  if (!strcmp(mode, "thread")) {
+    int *own, found = 0, device = -1;
+    cudaStream_t side;
+    cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+    std::thread([&] {
+      cudaGetDevice(&device);
+      cudaMalloc(&own, 4);
+      store<<<1, 1>>>(own, 300 + rank);
+      if (argc < 3) cudaDeviceSynchronize();
+    }).join();
+    store<<<1, 1, 0, side>>>(own, 400 + rank);
+    cudaDeviceSynchronize();
+    if (device != rank || cudaMemcpy(&found, own, 4, cudaMemcpyDeviceToHost)) return 46;
+    if (argc < 3 && found != 400 + rank) return 47;
   }
   if (!strcmp(mode, "colors")) {
     MPI_Comm part;
@@ -156,6 +172,16 @@ def test_hosts_exchange_what_mpi_says(program: MainProgram) -> None:
 def test_a_program_that_fails_says_where(program: MainProgram, mode: str, words: str) -> None:
     ended = program.run(mode)
     assert ended.outcome is Outcome.BODY_FAILED and words in ended.message
+
+
+def test_threads_of_a_rank_have_its_gpu(program: MainProgram) -> None:
+    ended = program.run("thread", schedule=Schedule("priorities", 1))
+    assert (ended.outcome, ended.message, ended.findings) == (Outcome.OK, "", ())
+
+
+def test_the_end_of_a_thread_says_nothing_of_what_it_has_launched(program: MainProgram) -> None:
+    ended = program.run("thread", "unordered")
+    assert {each.finding_class for each in ended.findings} == {"unsynchronised"}
 
 
 def test_a_rank_that_does_not_come_is_a_deadlock(program: MainProgram) -> None:
