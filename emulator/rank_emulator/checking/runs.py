@@ -150,6 +150,7 @@ def run_program(emulator: Path, built: Built, world_size: int, schedule: Schedul
 
 def of_gpus(text: str) -> str:
     """A message about ranks that are GPUs of one process."""
+    text = text.replace("no flag or barrier leads", "no event, wait of a host, flag or barrier leads")
     return re.sub(r"\brank(?= \d)", "GPU", re.sub(r"\b(one|a|any) rank\b", r"\1 GPU", text))
 
 

@@ -25,6 +25,7 @@ MISTAKES = {
     "copy_engine": ("unsynchronised", "read by `cudaMemcpyAsync`"),
     "gemm_reduce_scatter": ("unsynchronised", "execute fence.proxy.async after the first"),
     "halo": ("unsynchronised", "allocation memory"),
+    "jacobi": ("unsynchronised", "by `cudaMemcpyAsync`"),
     "nvshmem_put_signal": ("weak_order", "`nvshmem_malloc`["),
     "nccl_lsa": ("weak_order", "use st.release.sys"),
 }

@@ -191,5 +191,10 @@ def test_calls_have_a_process_for_each_rank(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_messages_of_one_process_speak_of_gpus() -> None:
-    text = "rank 1's read, in two streams of one rank (rank.cu:3); no memory of any rank"
-    assert of_gpus(text) == "GPU 1's read, in two streams of one GPU (rank.cu:3); no memory of any GPU"
+    text = (
+        "rank 1's read, in two streams of one rank (rank.cu:3); no memory of any rank; no flag or barrier leads to it"
+    )
+    assert of_gpus(text) == (
+        "GPU 1's read, in two streams of one GPU (rank.cu:3); no memory of any GPU; "
+        "no event, wait of a host, flag or barrier leads to it"
+    )
