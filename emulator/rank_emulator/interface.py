@@ -45,6 +45,7 @@ class Options(ctypes.Structure):
         ("max_steps", ctypes.c_uint64),
         ("max_seconds", ctypes.c_uint64),
         ("one_process", ctypes.c_int32),
+        ("call_sites", ctypes.c_int32),
     ]
 
 

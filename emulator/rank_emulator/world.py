@@ -75,6 +75,8 @@ class World:
         label_output: Whether lines that host code prints have the rank in front, as those of kernels have. It holds for
             the process from then on.
         one_process: Whether the ranks are GPUs of one process, for which `run` calls the body of rank 0 alone.
+        call_sites: Whether findings name the places where host code calls copies and fills: "+host" as file, and as
+            line the offset of the call in its library.
 
     Attributes:
         world_size: Number of ranks.
@@ -101,6 +103,7 @@ class World:
         max_findings: int = 0,
         label_output: bool = False,
         one_process: bool = False,
+        call_sites: bool = False,
     ) -> None:
         self._library = load_emulator(str(emulator))
         if label_output:
@@ -115,6 +118,7 @@ class World:
             max_steps=max_steps,
             max_seconds=max_seconds,
             one_process=one_process,
+            call_sites=call_sites,
         )
         self._world: int | None = self._library.pkb_emu_create(ctypes.byref(options))
         if self._world is None:

@@ -133,7 +133,16 @@ def compile_program(program: Program, world_size: int) -> bytes:
             sources = [str(wrapper), *(sources if program.includes else sources[1:])]
         nvcc = str(find_toolkit() / "bin" / "nvcc")
         wraps = [f"-Xlinker=--wrap={function}" for function in _WRAPPED]
-        line = [nvcc, *FLAGS, *LIBRARY_FLAGS, *wraps, *usable_flags(program.flags), f"-I{SHIMS}", *sources]
+        line = [
+            nvcc,
+            *FLAGS,
+            *LIBRARY_FLAGS,
+            "-Xcompiler=-g1",
+            *wraps,
+            *usable_flags(program.flags),
+            f"-I{SHIMS}",
+            *sources,
+        ]
         line += ["-o", str(folder / "program.so")]
         done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode != 0:

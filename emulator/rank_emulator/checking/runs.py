@@ -22,6 +22,7 @@ from rank_emulator.world import World
 
 from .buffers import Buffer, Role, random_content, to_bytes
 from .calls import LibraryCalls, Pointers, TritonCalls, load_library
+from .host_lines import with_host_lines
 from .programs import Program, compile_program
 from .triton_kernels import TritonModule, TritonProgram
 
@@ -132,6 +133,7 @@ def run_program(emulator: Path, built: Built, world_size: int, schedule: Schedul
         strict=options.strict,
         label_output=True,
         one_process=options.one_process,
+        call_sites=isinstance(built.code, bytes),
     ) as world:
         ranks = _Ranks(world, built, offsets, options)
         with _printed() as printed:
@@ -142,6 +144,8 @@ def run_program(emulator: Path, built: Built, world_size: int, schedule: Schedul
             rank, error = next(iter(ended.errors.items()))
             message = str(error)
         found = world.findings().findings
+        if isinstance(built.code, bytes):
+            found = with_host_lines(found, built.code)
         if options.one_process:
             message, found = of_gpus(message), tuple(_of_gpus(finding) for finding in found)
         text = printed[0] if printed else ""

@@ -92,6 +92,7 @@ pkb_emu_world* pkb_emu_create(const pkb_emu_options* options) {
     world->world = std::make_unique<World>(options->world_size, options->segment_bytes, device, Policy{options->policy, options->seed}, options->one_process != 0);
     world->world->engine.max_steps = options->max_steps;
     world->world->max_seconds = options->max_seconds;
+    world->world->notes_call_sites = options->call_sites != 0;
     return world.release();
   } catch (const std::exception& error) {
     create_error = error.what();

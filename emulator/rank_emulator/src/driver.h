@@ -62,6 +62,8 @@ typedef struct {
   uint64_t max_steps;        // warp instructions of all ranks; 0: no limit
   uint64_t max_seconds;      // of wall-clock time within pkb_emu_run; 0: no limit
   int32_t one_process;       // the ranks are GPUs of one process, whose thread calls the body of rank 0; 0: a process each
+  int32_t call_sites;        // findings have the places where host code calls copies and fills: "+host" as file, and as line
+                             // the offset of the call in its library; 0: none
 } pkb_emu_options;
 
 // How pkb_emu_run ended. `message` has one line a finding: what, rank, kernel, block, lane, opcode and source line.

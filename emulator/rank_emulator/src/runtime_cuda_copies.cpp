@@ -52,7 +52,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, 
     for (RankState* const gpu : joined) world.gather(*gpu, stream);
     const MemoryKind source = world.kind_of_memory(from), target = world.kind_of_memory(to);
     const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !rank.captures(stream);
-    world.enqueue(stream, is_staged ? staged_copy_work(world, to, from, bytes, name) : copy_work(world, to, from, bytes, name));
+    world.enqueue(stream, is_staged ? staged_copy_work(world, to, from, bytes, name, world.call_site()) : copy_work(world, to, from, bytes, name, world.call_site()));
     for (RankState* const gpu : joined) world.hold(*gpu, stream);
     return rank.captures(stream) || !waits_for(target, source, is_async) ? cudaSuccess : waited(world.synchronize(stream));
   });
@@ -72,7 +72,7 @@ cudaError_t fill(void* to, uint32_t value, size_t bytes, cudaStream_t handle, bo
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     World& world = *rank.world;
     if (!is_usable(rank, to, bytes)) return cudaErrorInvalidValue;
-    world.enqueue(stream, fill_work(world, to, value, bytes, name, value_bytes));
+    world.enqueue(stream, fill_work(world, to, value, bytes, name, value_bytes, world.call_site()));
     return is_async || rank.captures(stream) ? cudaSuccess : waited(world.synchronize(stream));
   });
 }

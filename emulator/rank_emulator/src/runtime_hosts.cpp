@@ -1,8 +1,12 @@
 // Threads of host code, of which one runs at a time.
+#include <dlfcn.h>
+#include <execinfo.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
+#include "host_faults.h"
 #include "runtime_world.h"
 
 namespace pkb::emulator {
@@ -13,6 +17,21 @@ thread_local World* World::in_function = nullptr;
 std::string World::name_of(const HostThread& host) const {
   if (!one_process) return "rank " + std::to_string(host.device->rank) + (host.is_started ? ", thread " + std::to_string(host.number) : "");
   return host.is_started ? "thread " + std::to_string(host.number) : "the main thread";
+}
+
+const SourceLine* World::call_site() {
+  if (!notes_call_sites || !engine.observer || !current) return nullptr;
+  void* frames[32];
+  Dl_info own, of_frame;
+  if (!dladdr(reinterpret_cast<void*>(&watch_host_accesses), &own)) return nullptr;
+  const int count = backtrace(frames, 32);
+  for (int i = 0; i < count; ++i) {
+    const char* const call = static_cast<char*>(frames[i]) - 1;
+    if (!dladdr(call, &of_frame) || of_frame.dli_fbase == own.dli_fbase) continue;
+    const auto offset = uint64_t(call - static_cast<char*>(of_frame.dli_fbase));
+    return &call_sites_.try_emplace(offset, SourceLine{"+host", int(offset), nullptr, 0}).first->second;
+  }
+  return nullptr;
 }
 
 void World::resume(HostThread& host) {

@@ -28,10 +28,10 @@ char* written(World& world, const void* pointer, uint64_t bytes) {
   return reached(pointer);
 }
 
-void report_host_access(World& world, const StreamOperation& operation, Operation what, const void* address, uint64_t bytes) {
+void report_host_access(World& world, const StreamOperation& operation, Operation what, const void* address, uint64_t bytes, const SourceLine* line) {
   if (!world.engine.observer || bytes == 0) return;
   world.engine.observer->range_access(RangeAccess{operation.id, operation.rank, what, Proxy::kHost, Space::kGlobal,
-                                                  reinterpret_cast<uint64_t>(reached(address)), bytes, operation.what, nullptr});
+                                                  reinterpret_cast<uint64_t>(reached(address)), bytes, operation.what, line});
 }
 
 void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<KernelLaunch>& launch, bool cooperative, const std::vector<uint8_t>& parameters, std::function<void()> done) {
@@ -106,32 +106,32 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   return cudaSuccess;
 }
 
-Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name) {
+Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name, const SourceLine* line) {
   Work work{StreamOperationKind::kCopy, name, {}, {}, nullptr, nullptr};
-  work.start = [&world, to, from, bytes](const StreamOperation& operation, const std::function<void()>& done) {
-    report_host_access(world, operation, Operation::kRead, from, bytes);
-    report_host_access(world, operation, Operation::kWrite, to, bytes);
+  work.start = [&world, to, from, bytes, line](const StreamOperation& operation, const std::function<void()>& done) {
+    report_host_access(world, operation, Operation::kRead, from, bytes, line);
+    report_host_access(world, operation, Operation::kWrite, to, bytes, line);
     std::memmove(written(world, to, bytes), reached(from), bytes);
     done();
   };
   return work;
 }
 
-Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name) {
+Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name, const SourceLine* line) {
   const char* const begin = reached(from);
   Work work{StreamOperationKind::kCopy, name, {}, {}, nullptr, nullptr};
-  work.start = [&world, to, staged = std::vector<char>(begin, begin + bytes)](const StreamOperation& operation, const std::function<void()>& done) {
-    report_host_access(world, operation, Operation::kWrite, to, staged.size());
+  work.start = [&world, to, staged = std::vector<char>(begin, begin + bytes), line](const StreamOperation& operation, const std::function<void()>& done) {
+    report_host_access(world, operation, Operation::kWrite, to, staged.size(), line);
     std::memcpy(written(world, to, staged.size()), staged.data(), staged.size());
     done();
   };
   return work;
 }
 
-Work fill_work(World& world, void* to, uint32_t value, uint64_t bytes, const char* name, uint32_t value_bytes) {
+Work fill_work(World& world, void* to, uint32_t value, uint64_t bytes, const char* name, uint32_t value_bytes, const SourceLine* line) {
   Work work{StreamOperationKind::kFill, name, {}, {}, nullptr, nullptr};
-  work.start = [&world, to, value, bytes, value_bytes](const StreamOperation& operation, const std::function<void()>& done) {
-    report_host_access(world, operation, Operation::kWrite, to, bytes);
+  work.start = [&world, to, value, bytes, value_bytes, line](const StreamOperation& operation, const std::function<void()>& done) {
+    report_host_access(world, operation, Operation::kWrite, to, bytes, line);
     auto* const filled = static_cast<char*>(written(world, to, bytes));
     if (value_bytes == 1) {
       std::memset(filled, int(value), bytes);

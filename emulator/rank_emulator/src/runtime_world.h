@@ -216,6 +216,7 @@ class World {
   std::vector<std::unique_ptr<RankState>> ranks;
   std::vector<std::unique_ptr<HostThread>> hosts;  // bodies first
   uint64_t max_seconds = 0;
+  bool notes_call_sites = false;
   std::map<std::string, int> kernel_registers;
   uint64_t launches = 0;
   std::set<uint64_t> managed;             // regions of managed memory
@@ -234,6 +235,8 @@ class World {
   RankState& visible(RankState& rank, size_t index) { return one_process ? *ranks[index] : rank; }
   int processes() const { return one_process ? 1 : int(ranks.size()); }
   std::string name_of(const HostThread& host) const;
+  // Where host code calls the function of CUDA under way: "+host", and the offset in its library; null: nobody asks.
+  const SourceLine* call_site();
 
   // ---- on a thread of a rank ----
   // Lets others run until `ready`; false: the run has failed.
@@ -311,6 +314,7 @@ class World {
   std::mutex stop_mutex_;
   std::string stop_;
   int held_arrival_ = -1, early_departure_ = -1;
+  std::map<uint64_t, SourceLine> call_sites_;  // by offset
   std::vector<int> rank_order_, host_order_;
   std::mt19937_64 thread_random_;  // where threads that are started stand in the order of hosts
   bool has_order_ = false;
@@ -326,16 +330,17 @@ std::map<std::string, int> registers_of(const void* fat_binary);
 // Returns a cudaError_t.
 int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[3], const uint32_t (&block)[3], const uint32_t (&cluster)[3],
                   void** arguments, size_t dynamic_shared, Stream& stream, bool cooperative, bool may_overlap);
-Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name);
+// `line`: of the call, or null.
+Work copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name, const SourceLine* line = nullptr);
 // A copy of what the memory holds by now.
-Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name);
+Work staged_copy_work(World& world, void* to, const void* from, uint64_t bytes, const char* name, const SourceLine* line);
 Work record_work(const std::shared_ptr<EventRecord>& record);
 Work wait_work(const std::shared_ptr<EventRecord>& record);
 // A strong access to a word by the stream itself, as of a kernel of one thread: waits until `is_met`, then stores `value`.
 enum class WordAccess : uint8_t { kWait, kRelease, kRelaxed };
 Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address, uint32_t bytes, uint64_t value, std::function<bool()> is_met, const char* name);
 // `value_bytes`: of the value that fills the memory: 1, 2 or 4.
-Work fill_work(World& world, void* to, uint32_t value, uint64_t bytes, const char* name, uint32_t value_bytes = 1);
+Work fill_work(World& world, void* to, uint32_t value, uint64_t bytes, const char* name, uint32_t value_bytes = 1, const SourceLine* line = nullptr);
 Work function_work(World& world, std::function<void()> function, const char* name);
 
 }  // namespace pkb::emulator

@@ -72,6 +72,16 @@ def test_work_of_gpus_that_nothing_orders_is_a_race(
     assert all("GPU 0's" in each.message or "GPU 1's" in each.message for each in ended.findings[:1])
 
 
+def test_copies_have_the_line_of_their_call(one_thread: MainProgram) -> None:
+    ended = one_thread.run_apart("stencil", "stream")
+    sides = [side for each in ended.findings for side in (each.first, each.second) if side]
+    copies = [side for side in sides if side.what.startswith("cudaMemcpy")]
+    lines = (SOURCES / "one_thread.cu").read_text().splitlines()
+    assert {side.what for side in copies} == {"cudaMemcpyAsync", "cudaMemcpyPeerAsync"}
+    assert all(side.line and f"{side.what}(" in lines[side.line - 1] for side in copies)
+    assert f"`{copies[0].what}` (one_thread.cu:{copies[0].line})" in ended.findings[0].message
+
+
 @pytest.mark.parametrize("mistake", ["synchronize", "wait"])
 @pytest.mark.parametrize("mode", ["condition", "posix", "standard"])
 def test_a_copy_that_no_host_has_waited_for_is_a_race(threads: MainProgram, mode: str, mistake: str) -> None:
