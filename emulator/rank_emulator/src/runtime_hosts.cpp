@@ -35,17 +35,15 @@ const SourceLine* World::call_site() {
 }
 
 void World::resume(HostThread& host) {
-  std::unique_lock lock(mutex_);
-  turn_ = host.number;
-  turn_changed_.notify_all();
-  turn_changed_.wait(lock, [&] { return turn_ == -1; });
+  std::unique_lock lock(turn_->mutex);
+  turn_->give(host.number);
+  turn_->await(-1, lock);
 }
 
 void World::hand_over(HostThread& host, std::unique_lock<std::mutex>& lock) {
   std::fflush(stdout);  // while it is this thread's
-  turn_ = -1;
-  turn_changed_.notify_all();
-  turn_changed_.wait(lock, [&] { return turn_ == host.number; });
+  turn_->give(-1);
+  turn_->await(host.number, lock);
   host.state = HostThread::kRunnable;
 }
 
@@ -53,7 +51,7 @@ bool World::block(const std::string& why, std::function<bool()> ready) {
   if (failed()) return false;
   if (ready()) return true;
   HostThread& host = *current;
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(turn_->mutex);
   host.state = HostThread::kBlocked;
   host.ready = std::move(ready);
   host.waits_for = why;
@@ -63,7 +61,7 @@ bool World::block(const std::string& why, std::function<bool()> ready) {
 
 void World::pass(const std::string& why) {
   HostThread& host = *current;
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(turn_->mutex);
   host.state = HostThread::kBlocked;
   host.ready = [turn = 0]() mutable { return turn++ > 0; };
   host.waits_for = why;
@@ -92,17 +90,16 @@ void World::acquire_all() {
 
 void World::await_turn(HostThread& host) {
   current = &host;
-  std::unique_lock lock(mutex_);
-  turn_changed_.wait(lock, [&] { return turn_ == host.number; });
+  std::unique_lock lock(turn_->mutex);
+  turn_->await(host.number, lock);
 }
 
 void World::end_thread(HostThread& host, int status) {
   std::fflush(stdout);
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(turn_->mutex);
   host.body_status = status;
   host.state = HostThread::kDone;
-  turn_ = -1;
-  turn_changed_.notify_all();
+  turn_->give(-1);
 }
 
 HostThread& World::start_thread(std::function<void()> function) {
@@ -134,11 +131,10 @@ void World::forget(HostThread& host) {
 }
 
 void World::lose_host(HostThread& host, uint64_t address) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(turn_->mutex);
   host.touched = address;
   host.state = HostThread::kLost;
-  turn_ = -1;
-  turn_changed_.notify_all();
+  turn_->give(-1);
 }
 
 // Throws the fault of a thread whose body has failed.

@@ -32,7 +32,7 @@ struct Meeting {
 bool can_wait(World& world, const char* why);
 // Waits for all members of a barrier; true for the last one.
 bool meet_all(World& world, Meeting& barrier, const char* why);
-// False: the caller may not wait, and the run has failed.
+// False: the run has failed.
 bool lock(World& world, Meeting& mutex, const std::function<bool()>& try_lock, const char* why);
 // `unlock` gives it free.
 void unlock(World& world, Meeting& mutex, const std::function<void()>& unlock);

@@ -34,14 +34,17 @@ World::World(int count, uint64_t segment_bytes, const Device& device, const Poli
 }
 
 World::~World() {
+  bool are_done = true;
   for (auto& host : hosts) {
-    if (!host->thread.joinable()) continue;
     if (host->state == HostThread::kDone) {
-      host->thread.join();
-    } else {
+      if (host->thread.joinable()) host->thread.join();
+    } else {  // it waits for its turn for ever
+      are_done = false;
       host->thread.detach();
+      static_cast<void>(host.release());
     }
   }
+  if (!are_done) static_cast<void>(turn_.release());
 }
 
 void World::choose_policy(const Policy& policy) {

@@ -307,9 +307,21 @@ class World {
   void read_ptx(LoadedModule& module, const std::string& text);
   void load_variables(LoadedModule& module);
 
-  std::mutex mutex_;
-  std::condition_variable turn_changed_;
-  int turn_ = -1;             // number of the host thread that runs; -1: the scheduler
+  // Which host thread runs.
+  struct Turn {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int holder = -1;          // its number; -1: the scheduler
+
+    void give(int number) {
+      holder = number;
+      changed.notify_all();
+    }
+    void await(int number, std::unique_lock<std::mutex>& lock) {
+      changed.wait(lock, [&] { return holder == number; });
+    }
+  };
+  std::unique_ptr<Turn> turn_ = std::make_unique<Turn>();
   std::optional<Fault> fault_;
   std::mutex stop_mutex_;
   std::string stop_;

@@ -151,6 +151,21 @@ def test_a_thread_that_lacks_a_collective_is_a_deadlock(threads: MainProgram) ->
     assert ended.outcome is Outcome.DEADLOCK and "kernel pkb_nccl::nccl_collective" in ended.message
 
 
+@pytest.mark.parametrize(
+    ("mistake", "outcome", "words"),
+    [
+        ("exit", Outcome.BODY_FAILED, "thread 1 has called exit(9)"),
+        ("touch", Outcome.ILLEGAL_ADDRESS, "thread 1: host code touched device memory"),
+        ("condition", Outcome.DEADLOCK, "\n  thread 1: waits for a condition variable"),
+        ("limit", Outcome.BODY_FAILED, "a wait for a condition variable with a limit is not modelled by the emulator"),
+        ("mutex", Outcome.DEADLOCK, "the main thread: waits for the end of thread 1\n  thread 1: waits for a mutex"),
+    ],
+)
+def test_a_thread_that_ends_the_run_says_why(threads: MainProgram, mistake: str, outcome: Outcome, words: str) -> None:
+    ended = threads.run_apart("ends", mistake)
+    assert ended.outcome is outcome and words in ended.message
+
+
 COMMAND = """
 #include <cstdio>
 __global__ void store(int* to) { *to = 1; printf("stored\\n"); }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -243,11 +244,30 @@ int nccl(int gpus) {
   return 0;
 }
 
+// ---- threads that end the run ----
+
+int ends(int) {
+  std::mutex mutex;
+  std::condition_variable never;
+  int* memory;
+  CUDA(cudaMalloc(&memory, sizeof(int)));
+  std::thread thread([&] {
+    if (is("exit")) std::exit(9);
+    if (is("touch")) *memory = 1;
+    std::unique_lock<std::mutex> lock(mutex);
+    if (is("condition")) never.wait(lock, [] { return false; });
+    if (is("limit")) never.wait_for(lock, std::chrono::seconds(1));
+    if (is("mutex")) const std::lock_guard<std::mutex> again(mutex);
+  });
+  thread.join();
+  return 0;
+}
+
 int main(int, char** arguments) {
   int gpus = 0;
   CUDA(cudaGetDeviceCount(&gpus));
   mistake = arguments[2];
-  const std::pair<const char*, int (*)(int)> programs[] = {{"openmp", openmp}, {"condition", condition}, {"posix", posix}, {"standard", standard}, {"joined", joined}, {"callback", callback}, {"nccl", nccl}};
+  const std::pair<const char*, int (*)(int)> programs[] = {{"openmp", openmp}, {"condition", condition}, {"posix", posix}, {"standard", standard}, {"joined", joined}, {"callback", callback}, {"nccl", nccl}, {"ends", ends}};
   for (const auto& [name, program] : programs) {
     if (std::strcmp(arguments[1], name) == 0) return program(gpus);
   }
