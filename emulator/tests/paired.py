@@ -14,7 +14,9 @@ from rank_emulator import Outcome, RegionKind, Result, Schedule, World, batch, c
 FOLDER = Path(__file__).with_name("pairs")
 ONE_SIDED = [FOLDER / name for name in ("one_sided.cu", "protocols.cu", "streams.cu")]
 """Idioms of one-sided communication, and a mistake of each."""
-IDIOMS = [FOLDER / name for name in ("idioms.cu", "guide.cu", "cooperative.cu", "graphs.cu", "unwritten.cu")]
+IDIOMS = [
+    FOLDER / name for name in ("idioms.cu", "guide.cu", "cooperative.cu", "graphs.cu", "hosts.cu", "unwritten.cu")
+]
 """Idioms of one GPU, and a mistake of each."""
 SHIPPED = sorted(FOLDER.glob("shipped_*.cu"))
 """Mistakes that have shipped, each with the page that describes it."""

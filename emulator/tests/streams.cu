@@ -97,14 +97,15 @@ PROGRAM(pinned_target_needs_a_wait) {
   return 0;
 }
 PROGRAM(registered_memory_is_pinned) {
-  std::vector<int> values(1024, -1);
-  CUDA(cudaHostRegister(values.data(), 4096, cudaHostRegisterDefault));
+  alignas(4096) static int values[1024];
+  values[0] = -1;
+  CUDA(cudaHostRegister(values, 4096, cudaHostRegisterDefault));
   put_slowly<<<1, 1, 0, s>>>(own, 5);
-  CUDA(cudaMemcpyAsync(values.data(), own, 4, cudaMemcpyDeviceToHost, s));
+  CUDA(cudaMemcpyAsync(values, own, 4, cudaMemcpyDeviceToHost, s));
   CHECK(values[0] == -1);
   CUDA(cudaStreamSynchronize(s));
   CHECK(values[0] == 5);
-  CUDA(cudaHostUnregister(values.data()));
+  CUDA(cudaHostUnregister(values));
   return 0;
 }
 PROGRAM(synchronous_copies_to_the_host_wait) {

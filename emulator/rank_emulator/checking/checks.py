@@ -200,11 +200,6 @@ def _expected(
     return [expected_outputs(reference, program.buffers, world_size, call, options.seed) for call in calls]
 
 
-_HINTS = {
-    Outcome.STOPPED: "; a host that polls memory lets its kernels go on by std::this_thread::yield() or a sleep alone"
-}
-
-
 def _runs(emulator: Path, built: Built, world_size: int, orders: list[Schedule], options: Options) -> Iterator[Run]:
     if not orders:
         raise UsageError("the number of schedules must be at least 1")
@@ -213,7 +208,7 @@ def _runs(emulator: Path, built: Built, world_size: int, orders: list[Schedule],
         lambda schedule: run_program(emulator, built, world_size, schedule, options),
         name=lambda schedule: f"schedule {schedule.policy}:{schedule.seed}",
         is_fine=lambda run: run.outcome is Outcome.OK,
-        lost=lambda schedule, outcome, message: Run(world_size, schedule, outcome, message + _HINTS.get(outcome, "")),
+        lost=lambda schedule, outcome, message: Run(world_size, schedule, outcome, message),
         timeout_s=options.timeout_s + _GRACE_S,
     )
 

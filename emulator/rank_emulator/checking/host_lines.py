@@ -26,12 +26,18 @@ def with_host_lines(findings: tuple[Finding, ...], library: bytes) -> tuple[Find
     return tuple(_named(finding, library) if f"({CALL_SITE}:" in finding.message else finding for finding in findings)
 
 
-def _named(finding: Finding, library: bytes) -> Finding:
+def named(message: str, library: bytes) -> str:
+    """A message with the lines of host code, where the library has them."""
+
     def text(found: re.Match[str]) -> str:
         place = line_of(library, int(found[1]))
         return f" ({Path(place[0]).name}:{place[1]})" if place else ""
 
-    message = re.sub(rf" \({re.escape(CALL_SITE)}:(\d+)\)", text, finding.message)
+    return re.sub(rf" \({re.escape(CALL_SITE)}:(\d+)\)", text, message)
+
+
+def _named(finding: Finding, library: bytes) -> Finding:
+    message = named(finding.message, library)
     return replace(
         finding, message=message, first=_located(finding.first, library), second=_located(finding.second, library)
     )

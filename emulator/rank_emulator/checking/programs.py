@@ -23,6 +23,8 @@ OBJECT_SUFFIXES = frozenset({".o", ".a"})
 
 _PROCESS = ("exit", "_exit", "getenv", "sched_yield", "usleep", "nanosleep", "syscall")
 """Functions of the C library that a rank's process has of its own, or that let the other ranks go on."""
+_TRANSFERS = ("read", "write", "fread", "fwrite")
+"""The same of those by which the system touches memory for the program."""
 _THREADS = (
     *("create", "join", "detach", "mutex_lock", "mutex_trylock", "mutex_unlock", "cond_wait", "cond_signal"),
     *("cond_broadcast", "cond_timedwait", "cond_clockwait", "barrier_init", "barrier_wait", "barrier_destroy"),
@@ -46,7 +48,7 @@ _OPENMP = (
     *("omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads", "omp_set_num_threads", "omp_in_parallel"),
 )
 """Functions of OpenMP that are modelled."""
-_WRAPPED = (*_PROCESS, *(f"pthread_{name}" for name in _THREADS), "sem_wait", *_LIBSTDCXX, *_OPENMP)
+_WRAPPED = (*_PROCESS, *_TRANSFERS, *(f"pthread_{name}" for name in _THREADS), "sem_wait", *_LIBSTDCXX, *_OPENMP)
 _HARMLESS_OPENMP = frozenset(
     {"omp_get_num_procs", "omp_get_wtick", "omp_get_wtime", "omp_set_dynamic", "omp_set_nested"}
 )

@@ -22,7 +22,7 @@ from rank_emulator.world import World
 
 from .buffers import Buffer, Role, random_content, to_bytes
 from .calls import LibraryCalls, Pointers, TritonCalls, load_library
-from .host_lines import with_host_lines
+from .host_lines import named, with_host_lines
 from .programs import Program, compile_program
 from .triton_kernels import TritonModule, TritonProgram
 
@@ -145,7 +145,7 @@ def run_program(emulator: Path, built: Built, world_size: int, schedule: Schedul
             message = str(error)
         found = world.findings().findings
         if isinstance(built.code, bytes):
-            found = with_host_lines(found, built.code)
+            message, found = named(message, built.code), with_host_lines(found, built.code)
         if options.one_process:
             message, found = of_gpus(message), tuple(_of_gpus(finding) for finding in found)
         text = printed[0] if printed else ""

@@ -217,9 +217,12 @@ inline bool releases(Order order) {
   return order == Order::kRelease || order == Order::kAcquireRelease || order == Order::kSequential;
 }
 
+// Host code: its loads and stores are strong, whatever the host's compiler knows of them, and of a size that is not known.
+inline bool is_host_code(const Site& site) { return site.proxy == Proxy::kHost && site.is_strong; }
+
 // A strong load that waits for no value: no flag, but a volatile or relaxed load of what a flag should announce.
 inline bool reads_data(const Site& site) {
-  return site.is_strong && site.operation == Operation::kRead && !site.decides && !acquires(site.order);
+  return site.is_strong && site.operation == Operation::kRead && !site.decides && (!acquires(site.order) || is_host_code(site));
 }
 // A plain store, and a strong load that may wait for it.
 inline bool polls(const Site& plain, const Site& strong) {

@@ -122,7 +122,7 @@ void Races::explain(Finding& finding, const Record& earlier, const Accessor& who
     finding.missing = MissingEdge::kProxyFence;
   } else if (explain_by_failed_edge(finding, earlier, who)) {
   } else if (of_earlier.is_strong != of_access.is_strong && kind_of(earlier.who) == AgentKind::kWarp &&
-             kind_of(access.who) == AgentKind::kWarp && !lacks_a_barrier(earlier, access) &&
+             kind_of(access.who) == AgentKind::kWarp && !is_host_code(of_earlier) && !is_host_code(of_access) && !lacks_a_barrier(earlier, access) &&
              !reads_data(of_earlier.is_strong ? of_earlier : of_access) && !begins(of_earlier.what, "mbarrier.init")) {
     finding.missing = MissingEdge::kWeakFlag;
   } else {

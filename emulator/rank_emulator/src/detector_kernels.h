@@ -49,6 +49,12 @@ class Kernels {
   void host_waited_stream(int host, uint64_t stream);
   void host_waited_event(int host, uint64_t event, uint64_t generation);
   void host_joined(int host, int other);
+  void host_unseen(int rank) { unseen_[rank] = clocks_.tick(); }
+  // Whether host code of the rank's process has done something unseen since some time.
+  bool is_unseen(int rank, Time since) const {
+    const auto found = unseen_.find(rank);
+    return found != unseen_.end() && since <= found->second;
+  }
   Stream& host(int number);
   Stream& stream(uint64_t id) { return streams_.at(id); }  // in which an operation has begun
   // What has been done before a release comes before what follows an acquire of the same object.
@@ -94,6 +100,7 @@ class Kernels {
   std::deque<BlockState> ended_;                                         // the last ones
   std::unordered_map<int, std::vector<Call>> calls_;
   std::unordered_map<int, int64_t> current_calls_;
+  std::unordered_map<int, Time> unseen_;                                 // by rank: when host code was last not seen
   uint64_t last_launch_ = 0;
   uint32_t last_block_ = 0;
   BlockState* last_ = nullptr;

@@ -63,7 +63,7 @@ void Detector::access(const Access& access) {
   }
   const uint32_t site = sites_.of(access);
   WarpState& warp = kernels_.warp(access.warp);
-  statistics_.access(access, site);
+  if (access.proxy != Proxy::kHost) statistics_.access(access, site);
   if (!access.aligned && report_.is_new(FindingKind::kMisaligned, 0, site)) {
     Finding finding;
     finding.kind = FindingKind::kMisaligned;
@@ -275,7 +275,8 @@ void Detector::range_access(const RangeAccess& access) {
   const uint32_t site = sites_.of(access);
   const Accessor who = is_async ? async_.accessor(access.agent, !writes, access.space, access.proxy)
                                 : kernels_.stream_accessor(access.agent, access.rank);
-  if (reads && is_async) check_written(access.address, access.bytes, {who.who, who.time, site, who.lanes});
+  if (reads && access.unwritten) defer_unwritten(*access.unwritten, access.address, access.bytes, {who.who, who.time, site, 1});
+  else if (reads && is_async) check_written(access.address, access.bytes, {who.who, who.time, site, who.lanes});
   if (writes) {
     if (access.is_same) races_.write_same(who, site, access.address, access.bytes);
     else races_.write(who, site, access.address, access.bytes);

@@ -72,6 +72,7 @@ class Detector : public Observer {
   void stream_released(uint64_t stream, uint64_t object) override;
   void stream_acquired(uint64_t stream, uint64_t object) override;
   void host_joined(int host, int other) override;
+  void host_unseen(int rank) override { kernels_.host_unseen(rank); }
   void arrival(int rank, uint64_t call) override;
   void departure(int rank, uint64_t call) override;
   std::string last_write(uint64_t address, uint64_t bytes) override;

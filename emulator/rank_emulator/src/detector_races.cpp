@@ -357,6 +357,9 @@ bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read,
     return who.non_coherent && !earlier_is_read && kind_of(earlier.who) == AgentKind::kWarp &&
            agents_.block_of(earlier.who).grid == agents_.block(who.block).grid;
   }
+  // A flag that host code has used unseen may lie between.
+  if (is_host_code(site) && kind_of(access.who) == AgentKind::kWarp && kernels_.is_unseen(agents_.rank_of(earlier.who), earlier.time)) return false;
+  if (is_host_code(sites_[access.site]) && kernels_.is_unseen(who.rank, earlier.time)) return false;
   if (!site.is_strong) return true;
   if (is_morally_strong(earlier, access)) return false;
   return earlier_is_read || !is_observed(cell, earlier, who);
@@ -364,9 +367,12 @@ bool Races::races(const Cell& cell, const Record& earlier, bool earlier_is_read,
 
 bool Races::is_morally_strong(const Record& a, const Record& b) const {
   const Site &of_a = sites_[a.site], &of_b = sites_[b.site];
-  if (!of_a.is_strong || !of_b.is_strong || of_a.element_bytes != of_b.element_bytes) return false;
+  if (!of_a.is_strong || !of_b.is_strong) return false;
+  const bool with_host = is_host_code(of_a) || is_host_code(of_b);
+  if (!with_host && of_a.element_bytes != of_b.element_bytes) return false;
   const bool both_reduce = is_bulk_reduction(of_a) && is_bulk_reduction(of_b);
-  if (!both_reduce && (of_a.proxy != Proxy::kGeneric || of_b.proxy != Proxy::kGeneric)) return false;
+  const auto is_generic = [](const Site& site) { return site.proxy == Proxy::kGeneric || is_host_code(site); };
+  if (!both_reduce && !(is_generic(of_a) && is_generic(of_b))) return false;
   const Scope distance = agents_.distance(a.who, b.who);
   return effective_scope(of_a.order, of_a.scope) >= distance && effective_scope(of_b.order, of_b.scope) >= distance;
 }

@@ -74,7 +74,7 @@ FoundAccess Report::describe_access(const Record& record) const {
     warp = channel.warp;
     lanes = channel.lanes;
   }
-  if (kind_of(warp) == AgentKind::kWarp) {
+  if (kind_of(warp) == AgentKind::kWarp && !is_host_code(site)) {
     const BlockInfo& block = agents_.block_of(warp);
     access.kernel = agents_.grid(block.grid).kernel;
     access.is_on_default_stream = agents_.is_on_default_stream(block.grid);

@@ -107,6 +107,7 @@ struct RangeAccess {
   const SourceLine* line;       // of the instruction that began it, or null
   uint32_t element_bytes = 0;   // of kAtomic: each element is reduced by a relaxed operation of its own
   bool is_same = false;         // of a write: the bytes have had these values before
+  Unwritten* unwritten = nullptr;  // of a read by wgmma: as in `Access`; its lanes have no meaning
 };
 
 // How the completion of an asynchronous operation is learnt.
@@ -243,6 +244,9 @@ class Observer {
   virtual void stream_acquired(uint64_t /*stream*/, uint64_t /*object*/) {}
   // All that another thread has done so far comes before what this one does.
   virtual void host_joined(int /*host*/, int /*other*/) {}
+  // Until now some accesses of the host code of a rank's process to memory that it shares with GPUs were not seen: flags may
+  // have ordered what came before.
+  virtual void host_unseen(int /*rank*/) {}
 
   // ---- the call contract ----
   // The arrival of a call on a rank's stream: its arguments are complete, its outputs may be written. Comes between

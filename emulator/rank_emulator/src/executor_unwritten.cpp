@@ -72,7 +72,7 @@ void Executor::set_unwritten(const Ref& ref, uint32_t bytes, uint32_t lanes, con
   const Detail& detail = *op.detail;
   if (name == "mma" && !guard.lanes && instruction.parts[3].starts_with("m16")) return follow_product(op, lanes);
   if (!is_arithmetic(instruction)) use_unwritten(guard);
-  if (name == "wmma") return;  // it follows rows of its matrices itself
+  if (name == "wmma" || name == "wgmma") return;  // it follows rows of its matrices itself
   for (const Address& address : detail.addresses) {
     if (address.mode == Address::kRegister64 || address.mode == Address::kRegister32) use_unwritten(unwritten_at(address.ref, lanes));
   }

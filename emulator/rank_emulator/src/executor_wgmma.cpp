@@ -2,6 +2,7 @@
 //
 // Products run when they are issued, the earliest that hardware may: PTX's registers are values, and the compiler may
 // copy sums between products, so that a later time would need its analysis.
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <string>
@@ -53,26 +54,34 @@ int read_unit(const char* from, int elements, float (&to)[8]) {
   return 4;
 }
 
-void note_read(Executor& x, const Op& op, uint64_t id, uint32_t offset) {
-  if (!x.engine.observer) return;
+// The load that has found the unit unwritten; 0: none.
+uint32_t note_read(Executor& x, const Op& op, uint64_t id, uint32_t offset) {
+  if (!x.engine.observer) return 0;
+  Unwritten unwritten;
   x.engine.observer->range_access(RangeAccess{id, x.grid->launch.rank, Operation::kRead, Proxy::kAsync, Space::kShared,
-                                              reinterpret_cast<uint64_t>(x.block->shared) + offset, 16, "wgmma", &op.source->line});
+                                              reinterpret_cast<uint64_t>(x.block->shared) + offset, 16, "wgmma", &op.source->line, 0, false, &unwritten});
+  return unwritten.load;
 }
+
+// Loads that have found rows of a matrix unwritten, by row; 0: none. Sums of other rows do not depend on them.
+using UnwrittenRows = std::vector<uint32_t>;
 
 // Rows `first`... of a matrix in shared memory; to[row * row_step + k * k_step].
 void read_matrix(Executor& x, const Op& op, const MatrixProduct& product, uint64_t bits, bool along_rows, uint32_t first, int rows,
-                 int depth, float* to, int row_step, int k_step) {
+                 int depth, float* to, int row_step, int k_step, UnwrittenRows& unwritten) {
+  unwritten.assign(size_t(rows), 0);
   const MatrixDescriptor matrix(bits);
   const int elements = op.detail->variant, each = elements == kTensorFloats ? 4 : 8;
   float unit[8];
   const auto read = [&](uint32_t offset) {
     read_unit(tile(x, op, offset), elements, unit);
-    note_read(x, op, product.id, offset);
+    return note_read(x, op, product.id, offset);
   };
   if (along_rows) {
     for (int k = 0; k < depth; ++k) {
       for (int row = 0; row < rows; row += each) {
-        read(matrix.along_rows(uint32_t(k), (first + uint32_t(row)) / uint32_t(each)));
+        const uint32_t load = read(matrix.along_rows(uint32_t(k), (first + uint32_t(row)) / uint32_t(each)));
+        if (load) std::fill_n(unwritten.begin() + row, each, load);
         for (int i = 0; i < each; ++i) to[(row + i) * row_step + k * k_step] = unit[i];
       }
     }
@@ -80,7 +89,7 @@ void read_matrix(Executor& x, const Op& op, const MatrixProduct& product, uint64
   }
   for (int row = 0; row < rows; ++row) {
     for (int k = 0; k < depth; k += each) {
-      read(matrix.along_k(first + uint32_t(row), uint32_t(k / each)));
+      if (const uint32_t load = read(matrix.along_k(first + uint32_t(row), uint32_t(k / each)))) unwritten[size_t(row)] = load;
       for (int i = 0; i < each; ++i) to[row * row_step + (k + i) * k_step] = unit[i];
     }
   }
@@ -93,11 +102,14 @@ void execute(Executor& x, const MatrixProduct& product) {
   const Form16 form = form_of(*op.source);
   const int sums_of_lane = form.columns / 2, registers_a = int(detail.number & 15);
   std::vector<float> a(size_t(16 * form.depth)), b(size_t(form.depth * form.columns)), sums(size_t(16 * form.columns));
+  UnwrittenRows rows(16), columns;
   const char* const frame = x.warp->registers + product.frame_offset;
   const auto lanes_of = [&](const Value& value) { return const_cast<char*>((value.ref.base == kFrame ? frame : x.bases[value.ref.base]) + value.ref.offset); };
   if (registers_a) {
     const int each = detail.variant == kTensorFloats ? 1 : 2;
     for (int i = 0; i < registers_a; ++i) {
+      const UnwrittenRegister found = x.unwritten_at(detail.values[size_t(sums_of_lane + i)].ref, ~0u);
+      each_lane(found.lanes, [&](int lane) { rows[size_t(lane / 4 + 8 * (i % 2))] = found.load; });
       const char* const from = lanes_of(detail.values[size_t(sums_of_lane + i)]);
       for (int lane = 0; lane < kLanes; ++lane) {
         uint32_t word;
@@ -111,9 +123,9 @@ void execute(Executor& x, const MatrixProduct& product) {
       }
     }
   } else {
-    read_matrix(x, op, product, product.a, detail.number >> 4 & 1, x.warp->index % 4 * 16, 16, form.depth, a.data(), form.depth, 1);
+    read_matrix(x, op, product, product.a, detail.number >> 4 & 1, x.warp->index % 4 * 16, 16, form.depth, a.data(), form.depth, 1, rows);
   }
-  read_matrix(x, op, product, product.b, detail.number >> 5 & 1, 0, form.columns, form.depth, b.data(), 1, form.columns);
+  read_matrix(x, op, product, product.b, detail.number >> 5 & 1, 0, form.columns, form.depth, b.data(), 1, form.columns, columns);
   if (detail.number >> 6 & 1) for (float& value : a) value = -value;
   if (detail.number >> 7 & 1) for (float& value : b) value = -value;
   const auto each_sum = [&](auto f) {
@@ -127,6 +139,17 @@ void execute(Executor& x, const MatrixProduct& product) {
   if (product.adds) each_sum([](const char* from, float& sum) { std::memcpy(&sum, from, 4); });
   add_product(sums.data(), a.data(), b.data(), form.columns, form.depth);
   each_sum([](char* to, const float& sum) { std::memcpy(to, &sum, 4); });
+  const auto is_any = [](const UnwrittenRows& all) { return std::any_of(all.begin(), all.end(), [](uint32_t load) { return load != 0; }); };
+  if (x.warp->unwritten.empty() && !is_any(rows) && !is_any(columns)) return;
+  for (int i = 0; i < sums_of_lane; ++i) {
+    const Ref& ref = detail.values[size_t(i)].ref;
+    UnwrittenRegister sum = product.adds ? x.unwritten_at(ref, ~0u) : UnwrittenRegister{};
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const uint32_t row = rows[size_t(lane / 4 + 8 * (i / 2 % 2))], column = columns[size_t(8 * (i / 4) + 2 * (lane % 4) + i % 2)];
+      if (row || column) sum = {0, sum.lanes | 1u << lane, row ? row : column};
+    }
+    x.set_unwritten(ref, 4 * kLanes, ~0u, sum);
+  }
 }
 
 Step issue(Executor& x, const Op& op, uint32_t lanes) {

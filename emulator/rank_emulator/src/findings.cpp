@@ -174,6 +174,8 @@ std::string scope_text(const Finding& finding) {
          rank_text(other) + "'s `" + other.what + "`" + place_of(other) + how + ": use " + needed;
 }
 
+bool has_host_code(const Finding& finding) { return finding.first.what == kHostCode || finding.second.what == kHostCode; }
+
 std::string remedy_of(const Finding& finding) {
   const FoundAccess& contract = finding.first.block < 0 ? finding.first : finding.second;
   const FoundAccess& thread = finding.first.block < 0 ? finding.second : finding.first;
@@ -216,6 +218,7 @@ std::string remedy_of(const Finding& finding) {
     case MissingEdge::kGridDependency:
       return "the launch of kernel `" + finding.second.kernel + "` lets it overlap the kernels before it: call cudaGridDependencySynchronize() before what depends on them";
     case MissingEdge::kStreamOrder: {
+      if (has_host_code(finding)) return "host code touches the memory of work that it has enqueued, and has not waited for: synchronise the stream or an event first";
       const FoundAccess& other = finding.first.is_on_default_stream ? finding.first : finding.second;
       if (finding.first.is_on_default_stream == finding.second.is_on_default_stream) return "two streams of one rank, which nothing orders: wait for an event";
       return "kernel `" + other.kernel + "` was launched on the default stream: use the call's stream";
@@ -269,7 +272,9 @@ std::string exposure_of(const Finding& finding) {
     case MissingEdge::kNonCoherent: return "the read-only cache has to hold the bytes from before the store";
     case MissingEdge::kBlockBarrier: return "the warp of the second access has to run ahead of that of the first";
     case MissingEdge::kWarpBarrier: return "the lanes of the warp have to diverge, as independent thread scheduling allows";
-    case MissingEdge::kStreamOrder: return "the second stream has to run ahead of the first";
+    case MissingEdge::kStreamOrder:
+      if (has_host_code(finding)) return "the work has to begin later, or to take longer, than the host's way to its access";
+      return "the second stream has to run ahead of the first";
     case MissingEdge::kGridDependency: return "the second kernel has to begin before the first ends";
     case MissingEdge::kEqualStores: return "a later version of the kernel has to store two values";
   }

@@ -53,6 +53,9 @@ enum class MissingEdge : uint8_t {
   kGridDependency,       // "grid_dependency": a kernel that may overlap the one before it in its stream (programmatic dependent launch)
 };
 
+// What host code is called that touches memory of GPUs and hosts.
+constexpr char kHostCode[] = "host code";
+
 // One side of a finding.
 struct FoundAccess {
   bool present = false;

@@ -11,7 +11,7 @@
 namespace pkb::emulator {
 namespace {
 
-struct sigaction before;
+struct sigaction before, before_step, before_interrupt;
 std::atomic<HostTrace> trace{nullptr};
 
 // The kernel names the address unless the processor keeps it to itself, as it does for addresses that are not canonical.
@@ -20,17 +20,47 @@ bool is_host_access(const siginfo_t& info) {
   return is_of_gpu(reinterpret_cast<uint64_t>(info.si_addr)) || (info.si_code == SI_KERNEL && !info.si_addr);
 }
 
+// What would have happened without us.
+void go_on(struct sigaction& handler, int number, siginfo_t* info, void* context) {
+  if (handler.sa_flags & SA_SIGINFO) return handler.sa_sigaction(number, info, context);
+  if (handler.sa_handler != SIG_DFL && handler.sa_handler != SIG_IGN) return handler.sa_handler(number);
+  sigaction(number, &handler, nullptr);
+  if (info->si_code <= 0 || number == SIGTRAP) raise(number);  // an access is repeated when this returns
+}
+
+HostGuard& guard_of(HostThread& host) { return host.world->guard_of(*host.device); }
+
 void on_fault(int number, siginfo_t* info, void* context) {
   HostThread* const host = World::current;
+  const auto address = reinterpret_cast<uint64_t>(info->si_addr);
+  if (info->si_code > 0 && (host ? guard_of(*host).on_fault(address, context) : HostGuard::on_foreign_fault(address))) return;
   if (host && is_host_access(*info)) {
     if (const HostTrace write_trace = trace) write_trace(number, info, context);
-    host->world->lose_host(*host, reinterpret_cast<uint64_t>(info->si_addr));
+    host->world->lose_host(*host, address);
     for (;;) pause();
   }
-  if (before.sa_flags & SA_SIGINFO) return before.sa_sigaction(number, info, context);
-  if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) return before.sa_handler(number);
-  sigaction(number, &before, nullptr);
-  if (info->si_code <= 0) raise(number);  // an access is repeated when this returns
+  go_on(before, number, info, context);
+}
+
+void on_step(int number, siginfo_t* info, void* context) {
+  HostThread* const host = World::current;
+  if (!host || !guard_of(*host).on_step(context)) go_on(before_step, number, info, context);
+}
+
+void on_interrupt(int number, siginfo_t* info, void* context) {
+  if (HostThread* const host = World::current) return host->world->interrupted(*host, instruction_of(context));
+  if (before_interrupt.sa_handler != SIG_DFL) go_on(before_interrupt, number, info, context);
+}
+
+// Has `handler` called for a signal, unless it is ours.
+void watch(int number, void (*handler)(int, siginfo_t*, void*), struct sigaction& old) {
+  struct sigaction now;
+  if (sigaction(number, nullptr, &now) != 0 || ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == handler)) return;
+  old = now;
+  struct sigaction action {};
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTART;
+  sigaction(number, &action, nullptr);
 }
 
 }  // namespace
@@ -38,13 +68,9 @@ void on_fault(int number, siginfo_t* info, void* context) {
 void watch_host_accesses() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  struct sigaction now;
-  if (sigaction(SIGSEGV, nullptr, &now) != 0 || ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_fault)) return;
-  before = now;
-  struct sigaction action {};
-  action.sa_sigaction = on_fault;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  sigaction(SIGSEGV, &action, nullptr);
+  watch(SIGSEGV, on_fault, before);
+  watch(SIGTRAP, on_step, before_step);
+  watch(kHostInterrupt, on_interrupt, before_interrupt);
 }
 
 void trace_host_accesses(HostTrace write_trace) { trace = write_trace; }

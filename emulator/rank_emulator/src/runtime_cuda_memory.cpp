@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "alignment.h"
 #include "runtime_cuda.h"
 
 using namespace pkb::emulator;
@@ -28,6 +29,7 @@ cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind k
   }
   *pointer = reinterpret_cast<void*>(address);
   if (kind == MemoryKind::kManaged) rank.world->managed.insert(region);
+  if (kind != MemoryKind::kDevice) rank.world->guard_of(rank).add(own, align_up(bytes, 4096));
   rank.allocations.emplace(address, Allocation{std::move(mapping), region, pool});
   if (pool) pool->use(bytes);
   return cudaSuccess;
@@ -52,6 +54,7 @@ cudaError_t release(RankState& rank, void* pointer) {
   if (found == rank.allocations.end()) return cudaErrorInvalidValue;
   if (found->second.pool) found->second.pool->used -= found->second.memory.bytes();
   rank.world->managed.erase(found->second.region);
+  rank.world->guard_of(rank).remove(found->first);
   rank.world->engine.memory.remove(found->second.region);
   rank.allocations.erase(found);
   return cudaSuccess;
@@ -98,6 +101,7 @@ PKB_CUDART cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
     if (is_of_gpu(address)) return cudaErrorInvalidValue;
     if (rank.registered.contains(address)) return cudaErrorHostMemoryAlreadyRegistered;
     rank.registered[address] = rank.world->engine.memory.add(RegionKind::kHost, rank.rank, "", address, bytes, Space::kGlobal, true);
+    rank.world->guard_of(rank).add(address, bytes);
     return cudaSuccess;
   });
 }
@@ -109,6 +113,7 @@ PKB_CUDART cudaError_t cudaHostUnregister(void* pointer) {
       const auto found = registered.find(reinterpret_cast<uint64_t>(pointer));
       if (found == registered.end()) continue;
       rank.world->engine.memory.remove(found->second);
+      rank.world->guard_of(rank).remove(found->first);
       registered.erase(found);
       return cudaSuccess;
     }

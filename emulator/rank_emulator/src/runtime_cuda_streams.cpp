@@ -30,7 +30,7 @@ Work nothing() {
 
 // The host has seen that a stream is empty, or an event complete.
 cudaError_t learnt(RankState& rank, Stream& stream) {
-  if (Observer* const observer = rank.world->engine.observer) observer->host_waited_stream(World::current->number, stream.id);
+  rank.world->learn(stream);
   return cudaSuccess;
 }
 cudaError_t learnt(RankState& rank, const Event& event) {

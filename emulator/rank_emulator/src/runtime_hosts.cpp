@@ -1,6 +1,8 @@
 // Threads of host code, of which one runs at a time.
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -34,17 +36,75 @@ const SourceLine* World::call_site() {
   return nullptr;
 }
 
+// Code that runs on is interrupted where others can go on meanwhile: it may wait for them without a call of CUDA.
 void World::resume(HostThread& host) {
+  constexpr std::chrono::milliseconds kFirst{300}, kLater{5};
   std::unique_lock lock(turn_->mutex);
   turn_->give(host.number);
-  turn_->await(-1, lock);
+  while (!turn_->await(-1, lock, host.runs_on ? kLater : kFirst)) {
+    host.interrupt = HostThread::kGoOn;
+    if (others_can_go_on(host)) host.interrupt = HostThread::kYield;
+    try {
+      if (!failed()) check_time();
+    } catch (const Fault& fault) {
+      fail(fault);
+    }
+    if (failed()) host.interrupt = HostThread::kStop;
+    if (host.interrupt != HostThread::kGoOn) pthread_kill(host.thread.native_handle(), kHostInterrupt);
+  }
+  host.interrupt = HostThread::kGoOn;
+}
+
+bool World::others_can_go_on(const HostThread& host) const {
+  if (engine.stands_still()) return false;
+  const auto is_busy = [](const auto& rank) { return std::any_of(rank->streams.begin(), rank->streams.end(), [](const auto& stream) { return !stream->empty(); }); };
+  return std::any_of(ranks.begin(), ranks.end(), is_busy) || std::any_of(hosts.begin(), hosts.end(), [&](const auto& other) { return other.get() != &host && can_run(*other); });
+}
+
+void World::interrupted(HostThread& host, uint64_t instruction) {
+  if (turn_->holder != host.number || !is_program_code(instruction)) return;
+  const int wanted = host.interrupt.exchange(HostThread::kGoOn);
+  if (wanted == HostThread::kStop) {
+    if (fault_->outcome == Outcome::kStopped && fault_->rank < 0) {
+      fault_->rank = host.device->rank;
+      fault_->message += "; the host code of " + name_of(host) + " runs on without a call of CUDA" + (notes_call_sites ? place_of_host_code(instruction) : "");
+    }
+    lose_host(host, 0);
+    for (;;) pause();
+  }
+  if (wanted != HostThread::kYield) return;
+  host.runs_on = true;
+  constexpr int kLooks = 20000;
+  block("others, in a loop without a call of CUDA", [this, looks = 0]() mutable { return ++looks > kLooks || (looks > 2 && (engine.stands_still() || engine.idle())); });
+}
+
+void World::let_others_go_on(const char* why, bool until_progress) {
+  const auto may_return = [this, until_progress, before = engine.progress, turn = 0]() mutable {
+    return turn++ > 0 && (!until_progress || engine.progress != before || engine.stands_still());
+  };
+  if (block(why, may_return)) return;
+  constexpr int kMostVain = 1000;
+  HostThread& host = *current;
+  if (++host.vain_waits < kMostVain) return;
+  lose_host(host, 0);
+  for (;;) pause();
+}
+
+// Throws the fault of a run that takes too long.
+void World::check_time() const {
+  const std::lock_guard lock(stop_mutex_);
+  if (!stop_.empty()) throw Fault{Outcome::kStopped, -1, stop_};
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  if (max_seconds && seconds > double(max_seconds)) throw Fault{Outcome::kStopped, -1, "time limit of " + std::to_string(max_seconds) + " s" + engine.standing()};
 }
 
 void World::hand_over(HostThread& host, std::unique_lock<std::mutex>& lock) {
   std::fflush(stdout);  // while it is this thread's
+  guard_of(*host.device).open();
   turn_->give(-1);
   turn_->await(host.number, lock);
   host.state = HostThread::kRunnable;
+  guard_of(*host.device).close();
 }
 
 bool World::block(const std::string& why, std::function<bool()> ready) {
@@ -92,10 +152,12 @@ void World::await_turn(HostThread& host) {
   current = &host;
   std::unique_lock lock(turn_->mutex);
   turn_->await(host.number, lock);
+  guard_of(*host.device).close();
 }
 
 void World::end_thread(HostThread& host, int status) {
   std::fflush(stdout);
+  guard_of(*host.device).open();
   const std::lock_guard lock(turn_->mutex);
   host.body_status = status;
   host.state = HostThread::kDone;
@@ -132,6 +194,7 @@ void World::forget(HostThread& host) {
 
 void World::lose_host(HostThread& host, uint64_t address) {
   const std::lock_guard lock(turn_->mutex);
+  guard_of(*host.device).disarm();
   host.touched = address;
   host.state = HostThread::kLost;
   turn_->give(-1);

@@ -102,6 +102,7 @@ std::string ptx_of(const void* fat_binary) {
 }
 
 LoadedModule* World::load_fat_binary(RankState& rank, const void* data) {
+  add_program_code(data);
   auto& module = *rank.modules.emplace_back(std::make_unique<LoadedModule>());
   module.rank = &rank;
   try {
@@ -165,6 +166,7 @@ uint64_t World::make_managed(LoadedModule& module, std::string_view name) {
   found->second = own_address(found->second);
   const Extent* const extent = engine.memory.find(found->second, 1);
   engine.memory.share_with_host(extent->region);
+  guard_of(*module.rank).add(found->second, engine.memory.region(extent->region)->bytes);
   managed.insert(extent->region);
   return found->second;
 }

@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -72,12 +73,26 @@ PKB_RANKS char* __wrap_getenv(const char* name) {
   return std::getenv(name);
 }
 
+// By these the system touches memory for the program.
+namespace {
+
+void lend(const void* buffer) {
+  if (RankState* const rank = calling_rank()) rank->world->guard_of(*rank).lend(buffer);
+}
+
+}  // namespace
+
+PKB_RANKS ssize_t __wrap_read(int file, void* to, size_t bytes) { return lend(to), ::read(file, to, bytes); }
+PKB_RANKS ssize_t __wrap_write(int file, const void* from, size_t bytes) { return lend(from), ::write(file, from, bytes); }
+PKB_RANKS size_t __wrap_fread(void* to, size_t bytes, size_t count, FILE* file) { return lend(to), std::fread(to, bytes, count, file); }
+PKB_RANKS size_t __wrap_fwrite(const void* from, size_t bytes, size_t count, FILE* file) { return lend(from), std::fwrite(from, bytes, count, file); }
+
 // A host that waits for memory which a kernel or another thread writes lets them go on by these. What it sees of other threads
 // then is taken to be in order.
 PKB_RANKS int __wrap_sched_yield() {
   RankState* const rank = calling_rank();
   if (!rank) return ::sched_yield();
-  rank->world->block("others, by sched_yield or a sleep", [turn = 0]() mutable { return turn++ > 0; });
+  rank->world->let_others_go_on("others, by sched_yield or a sleep");
   rank->world->acquire_all();
   return 0;
 }

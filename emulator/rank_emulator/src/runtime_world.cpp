@@ -164,7 +164,7 @@ std::optional<Fault> World::run(const std::function<int(int)>& body) {
 }
 
 void World::loop() {
-  const auto begin = std::chrono::steady_clock::now();
+  begin_ = std::chrono::steady_clock::now();
   uint64_t effects = engine.effects, early_begins = engine.early_begins;
   for (uint64_t round = 0; !finished(); ++round) {
     if (fault_) return;
@@ -180,12 +180,7 @@ void World::loop() {
       if (host_can_run()) break;
     }
     if (engine.max_steps && engine.steps > engine.max_steps) throw Fault{Outcome::kStepLimit, -1, std::to_string(engine.max_steps) + " warp instructions have been executed" + engine.standing()};
-    if (round % 16 == 0) {
-      const std::lock_guard lock(stop_mutex_);
-      if (!stop_.empty()) throw Fault{Outcome::kStopped, -1, stop_};
-      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      if (max_seconds && seconds > double(max_seconds)) throw Fault{Outcome::kStopped, -1, "time limit of " + std::to_string(max_seconds) + " s" + engine.standing()};
-    }
+    if (round % 16 == 0) check_time();
     if (engine.effects != effects) {
       effects = engine.effects;
       engine.end_standstill();
@@ -272,6 +267,7 @@ void World::push(Stream& stream, Work work) {
   Stream::Queued& queued = stream.queue.back();
   queued.operation.what = queued.work.name.c_str();
   if (engine.observer) engine.observer->stream_enqueue(queued.operation);
+  if (current) guard_of(*current->device).arm();
 }
 
 bool World::holds(const Stream::Queued& queued) const {
@@ -359,8 +355,19 @@ bool World::advance_streams(bool held) {
 
 bool World::synchronize(Stream& stream) {
   if (!block("a stream", [&] { return stream.empty(); })) return false;
-  if (engine.observer) engine.observer->host_waited_stream(current->number, stream.id);
+  learn(stream);
   return true;
+}
+
+void World::learn(Stream& stream) {
+  if (engine.observer) engine.observer->host_waited_stream(current->number, stream.id);
+  stream.waited = stream.enqueued;
+  for (size_t i = 0; i < visible(); ++i) {
+    for (const auto& each : visible(*current->device, i).streams) {
+      if (each->waited != each->enqueued) return;
+    }
+  }
+  guard_of(*current->device).disarm();
 }
 
 bool World::synchronize(RankState& rank) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "host_guard.h"
 #include "program.h"
 
 namespace pkb::emulator {
@@ -72,6 +75,7 @@ struct Stream {
   std::deque<std::shared_ptr<Queued>> running;  // above one: kernels that overlap
   uint64_t last_kernel = 0;               // launch of the operation that began last; 0: it was no kernel
   uint64_t enqueued = 0;                  // operations so far
+  uint64_t waited = 0;                    // of those a host has waited for
   uint64_t joined = 0;                    // of a blocking stream: operations that the legacy stream is ordered after
   uint64_t joined_legacy = 0;             // of a blocking stream: operations of the legacy stream that it is ordered after
 
@@ -157,12 +161,18 @@ struct HostThread {
   bool reaches_peers = false;             // what it launches reaches all memory: kernels of a library
   std::vector<CallConfiguration> configurations;
   int last_error = 0;
+  enum Interrupt { kGoOn, kYield, kStop };
+  std::atomic<int> interrupt{kGoOn};      // of its code, which runs on without a call of CUDA
+  bool runs_on = false;                   // its code has done so before
+  int vain_waits = 0;                     // for others, after the run has failed
+  uint64_t accesses = 0;                  // stream of its accesses to memory of GPUs, as the detector sees them; 0: none so far
 };
 
 // The GPU of a rank, and the libraries of its process.
 struct RankState {
   World* world;
   int rank;
+  HostGuard guard{*this};                 // of the host's memory of its process: that of the first GPU counts
   Mapping segment;
   uint32_t reached_by = 0;                // GPUs of a process with several that have access to its memory: a bit each
 
@@ -233,6 +243,7 @@ class World {
   // GPUs that a rank's process sees.
   size_t visible() const { return one_process ? ranks.size() : 1; }
   RankState& visible(RankState& rank, size_t index) { return one_process ? *ranks[index] : rank; }
+  HostGuard& guard_of(RankState& rank) { return visible(rank, 0).guard; }
   int processes() const { return one_process ? 1 : int(ranks.size()); }
   std::string name_of(const HostThread& host) const;
   // Where host code calls the function of CUDA under way: "+host", and the offset in its library; null: nobody asks.
@@ -252,6 +263,13 @@ class World {
   void acquire(uint64_t object);
   // Orders what all threads of its process have done before what the calling one does.
   void acquire_all();
+  // Lets others run for a while, within code that waits for them; `until_progress`: until memory has changed, or nobody can
+  // go on. Once the run has ended it soon returns no more.
+  void let_others_go_on(const char* why, bool until_progress = false);
+  // The host knows that all operations of a stream are over.
+  void learn(Stream& stream);
+  // A thread runs on: within a handler of a signal, at an instruction.
+  void interrupted(HostThread& host, uint64_t instruction);
   // The thread stays where it is: its host code has touched this address.
   void lose_host(HostThread& host, uint64_t address);
   // Implicit synchronisation with the legacy default stream included.
@@ -291,6 +309,8 @@ class World {
   bool run_hosts();
   void check_hosts() const;
   void resume(HostThread& host);
+  bool others_can_go_on(const HostThread& host) const;
+  void check_time() const;
   void hand_over(HostThread& host, std::unique_lock<std::mutex>& lock);
   void end_thread(HostThread& host, int status);
   void await_turn(HostThread& host);
@@ -320,10 +340,15 @@ class World {
     void await(int number, std::unique_lock<std::mutex>& lock) {
       changed.wait(lock, [&] { return holder == number; });
     }
+    // False: it has taken longer than that.
+    bool await(int number, std::unique_lock<std::mutex>& lock, std::chrono::milliseconds longest) {
+      return changed.wait_for(lock, longest, [&] { return holder == number; });
+    }
   };
   std::unique_ptr<Turn> turn_ = std::make_unique<Turn>();
   std::optional<Fault> fault_;
-  std::mutex stop_mutex_;
+  std::chrono::steady_clock::time_point begin_;  // of the run
+  mutable std::mutex stop_mutex_;
   std::string stop_;
   int held_arrival_ = -1, early_departure_ = -1;
   std::map<uint64_t, SourceLine> call_sites_;  // by offset

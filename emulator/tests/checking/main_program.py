@@ -46,10 +46,10 @@ class MainProgram:
             pytest.skip("needs the CUDA toolkit")
         return cls(emulator, build_program(Program((source,), flags=flags), gpus), gpus, one_process=True)
 
-    def run(self, *arguments: str, schedule: Schedule = TOGETHER) -> Run:
+    def run(self, *arguments: str, schedule: Schedule = TOGETHER, timeout_s: int = 60) -> Run:
         """Runs it with these arguments."""
         program = Program(self.built.program.sources, arguments=arguments)
-        options = Options(timeout_s=60, one_process=self.one_process)
+        options = Options(timeout_s=timeout_s, one_process=self.one_process)
         return run_program(self.emulator, Built(program, self.built.code), self.ranks, schedule, options)
 
     def run_apart(self, *arguments: str, schedule: Schedule = TOGETHER) -> Run:

@@ -96,3 +96,28 @@ PAIR_OF_ONE(rows_of_fragments_beyond_the_end, 1, 32) {
   for (int i = threadIdx.x; i < (right ? kRows : 16) * 16; i += 32) r.out()[i] = unsigned(product[i]);
   CHECK(product[9 * 16 + threadIdx.x % 16] == 9 * 16);
 }
+
+// A product of 40 rows by a tile of 64, from shared memory: what comes of the others is not stored.
+// wrong: uninitialised_read: by `wgmma`
+PAIR_OF_ONE(rows_beyond_the_end_of_a_warpgroups_tile, 1, 128) {
+  constexpr unsigned kRows = 40, kOnes = 0x3c003c00;
+  __shared__ alignas(128) unsigned left[64 * 8], other[8 * 8];  // pieces of 8 rows of 16 bytes, two of them side by side
+  const unsigned thread = threadIdx.x, lane = thread % 32;
+  for (unsigned i = thread; i < kRows * 8; i += 128) left[i] = kOnes;
+  if (thread < 64) other[thread] = kOnes;
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const auto describe = [](const void* tile) {
+    return uint64_t(__cvta_generic_to_shared(tile) >> 4) | uint64_t(128 >> 4) << 16 | uint64_t(256 >> 4) << 32;
+  };
+  float sum[4] = {};
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3]) : "l"(describe(left)), "l"(describe(other)) : "memory");
+  asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+  for (unsigned i = 0; i < 4; i += 2) {
+    const unsigned row = thread / 32 * 16 + lane / 4 + i * 4;
+    if (row < kRows) CHECK(sum[i] == 16 && sum[i + 1] == 16);
+    if (!right || row < kRows) r.out()[row * 4 + lane % 4] = unsigned(sum[i] + sum[i + 1]);
+  }
+}
