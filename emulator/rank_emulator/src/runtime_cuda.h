@@ -56,6 +56,16 @@ inline Stream* stream_of(RankState& rank, cudaStream_t handle) {
 }
 
 // Calls f with the stream of a handle, and its GPU.
+// The event of a handle; null where it is none of this rank's.
+inline Event* event_of(RankState& rank, cudaEvent_t handle) {
+  for (size_t i = 0; i < rank.world->visible(); ++i) {
+    for (const auto& event : rank.world->visible(rank, i).events) {
+      if (reinterpret_cast<cudaEvent_t>(event.get()) == handle) return event.get();
+    }
+  }
+  return nullptr;
+}
+
 template <class F>
 cudaError_t with_stream(cudaStream_t handle, F f) {
   return with_rank([&](RankState& rank) {

@@ -40,6 +40,26 @@ cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNo
   return cudaSuccess;
 }
 
+// A copy of a graph, whose records and branches are its own.
+std::unique_ptr<Graph> copy_of_graph(RankState& rank, const Graph& graph) {
+  auto copy = std::make_unique<Graph>();
+  std::map<EventRecord*, std::shared_ptr<EventRecord>> records;
+  for (Work work : graph.works) {
+    if (work.record && !work.event) {
+      auto& record = records[work.record.get()];
+      if (!record && work.kind == StreamOperationKind::kEventRecord) record = std::make_shared<EventRecord>(EventRecord{work.record->event, rank.world->engine.next_id++});
+      if (record) work.record = record;
+    }
+    if (work.branch) {
+      Stream*& branch = copy->branches[work.branch];
+      if (!branch) branch = branch_of(copy->nodes.emplace_back(std::make_unique<GraphNode>()).get());
+      work.branch = branch;
+    }
+    copy->works.push_back(std::move(work));
+  }
+  return copy;
+}
+
 // The works of all nodes, each behind those that it needs.
 std::vector<Work> ordered(RankState& rank, const Graph& graph) {
   if (graph.nodes.empty()) return graph.works;
@@ -60,6 +80,9 @@ std::vector<Work> ordered(RankState& rank, const Graph& graph) {
     add(wait_work(begin), branch);
     for (const GraphNode* const needed : node->needs) add(wait_work(ends[needed]), branch);
     for (const Work& work : node->works) add(work, branch);
+    if (node->child) {
+      for (const Work& work : node->child->works) add(work, work.branch ? work.branch : branch);
+    }
     add(record_work(end), branch);
   };
   for (const auto& node : graph.nodes) visit(visit, node.get());
@@ -110,6 +133,27 @@ auto function_of(cudaHostFn_t function, void* user) {
 }
 constexpr auto kNothing = [] { return cudaSuccess; };
 
+// The child of a node, whose works are those of a graph by now.
+cudaError_t set_child(RankState& rank, GraphNode& node, cudaGraph_t graph) {
+  node.child = copy_of_graph(rank, Graph{ordered(rank, graph_of(graph)), {}, {}});
+  return cudaSuccess;
+}
+
+// Records an event, or waits for it as it is known when the graph is launched.
+cudaError_t add_event_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaEvent_t handle, cudaGraphNodeType type) {
+  return with_rank([&](RankState& rank) {
+    Event* const event = event_of(rank, handle);
+    if (!event) return cudaErrorInvalidResourceHandle;
+    const cudaError_t error = add_node(made, graph, needs, count, type, kNothing);
+    if (error != cudaSuccess) return error;
+    const auto record = std::make_shared<EventRecord>(EventRecord{event->id, rank.world->engine.next_id++});
+    Work work = type == cudaGraphNodeTypeEventRecord ? record_work(record) : wait_work(record);
+    work.event = event;
+    node_of(*made)->works.push_back(std::move(work));
+    return cudaSuccess;
+  });
+}
+
 cudaError_t add_edges(const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
   for (size_t i = 0; i < count; ++i) node_of(to[i])->needs.push_back(node_of(from[i]));
   return cudaSuccess;
@@ -124,6 +168,9 @@ cudaError_t add_any(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNod
     case cudaGraphNodeTypeMemcpy: return cudaGraphAddMemcpyNode(made, graph, needs, count, &node.memcpy.copyParams);
     case cudaGraphNodeTypeMemset: return add_node(made, graph, needs, count, node.type, fill_of({node.memset.dst, node.memset.pitch, node.memset.value, node.memset.elementSize, node.memset.width, node.memset.height}));
     case cudaGraphNodeTypeHost: return add_node(made, graph, needs, count, node.type, function_of(node.host.fn, node.host.userData));
+    case cudaGraphNodeTypeGraph: return cudaGraphAddChildGraphNode(made, graph, needs, count, node.graph.graph);
+    case cudaGraphNodeTypeWaitEvent: return cudaGraphAddEventWaitNode(made, graph, needs, count, node.eventWait.event);
+    case cudaGraphNodeTypeEventRecord: return cudaGraphAddEventRecordNode(made, graph, needs, count, node.eventRecord.event);
     case cudaGraphNodeTypeEmpty: return cudaGraphAddEmptyNode(made, graph, needs, count);
     default: return finish(cudaErrorNotSupported);
   }
@@ -152,6 +199,16 @@ PKB_CUDART cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* made, cudaGraph_t g
 }
 PKB_CUDART cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count) {
   return add_node(made, graph, needs, count, cudaGraphNodeTypeEmpty, kNothing);
+}
+PKB_CUDART cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
+  const cudaError_t error = add_node(made, graph, needs, count, cudaGraphNodeTypeGraph, kNothing);
+  return error != cudaSuccess ? error : with_rank([&](RankState& rank) { return set_child(rank, *node_of(*made), child); });
+}
+PKB_CUDART cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaEvent_t event) {
+  return add_event_node(made, graph, needs, count, event, cudaGraphNodeTypeEventRecord);
+}
+PKB_CUDART cudaError_t cudaGraphAddEventWaitNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaEvent_t event) {
+  return add_event_node(made, graph, needs, count, event, cudaGraphNodeTypeWaitEvent);
 }
 #if CUDART_VERSION >= 13000
 PKB_CUDART cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*, size_t count) { return add_edges(from, to, count); }
@@ -227,7 +284,12 @@ PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t 
     std::map<EventRecord*, std::shared_ptr<EventRecord>> records;  // of this launch
     auto& graph = *reinterpret_cast<Graph*>(executable);
     for (Work work : graph.works) {
-      if (work.record) {
+      if (work.event) {  // known outside of the graph
+        Event& event = *work.event;
+        if (work.kind == StreamOperationKind::kEventRecord) event.last = std::make_shared<EventRecord>(EventRecord{event.id, rank.world->engine.next_id++});
+        if (!event.last) continue;
+        work.record = event.last;
+      } else if (work.record) {
         auto& record = records[work.record.get()];
         if (!record && work.kind == StreamOperationKind::kEventRecord) record = std::make_shared<EventRecord>(EventRecord{work.record->event, rank.world->engine.next_id++});
         if (record) work.record = record;

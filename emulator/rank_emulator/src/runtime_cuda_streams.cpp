@@ -6,15 +6,6 @@ using namespace pkb::emulator;
 namespace {
 
 // Of any GPU of the process, as all functions but a few take them.
-Event* event_of(RankState& rank, cudaEvent_t handle) {
-  for (size_t i = 0; i < rank.world->visible(); ++i) {
-    for (const auto& event : rank.world->visible(rank, i).events) {
-      if (reinterpret_cast<cudaEvent_t>(event.get()) == handle) return event.get();
-    }
-  }
-  return nullptr;
-}
-
 template <class F>
 cudaError_t with_event(cudaEvent_t handle, F f) {
   return with_rank([&](RankState& rank) {

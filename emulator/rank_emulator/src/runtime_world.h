@@ -52,6 +52,7 @@ struct Work {
   std::shared_ptr<KernelLaunch> launch;   // of kernels
   std::shared_ptr<EventRecord> record;    // of records of events, and waits for them
   Stream* branch = nullptr;               // of captured work: the stream that it was forked to; null: none
+  struct Event* event = nullptr;          // of an event node: what its record is known by outside of the graph
 };
 
 enum class StreamKind : uint8_t {
@@ -202,6 +203,7 @@ struct GraphNode {
   int type;                             // cudaGraphNodeType
   std::vector<Work> works;
   std::vector<GraphNode*> needs;
+  std::unique_ptr<struct Graph> child;  // of a child graph: a copy of it
 };
 
 struct Graph {

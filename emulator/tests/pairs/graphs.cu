@@ -76,3 +76,54 @@ PAIR_OF_HOST(graph_is_updated) {
   cudaGraphLaunch(executable, right ? stream : side);
   look<<<1, 32, 0, stream>>>(r, data, 111);
 }
+
+// A child graph fills and adds behind a node of its parent, and a node behind it reads what it has written.
+// wrong: unsynchronised: two streams of one rank, which nothing orders
+PAIR_OF_HOST(child_graph_in_its_place) {
+  unsigned *data = r.data(), *out = r.out(), value = 5;
+  void* arguments[] = {&data, &value};
+  const auto adds = kernel_node(reinterpret_cast<void*>(put), arguments);
+  const cudaMemsetParams fills = {data, 0, 0, 4, 32, 1};
+  cudaGraph_t graph, child;
+  cudaGraphExec_t executable;
+  cudaGraphNode_t fill, kernel, first, second, copy;
+  cudaGraphCreate(&child, 0);
+  cudaGraphAddMemsetNode(&fill, child, nullptr, 0, &fills);
+  cudaGraphAddKernelNode(&kernel, child, &fill, 1, &adds);
+  cudaGraphCreate(&graph, 0);
+  cudaGraphAddChildGraphNode(&first, graph, nullptr, 0, child);
+  cudaGraphAddChildGraphNode(&second, graph, &first, right, child);
+  cudaGraphDestroy(child);
+  cudaGraphAddMemcpyNode1D(&copy, graph, &second, 1, out, data, 128, cudaMemcpyDeviceToDevice);
+  cudaGraphInstantiate(&executable, graph, 0);
+  for (int i = 0; i < 2; ++i) cudaGraphLaunch(executable, stream);
+  look<<<1, 32, 0, stream>>>(r, out, 5);
+}
+
+// A graph waits for an event of another stream, and records one that the other stream waits for.
+// wrong: unsynchronised: two streams of one rank, which nothing orders
+PAIR_OF_HOST(graph_waits_for_an_event) {
+  unsigned *data = r.data(), value = 5;
+  void* arguments[] = {&data, &value};
+  const auto adds = kernel_node(reinterpret_cast<void*>(put), arguments);
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  cudaGraphNode_t waits, kernel, records;
+  cudaEvent_t filled, added;
+  cudaStream_t side;
+  cudaEventCreate(&filled);
+  cudaEventCreate(&added);
+  cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+  cudaGraphCreate(&graph, 0);
+  cudaGraphAddEventWaitNode(&waits, graph, nullptr, 0, filled);
+  cudaGraphAddKernelNode(&kernel, graph, &waits, right, &adds);
+  cudaGraphAddEventRecordNode(&records, graph, &kernel, 1, added);
+  cudaGraphInstantiate(&executable, graph, 0);
+  for (int i = 0; i < 2; ++i) {
+    cudaMemsetAsync(data, 0, 128, side);
+    cudaEventRecord(filled, side);
+    cudaGraphLaunch(executable, stream);
+    cudaStreamWaitEvent(side, added, 0);
+  }
+  look<<<1, 32, 0, side>>>(r, data, 5);
+}
