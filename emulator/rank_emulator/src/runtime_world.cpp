@@ -134,10 +134,11 @@ std::optional<Fault> World::run(const std::function<int(int)>& body) {
   }
   fault_.reset();
   watch_host_accesses();
-  for (const auto& host : hosts) {
-    if (host->thread.joinable()) host->thread.join();
-  }
-  hosts.clear();
+  const auto end = [](HostThread& host) {
+    if (host.thread.joinable()) host.thread.join();
+  };
+  const auto earlier = std::exchange(hosts, {});
+  for (size_t i = size_t(processes()); i < earlier.size(); ++i) end(*earlier[i]);
   host_order_.clear();
   for (const int rank : rank_order_) {
     if (rank < processes()) host_order_.push_back(rank);
@@ -149,6 +150,8 @@ std::optional<Fault> World::run(const std::function<int(int)>& body) {
     host.device = ranks[size_t(number)].get();
   }
   for (const auto& started : hosts) {
+    // One by one, so that each rank goes on with the stack that it had: those of processes are their own.
+    if (size_t(started->number) < earlier.size()) end(*earlier[size_t(started->number)]);
     started->thread = std::thread([this, &host = *started, &body] {
       await_turn(host);
       end_thread(host, body(host.number));
