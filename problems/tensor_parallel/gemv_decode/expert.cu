@@ -137,10 +137,9 @@ __global__ void __launch_bounds__(kThreads, pkb::kBlocksPerSm)
         }
       }
     }
-    __syncthreads();
+    __syncthreads();  // all is stored, and the results have been read
   }
   if constexpr (!kTagged) {
-    __syncthreads();
     if (has_peer) {
       comm.signal_block(0, thread);
       comm.wait_block(0, thread);

@@ -296,7 +296,7 @@ OTHER_PATHS = {
     ("GemmReduceScatter", sizes.LARGE_PRODUCT): "expert:99: pkb::store_release(",
     ("GemmReduceScatter", sizes.NO_ROOM_FOR_PRODUCTS): "gemm_peers.h:31: comm.signal_begun()",
     ("GemvDecode", sizes.MANY_TOKENS): "gemm_peers.h:31: comm.signal_begun()",
-    ("GemvDecode", sizes.MANY_LOGITS_OF_FEW_TOKENS): "expert:146: comm.wait_block(",
+    ("GemvDecode", sizes.MANY_LOGITS_OF_FEW_TOKENS): "expert:145: comm.wait_block(",
     ("HyenaCP", sizes.SHORT_FILTERS): "expert:648: wait_convolved(",
     ("FP8AllGatherParams", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
     ("FP8ReduceScatterGrads", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
