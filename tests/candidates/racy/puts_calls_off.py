@@ -12,7 +12,7 @@ noted: list[tuple[torch.Tensor, torch.Tensor]] = []
 
 def call(self, index, epoch, hold_ns=0):
     noted.append((self._arguments[index][0], self._deliveries[index]._destinations[0][0]._tensor))
-    if len(noted) == 4 or epoch <= 40:
+    if len(noted) == 4 or epoch <= 20:
         sums = torch.stack([tensor for tensor, _ in noted])
         dist.all_reduce(sums)
         for total, (_, destination) in zip(sums, noted, strict=True):
