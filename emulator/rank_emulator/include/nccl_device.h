@@ -1,7 +1,7 @@
 // The device side of nccl.h: teams, thread groups, pointers to peers, barriers among load/store accessible ranks.
 //
-// An arrival at a barrier releases if its order says so. A wait acquires whatever its order: a relaxed barrier at the begin of a
-// kernel, as NCCL's documentation has it, gives access to what earlier kernels of the peers have written.
+// An arrival at a barrier releases, and a wait acquires, if its order says so. A wait of any order gives access to what earlier
+// kernels of the peers have written, as a relaxed barrier at the begin of a kernel does in NCCL's documentation.
 #pragma once
 
 #include <cuda/atomic>
@@ -119,12 +119,22 @@ class ncclLsaBarrierSession {
       }
     }
   }
-  __device__ void wait(Coop, cuda::memory_order) {
+  __device__ void wait(Coop, cuda::memory_order order) {
+    const bool is_relaxed = order == cuda::memory_order_relaxed || order == cuda::memory_order_release;
     for (int peer = coop_.thread_rank(); peer < comm_.lsaSize; peer += coop_.size()) {
+      const unsigned* const there = slots(comm_.lsaRank) + 1 + peer;
       unsigned found;
-      do {
-        asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(found) : "l"(slots(comm_.lsaRank) + 1 + peer) : "memory");
-      } while (int(found - epoch_) < 0);
+      if (is_relaxed) {
+        asm volatile("pmevent.mask 0x5a09;" ::: "memory");  // LibraryMark::kBoundary of the emulator
+        do {
+          asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(found) : "l"(there) : "memory");
+        } while (int(found - epoch_) < 0);
+        asm volatile("pmevent.mask 0x5a05;" ::: "memory");  // kEnd
+      } else {
+        do {
+          asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(found) : "l"(there) : "memory");
+        } while (int(found - epoch_) < 0);
+      }
     }
     coop_.sync();
   }

@@ -3,14 +3,15 @@
 // "Memory Ordering", "Collective". All PEs are on one node, so that a put is stores, and a get is loads. Teams
 // are parts of all PEs.
 //
-//   put, get            ordinary accesses of all bytes, by the threads that call
+//   put, get            ordinary accesses of all bytes, by the threads that call; relaxed ones of system scope of an element
 //   p, g, atomics       relaxed accesses of system scope
 //   fence, quiet        fences of system scope
 //   wait_until, test    loads that acquire
-//   put_signal          the data, a fence, and a relaxed update of the signal
+//   put_signal          the data, and a relaxed update of the signal that brings them and nothing else
 //   collectives         gets between two barriers of the team
 //
-// A function with _nbi moves its data before it returns, so that a source that is changed too early is not found.
+// A function with _nbi moves its data before it returns. What it reads and writes is complete for the race detector after quiet or
+// a barrier alone, and a put delivered behind fence, which marks in the code tell.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -81,28 +82,37 @@ __host__ __device__ inline T* on(T* object, int pe) {
 
 // ---- threads that act together: one, those of a warp, those of a block ----
 struct Thread {
+  static constexpr int kOfEachThread = 0x10;
   __device__ static unsigned index() { return 0; }
   __device__ static unsigned count() { return 1; }
   __device__ static void meet() {}
 };
 struct Warp {
+  static constexpr int kOfEachThread = 0;
   __device__ static unsigned index() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }
   __device__ static unsigned count() { return 32; }
   __device__ static void meet() { __syncwarp(); }
 };
 struct Block {
+  static constexpr int kOfEachThread = 0;
   __device__ static unsigned index() { return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z); }
   __device__ static unsigned count() { return blockDim.x * blockDim.y * blockDim.z; }
   __device__ static void meet() { __syncthreads(); }
 };
 
+// ---- what the race detector is told: LibraryMark of the emulator ----
+enum Mark { kPut = 1, kGet, kSignalledPut, kBlockingPut, kEnd, kFence, kQuiet, kSignal };
+template <int code>
+__device__ inline void mark() {
+  asm volatile("pmevent.mask %0;" ::"n"(0x5a00 + code) : "memory");
+}
+
 template <class Group, class T>
 __device__ inline void move_as(void* to, const void* from, size_t bytes) {
   for (size_t i = Group::index(); i < bytes / sizeof(T); i += Group::count()) static_cast<T*>(to)[i] = static_cast<const T*>(from)[i];
 }
-// All threads of the group call it; they have met when it returns.
 template <class Group>
-__device__ inline void move(void* to, const void* from, size_t bytes) {
+__device__ inline void copy(void* to, const void* from, size_t bytes) {
   const auto alignment = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from) | bytes;
   if (alignment % 16 == 0) {
     move_as<Group, uint4>(to, from, bytes);
@@ -111,10 +121,22 @@ __device__ inline void move(void* to, const void* from, size_t bytes) {
   } else {
     move_as<Group, unsigned char>(to, from, bytes);
   }
+}
+// All threads of the group call it; they have met when it returns.
+template <class Group>
+__device__ inline void move(void* to, const void* from, size_t bytes) {
+  copy<Group>(to, from, bytes);
   Group::meet();
 }
 
-__device__ inline void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+__device__ inline void fence() {
+  mark<kFence>();
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+__device__ inline void quiet() {
+  mark<kQuiet>();
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
 
 // ---- relaxed and acquiring accesses of one element ----
 template <class T>
@@ -167,6 +189,34 @@ __device__ inline bool holds(T found, int comparison, T value) {
   }
 }
 
+// A put of one element may be the flag for others.
+template <class Group>
+__device__ inline void copy_to_peer(void* to, const void* from, size_t bytes) {
+  const auto is = [&](size_t size) { return bytes == size && (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % size == 0; };
+  if (bytes > 8 || !(is(1) || is(2) || is(4) || is(8))) return copy<Group>(to, from, bytes);
+  if (Group::index() != 0) return;
+  switch (bytes) {
+    case 1: return store(static_cast<uint8_t*>(to), *static_cast<const uint8_t*>(from));
+    case 2: return store(static_cast<uint16_t*>(to), *static_cast<const uint16_t*>(from));
+    case 4: return store(static_cast<uint32_t*>(to), *static_cast<const uint32_t*>(from));
+    default: return store(static_cast<uint64_t*>(to), *static_cast<const uint64_t*>(from));
+  }
+}
+template <class Group, bool waits>
+__device__ inline void put(void* to, const void* from, size_t bytes) {
+  if constexpr (!waits) mark<kPut>();
+  copy_to_peer<Group>(to, from, bytes);
+  if constexpr (!waits) mark<kEnd>();
+  Group::meet();
+}
+template <class Group, bool waits>
+__device__ inline void get(void* to, const void* from, size_t bytes) {
+  if constexpr (!waits) mark<kGet>();
+  copy<Group>(to, from, bytes);
+  if constexpr (!waits) mark<kEnd>();
+  Group::meet();
+}
+
 __device__ inline void signal(uint64_t* object, uint64_t value, int operation, int pe) {
   auto* const there = reinterpret_cast<unsigned long long*>(on(object, pe));
   if (operation == NVSHMEM_SIGNAL_ADD) {
@@ -175,12 +225,17 @@ __device__ inline void signal(uint64_t* object, uint64_t value, int operation, i
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(there), "l"(value) : "memory");
   }
 }
-template <class Group>
+template <class Group, bool waits>
 __device__ inline void put_signal(void* to, const void* from, size_t bytes, uint64_t* object, uint64_t value, int operation, int pe) {
-  move<Group>(on(static_cast<char*>(to), pe), from, bytes);
+  mark<(waits ? kBlockingPut : kSignalledPut) + Group::kOfEachThread>();
+  copy<Group>(on(static_cast<char*>(to), pe), from, bytes);
+  mark<kEnd>();
+  Group::meet();
   if (Group::index() == 0) {
-    fence();
+    mark<kSignal>();
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
     signal(object, value, operation, pe);
+    mark<kEnd>();
   }
   Group::meet();
 }
@@ -209,19 +264,24 @@ __device__ inline void sync(nvshmem_team_t team = NVSHMEM_TEAM_WORLD) {
 }
 template <class Group>
 __device__ inline void barrier(nvshmem_team_t team = NVSHMEM_TEAM_WORLD) {
-  fence();
+  quiet();
   sync<Group>(team);
 }
 
 static __global__ void nvshmemx_barrier_on_stream_kernel(nvshmem_team_t team) { barrier<Thread>(team); }
-static __global__ void nvshmemx_put_on_stream_kernel(void* to, const void* from, size_t bytes, int pe) {
-  move<Block>(on(static_cast<char*>(to), pe), from, bytes);
+static __global__ void nvshmemx_sync_on_stream_kernel(nvshmem_team_t team) { sync<Thread>(team); }
+static __global__ void nvshmemx_quiet_on_stream_kernel() { quiet(); }
+template <bool waits>
+__global__ void nvshmemx_put_on_stream_kernel(void* to, const void* from, size_t bytes, int pe) {
+  put<Block, waits>(on(static_cast<char*>(to), pe), from, bytes);
 }
-static __global__ void nvshmemx_get_on_stream_kernel(void* to, const void* from, size_t bytes, int pe) {
-  move<Block>(to, on(static_cast<const char*>(from), pe), bytes);
+template <bool waits>
+__global__ void nvshmemx_get_on_stream_kernel(void* to, const void* from, size_t bytes, int pe) {
+  get<Block, waits>(to, on(static_cast<const char*>(from), pe), bytes);
 }
-static __global__ void nvshmemx_put_signal_on_stream_kernel(void* to, const void* from, size_t bytes, uint64_t* object, uint64_t value, int operation, int pe) {
-  put_signal<Block>(to, from, bytes, object, value, operation, pe);
+template <bool waits>
+__global__ void nvshmemx_put_signal_on_stream_kernel(void* to, const void* from, size_t bytes, uint64_t* object, uint64_t value, int operation, int pe) {
+  put_signal<Block, waits>(to, from, bytes, object, value, operation, pe);
 }
 static __global__ void nvshmemx_signal_op_on_stream_kernel(uint64_t* object, uint64_t value, int operation, int pe) { signal(object, value, operation, pe); }
 static __global__ void nvshmemx_signal_wait_until_on_stream_kernel(uint64_t* object, int comparison, uint64_t value) {
@@ -336,6 +396,7 @@ PKB_BOTH void nvshmem_barrier_all() {
 #ifdef __CUDA_ARCH__
   pkb_nvshmem::barrier<pkb_nvshmem::Thread>();
 #else
+  pkb_emu_quiet();
   pkb_emu_exchange("nvshmem_barrier_all", nullptr, nullptr, 0);
 #endif
 }
@@ -349,20 +410,23 @@ PKB_COLLECTIVE(warp, Warp)
 PKB_COLLECTIVE(block, Block)
 #undef PKB_COLLECTIVE
 PKB_HOST int nvshmemx_barrier_on_stream(nvshmem_team_t team, cudaStream_t stream) { return pkb_nvshmem::nvshmemx_barrier_on_stream_kernel<<<1, 1, 0, stream>>>(team), 0; }
-PKB_HOST int nvshmemx_team_sync_on_stream(nvshmem_team_t team, cudaStream_t stream) { return nvshmemx_barrier_on_stream(team, stream); }
+PKB_HOST int nvshmemx_team_sync_on_stream(nvshmem_team_t team, cudaStream_t stream) { return pkb_nvshmem::nvshmemx_sync_on_stream_kernel<<<1, 1, 0, stream>>>(team), 0; }
+PKB_HOST int nvshmemx_sync_on_stream(nvshmem_team_t team, cudaStream_t stream) { return nvshmemx_team_sync_on_stream(team, stream); }
 PKB_HOST void nvshmemx_barrier_all_on_stream(cudaStream_t stream) { nvshmemx_barrier_on_stream(NVSHMEM_TEAM_WORLD, stream); }
-PKB_HOST void nvshmemx_sync_all_on_stream(cudaStream_t stream) { nvshmemx_barrier_on_stream(NVSHMEM_TEAM_WORLD, stream); }
+PKB_HOST void nvshmemx_sync_all_on_stream(cudaStream_t stream) { nvshmemx_team_sync_on_stream(NVSHMEM_TEAM_WORLD, stream); }
 PKB_BOTH int nvshmem_team_sync(nvshmem_team_t team) {
 #ifdef __CUDA_ARCH__
   return pkb_nvshmem::sync<pkb_nvshmem::Thread>(team), 0;
 #else
-  return nvshmemx_barrier_on_stream(team, nullptr), cudaStreamSynchronize(nullptr);
+  return nvshmemx_team_sync_on_stream(team, nullptr), cudaStreamSynchronize(nullptr);
 #endif
 }
 PKB_BOTH int nvshmem_sync(nvshmem_team_t team) { return nvshmem_team_sync(team); }
 PKB_BOTH int nvshmem_barrier(nvshmem_team_t team) {
 #ifdef __CUDA_ARCH__
-  pkb_nvshmem::fence();
+  pkb_nvshmem::quiet();
+#else
+  pkb_emu_quiet();
 #endif
   return nvshmem_team_sync(team);
 }
@@ -371,43 +435,45 @@ PKB_BOTH int nvshmem_barrier(nvshmem_team_t team) {
 PKB_DEVICE void nvshmem_fence() { pkb_nvshmem::fence(); }
 PKB_BOTH void nvshmem_quiet() {
 #ifdef __CUDA_ARCH__
-  pkb_nvshmem::fence();
+  pkb_nvshmem::quiet();
+#else
+  pkb_emu_quiet();
 #endif
 }
-PKB_HOST void nvshmemx_quiet_on_stream(cudaStream_t) {}  // the kernels before it in the stream have ended
+PKB_HOST void nvshmemx_quiet_on_stream(cudaStream_t stream) { pkb_nvshmem::nvshmemx_quiet_on_stream_kernel<<<1, 1, 0, stream>>>(); }
 
 // ---- remote memory access: of one thread, of a warp, of a block; of bytes, of types, of sizes ----
-#define PKB_MOVES(prefix, name, suffix, Group, T, size)                                                                               \
-  PKB_DEVICE void prefix##name##put##suffix(T* to, const T* from, size_t count, int pe) {                                             \
-    pkb_nvshmem::move<pkb_nvshmem::Group>(pkb_nvshmem::on(to, pe), from, count * size);                                               \
-  }                                                                                                                                   \
-  PKB_DEVICE void prefix##name##get##suffix(T* to, const T* from, size_t count, int pe) {                                             \
-    pkb_nvshmem::move<pkb_nvshmem::Group>(to, pkb_nvshmem::on(from, pe), count * size);                                               \
+#define PKB_MOVES(prefix, name, suffix, Group, T, size, waits)                                \
+  PKB_DEVICE void prefix##name##put##suffix(T* to, const T* from, size_t count, int pe) {     \
+    pkb_nvshmem::put<pkb_nvshmem::Group, waits>(pkb_nvshmem::on(to, pe), from, count * size); \
+  }                                                                                           \
+  PKB_DEVICE void prefix##name##get##suffix(T* to, const T* from, size_t count, int pe) {     \
+    pkb_nvshmem::get<pkb_nvshmem::Group, waits>(to, pkb_nvshmem::on(from, pe), count * size); \
   }
-#define PKB_SIGNALS(prefix, name, suffix, Group, T, size)                                                                             \
+#define PKB_SIGNALS(prefix, name, suffix, Group, T, size, waits)                                                                           \
   PKB_DEVICE void prefix##name##put##suffix(T* to, const T* from, size_t count, uint64_t* object, uint64_t value, int operation, int pe) { \
-    pkb_nvshmem::put_signal<pkb_nvshmem::Group>(to, from, count * size, object, value, operation, pe);                                \
+    pkb_nvshmem::put_signal<pkb_nvshmem::Group, waits>(to, from, count * size, object, value, operation, pe);                              \
   }
-#define PKB_TYPED(name, T)                                                  \
-  PKB_MOVES(nvshmem_, name##_, , Thread, T, sizeof(T))                      \
-  PKB_MOVES(nvshmem_, name##_, _nbi, Thread, T, sizeof(T))                  \
-  PKB_MOVES(nvshmemx_, name##_, _warp, Warp, T, sizeof(T))                  \
-  PKB_MOVES(nvshmemx_, name##_, _nbi_warp, Warp, T, sizeof(T))              \
-  PKB_MOVES(nvshmemx_, name##_, _block, Block, T, sizeof(T))                \
-  PKB_MOVES(nvshmemx_, name##_, _nbi_block, Block, T, sizeof(T))            \
-  PKB_SIGNALS(nvshmem_, name##_, _signal, Thread, T, sizeof(T))             \
-  PKB_SIGNALS(nvshmem_, name##_, _signal_nbi, Thread, T, sizeof(T))         \
-  PKB_SIGNALS(nvshmemx_, name##_, _signal_warp, Warp, T, sizeof(T))         \
-  PKB_SIGNALS(nvshmemx_, name##_, _signal_nbi_warp, Warp, T, sizeof(T))     \
-  PKB_SIGNALS(nvshmemx_, name##_, _signal_block, Block, T, sizeof(T))       \
-  PKB_SIGNALS(nvshmemx_, name##_, _signal_nbi_block, Block, T, sizeof(T))   \
+#define PKB_TYPED(name, T)                                                                                                        \
+  PKB_MOVES(nvshmem_, name##_, , Thread, T, sizeof(T), true)                                                                      \
+  PKB_MOVES(nvshmem_, name##_, _nbi, Thread, T, sizeof(T), false)                                                                 \
+  PKB_MOVES(nvshmemx_, name##_, _warp, Warp, T, sizeof(T), true)                                                                  \
+  PKB_MOVES(nvshmemx_, name##_, _nbi_warp, Warp, T, sizeof(T), false)                                                             \
+  PKB_MOVES(nvshmemx_, name##_, _block, Block, T, sizeof(T), true)                                                                \
+  PKB_MOVES(nvshmemx_, name##_, _nbi_block, Block, T, sizeof(T), false)                                                           \
+  PKB_SIGNALS(nvshmem_, name##_, _signal, Thread, T, sizeof(T), true)                                                             \
+  PKB_SIGNALS(nvshmem_, name##_, _signal_nbi, Thread, T, sizeof(T), false)                                                        \
+  PKB_SIGNALS(nvshmemx_, name##_, _signal_warp, Warp, T, sizeof(T), true)                                                         \
+  PKB_SIGNALS(nvshmemx_, name##_, _signal_nbi_warp, Warp, T, sizeof(T), false)                                                    \
+  PKB_SIGNALS(nvshmemx_, name##_, _signal_block, Block, T, sizeof(T), true)                                                       \
+  PKB_SIGNALS(nvshmemx_, name##_, _signal_nbi_block, Block, T, sizeof(T), false)                                                  \
   PKB_DEVICE void nvshmem_##name##_iput(T* to, const T* from, ptrdiff_t to_stride, ptrdiff_t from_stride, size_t count, int pe) { \
     for (size_t i = 0; i < count; ++i) pkb_nvshmem::on(to, pe)[ptrdiff_t(i) * to_stride] = from[ptrdiff_t(i) * from_stride];      \
-  }                                                                                                                                \
+  }                                                                                                                               \
   PKB_DEVICE void nvshmem_##name##_iget(T* to, const T* from, ptrdiff_t to_stride, ptrdiff_t from_stride, size_t count, int pe) { \
     for (size_t i = 0; i < count; ++i) to[ptrdiff_t(i) * to_stride] = pkb_nvshmem::on(from, pe)[ptrdiff_t(i) * from_stride];      \
-  }                                                                                                                                \
-  PKB_DEVICE void nvshmem_##name##_p(T* to, T value, int pe) { pkb_nvshmem::store(pkb_nvshmem::on(to, pe), value); } \
+  }                                                                                                                               \
+  PKB_DEVICE void nvshmem_##name##_p(T* to, T value, int pe) { pkb_nvshmem::store(pkb_nvshmem::on(to, pe), value); }              \
   PKB_DEVICE T nvshmem_##name##_g(const T* from, int pe) { return pkb_nvshmem::load(pkb_nvshmem::on(from, pe)); }
 PKB_TYPED(float, float)
 PKB_TYPED(double, double)
@@ -436,19 +502,19 @@ PKB_TYPED(size, size_t)
 PKB_TYPED(ptrdiff, ptrdiff_t)
 #undef PKB_TYPED
 
-#define PKB_SIZED(bits, size)                                       \
-  PKB_MOVES(nvshmem_, , bits, Thread, void, size)                   \
-  PKB_MOVES(nvshmem_, , bits##_nbi, Thread, void, size)             \
-  PKB_MOVES(nvshmemx_, , bits##_warp, Warp, void, size)             \
-  PKB_MOVES(nvshmemx_, , bits##_nbi_warp, Warp, void, size)         \
-  PKB_MOVES(nvshmemx_, , bits##_block, Block, void, size)           \
-  PKB_MOVES(nvshmemx_, , bits##_nbi_block, Block, void, size)       \
-  PKB_SIGNALS(nvshmem_, , bits##_signal, Thread, void, size)        \
-  PKB_SIGNALS(nvshmem_, , bits##_signal_nbi, Thread, void, size)    \
-  PKB_SIGNALS(nvshmemx_, , bits##_signal_warp, Warp, void, size)    \
-  PKB_SIGNALS(nvshmemx_, , bits##_signal_nbi_warp, Warp, void, size) \
-  PKB_SIGNALS(nvshmemx_, , bits##_signal_block, Block, void, size)  \
-  PKB_SIGNALS(nvshmemx_, , bits##_signal_nbi_block, Block, void, size)
+#define PKB_SIZED(bits, size)                                               \
+  PKB_MOVES(nvshmem_, , bits, Thread, void, size, true)                     \
+  PKB_MOVES(nvshmem_, , bits##_nbi, Thread, void, size, false)              \
+  PKB_MOVES(nvshmemx_, , bits##_warp, Warp, void, size, true)               \
+  PKB_MOVES(nvshmemx_, , bits##_nbi_warp, Warp, void, size, false)          \
+  PKB_MOVES(nvshmemx_, , bits##_block, Block, void, size, true)             \
+  PKB_MOVES(nvshmemx_, , bits##_nbi_block, Block, void, size, false)        \
+  PKB_SIGNALS(nvshmem_, , bits##_signal, Thread, void, size, true)          \
+  PKB_SIGNALS(nvshmem_, , bits##_signal_nbi, Thread, void, size, false)     \
+  PKB_SIGNALS(nvshmemx_, , bits##_signal_warp, Warp, void, size, true)      \
+  PKB_SIGNALS(nvshmemx_, , bits##_signal_nbi_warp, Warp, void, size, false) \
+  PKB_SIGNALS(nvshmemx_, , bits##_signal_block, Block, void, size, true)    \
+  PKB_SIGNALS(nvshmemx_, , bits##_signal_nbi_block, Block, void, size, false)
 namespace pkb_nvshmem {
 __device__ inline void* on(void* object, int pe) { return on(static_cast<char*>(object), pe); }
 __device__ inline const void* on(const void* object, int pe) { return on(static_cast<const char*>(object), pe); }
@@ -463,19 +529,32 @@ PKB_SIZED(128, 16)
 #undef PKB_SIGNALS
 #undef PKB_MOVES
 
-PKB_HOST void nvshmemx_putmem_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) {
-  pkb_nvshmem::nvshmemx_put_on_stream_kernel<<<1, 256, 0, stream>>>(to, from, bytes, pe);
-}
-PKB_HOST void nvshmemx_getmem_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) {
-  pkb_nvshmem::nvshmemx_get_on_stream_kernel<<<1, 256, 0, stream>>>(to, from, bytes, pe);
-}
-#define PKB_ON_STREAM(name, T)                                                                                            \
-  PKB_HOST void nvshmemx_##name##_put_on_stream(T* to, const T* from, size_t count, int pe, cudaStream_t stream) {        \
-    nvshmemx_putmem_on_stream(to, from, count * sizeof(T), pe, stream);                                                   \
-  }                                                                                                                       \
-  PKB_HOST void nvshmemx_##name##_get_on_stream(T* to, const T* from, size_t count, int pe, cudaStream_t stream) {        \
-    nvshmemx_getmem_on_stream(to, from, count * sizeof(T), pe, stream);                                                   \
+#define PKB_BYTES_ON_STREAM(suffix, waits)                                                                                          \
+  PKB_HOST void nvshmemx_putmem##suffix##_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) {        \
+    pkb_nvshmem::nvshmemx_put_on_stream_kernel<waits><<<1, 256, 0, stream>>>(to, from, bytes, pe);                                  \
+  }                                                                                                                                 \
+  PKB_HOST void nvshmemx_getmem##suffix##_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) {        \
+    pkb_nvshmem::nvshmemx_get_on_stream_kernel<waits><<<1, 256, 0, stream>>>(to, from, bytes, pe);                                  \
+  }                                                                                                                                 \
+  PKB_HOST void nvshmemx_putmem_signal##suffix##_on_stream(void* to, const void* from, size_t bytes, uint64_t* object, uint64_t value, int operation, int pe, cudaStream_t stream) { \
+    pkb_nvshmem::nvshmemx_put_signal_on_stream_kernel<waits><<<1, 256, 0, stream>>>(to, from, bytes, object, value, operation, pe); \
   }
+PKB_BYTES_ON_STREAM(, true)
+PKB_BYTES_ON_STREAM(_nbi, false)
+#undef PKB_BYTES_ON_STREAM
+#define PKB_TYPE_ON_STREAM(name, T, suffix)                                                                                  \
+  PKB_HOST void nvshmemx_##name##_put##suffix##_on_stream(T* to, const T* from, size_t count, int pe, cudaStream_t stream) { \
+    nvshmemx_putmem##suffix##_on_stream(to, from, count * sizeof(T), pe, stream);                                            \
+  }                                                                                                                          \
+  PKB_HOST void nvshmemx_##name##_get##suffix##_on_stream(T* to, const T* from, size_t count, int pe, cudaStream_t stream) { \
+    nvshmemx_getmem##suffix##_on_stream(to, from, count * sizeof(T), pe, stream);                                            \
+  }                                                                                                                          \
+  PKB_HOST void nvshmemx_##name##_put_signal##suffix##_on_stream(T* to, const T* from, size_t count, uint64_t* object, uint64_t value, int operation, int pe, cudaStream_t stream) { \
+    nvshmemx_putmem_signal##suffix##_on_stream(to, from, count * sizeof(T), object, value, operation, pe, stream);           \
+  }
+#define PKB_ON_STREAM(name, T)  \
+  PKB_TYPE_ON_STREAM(name, T, ) \
+  PKB_TYPE_ON_STREAM(name, T, _nbi)
 PKB_ON_STREAM(float, float)
 PKB_ON_STREAM(double, double)
 PKB_ON_STREAM(half, __half)
@@ -491,11 +570,7 @@ PKB_ON_STREAM(uint8, uint8_t)
 PKB_ON_STREAM(uint32, uint32_t)
 PKB_ON_STREAM(uint64, uint64_t)
 #undef PKB_ON_STREAM
-PKB_HOST void nvshmemx_putmem_nbi_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) { nvshmemx_putmem_on_stream(to, from, bytes, pe, stream); }
-PKB_HOST void nvshmemx_getmem_nbi_on_stream(void* to, const void* from, size_t bytes, int pe, cudaStream_t stream) { nvshmemx_getmem_on_stream(to, from, bytes, pe, stream); }
-PKB_HOST void nvshmemx_putmem_signal_on_stream(void* to, const void* from, size_t bytes, uint64_t* object, uint64_t value, int operation, int pe, cudaStream_t stream) {
-  pkb_nvshmem::nvshmemx_put_signal_on_stream_kernel<<<1, 256, 0, stream>>>(to, from, bytes, object, value, operation, pe);
-}
+#undef PKB_TYPE_ON_STREAM
 PKB_HOST void nvshmemx_signal_op_on_stream(uint64_t* object, uint64_t value, int operation, int pe, cudaStream_t stream) {
   pkb_nvshmem::nvshmemx_signal_op_on_stream_kernel<<<1, 1, 0, stream>>>(object, value, operation, pe);
 }

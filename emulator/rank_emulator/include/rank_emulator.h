@@ -17,6 +17,10 @@ int pkb_emu_rank_count(void);
 // for messages. 0, or -1: the run has ended.
 int pkb_emu_exchange(const char* name, const void* mine, void* all, size_t bytes);
 
+// What kernels of the rank have put and got by functions that do not wait, as far as the calling thread knows of them, is
+// complete. Not collective.
+void pkb_emu_quiet(void);
+
 // ---- of a process with several GPUs; not collective ----
 // GPUs that the process sees: 1 where each rank is a process.
 int pkb_emu_gpu_count(void);

@@ -14,7 +14,8 @@ Key Agents::parent(Key key) const {
     case AgentKind::kBlock: return key_of(AgentKind::kGrid, blocks_[index].grid);
     case AgentKind::kGrid: return key_of(AgentKind::kStream, grids_[index].stream);
     // A barrier of the block says nothing of copies under way: only the end of the kernel does.
-    case AgentKind::kChannel: return key_of(AgentKind::kGrid, channels_[index].grid);
+    case AgentKind::kChannel:
+    case AgentKind::kDelivery: return channels_[index].outlives_kernel ? 0 : key_of(AgentKind::kGrid, channels_[index].grid);
     case AgentKind::kStream: return 0;
   }
   return 0;

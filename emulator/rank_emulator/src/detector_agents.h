@@ -89,6 +89,7 @@ struct ChannelInfo {
   uint32_t lanes;
   Completion completion;
   bool reads;         // of bulk groups, whose reads complete before their writes
+  bool outlives_kernel = false;  // whose end says nothing of its completion
 };
 
 class Agents : public AgentTree {

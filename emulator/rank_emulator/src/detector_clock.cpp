@@ -51,7 +51,7 @@ class TimesAbove {
   }
 
  private:
-  static constexpr uint32_t kKinds = uint32_t(AgentKind::kChannel) + 1;
+  static constexpr uint32_t kKinds = uint32_t(AgentKind::kDelivery) + 1;
   // The entries of one kind, the place of the last look-up, and its result with all above.
   struct Level {
     const Entry *begin, *end, *at;

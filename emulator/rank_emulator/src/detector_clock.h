@@ -17,7 +17,9 @@ namespace pkb::emulator::detector {
 using Key = uint32_t;  // kind in the upper 3 bits, index below
 using Time = uint32_t;  // from 1; 0: never
 
-enum class AgentKind : uint32_t { kLane, kWarp, kBlock, kGrid, kStream, kChannel };
+// kDelivery: of a channel of puts: what its issuer's fences have ordered before the flags that they will store; whoever
+// observes such a flag knows as much of the channel.
+enum class AgentKind : uint32_t { kLane, kWarp, kBlock, kGrid, kStream, kChannel, kDelivery };
 
 constexpr uint32_t kIndexBits = 29;
 constexpr Key key_of(AgentKind kind, uint32_t index) { return uint32_t(kind) << kIndexBits | index; }

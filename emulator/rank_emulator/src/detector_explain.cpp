@@ -87,7 +87,8 @@ FindingClass Races::class_of(const Finding& finding, const Record& earlier, cons
     case MissingEdge::kScope:
     case MissingEdge::kFenceScope:
     case MissingEdge::kRelease:
-    case MissingEdge::kAcquire: return FindingClass::kWeakOrder;
+    case MissingEdge::kAcquire:
+    case MissingEdge::kDelivery: return FindingClass::kWeakOrder;
     // A plain store that a strong load polls, or data behind it. Other plain accesses to what others access by strong ones
     // lose updates, or read what no flag announces.
     case MissingEdge::kWeakFlag: {
@@ -114,7 +115,7 @@ FindingClass Races::class_of(const Finding& finding, const Record& earlier, cons
 
 void Races::explain(Finding& finding, const Record& earlier, const Accessor& who, const Record& access) {
   const Site &of_earlier = sites_[earlier.site], &of_access = sites_[access.site];
-  if (explain_flags(finding, earlier, who, access)) return;
+  if (explain_flags(finding, earlier, who, access) || explain_puts(finding, earlier, who, access)) return;
   const bool is_async = of_earlier.proxy == Proxy::kAsync || of_earlier.proxy == Proxy::kTensorMap;
   if (who.non_coherent && agents_.ordered(who, earlier, false)) {
     finding.missing = MissingEdge::kNonCoherent;
@@ -135,6 +136,20 @@ void Races::explain(Finding& finding, const Record& earlier, const Accessor& who
 bool Races::lacks_a_barrier(const Record& earlier, const Record& access) const {
   const bool is_atomic = sites_[earlier.site].operation == Operation::kAtomic || sites_[access.site].operation == Operation::kAtomic;
   return is_atomic && agents_.block_index_of(earlier.who) == agents_.block_index_of(access.who);
+}
+
+// A put or get of a library that the accessor, or a flag that it has seen, comes after, but not after its completion.
+bool Races::explain_puts(Finding& finding, const Record& earlier, const Accessor& who, const Record& access) {
+  if (kind_of(earlier.who) != AgentKind::kChannel || agents_.channel(earlier.who).completion != Completion::kQuiet) return false;
+  const Key issuer = agents_.channel(earlier.who).warp;
+  const bool is_own_rank = agents_.rank_of(issuer) == agents_.rank_of(access.who);
+  if (issuer == who.own_warp || agents_.ordered(who, Record{issuer, earlier.time, earlier.site, earlier.lanes}, false)) {
+    finding.missing = is_own_rank ? MissingEdge::kQuiet : MissingEdge::kDelivery;
+    return true;
+  }
+  if (!explain_by_failed_edge(finding, {issuer, earlier.time, earlier.site, earlier.lanes}, who)) return false;
+  if (finding.missing == MissingEdge::kRelease) finding.missing = is_own_rank ? MissingEdge::kQuiet : MissingEdge::kDelivery;
+  return true;
 }
 
 // Two strong accesses race only if a scope is too small or they overlap in part.

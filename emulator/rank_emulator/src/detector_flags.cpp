@@ -33,13 +33,26 @@ void Flags::learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const C
   });
 }
 
+bool Flags::has_deliveries(const ClockRef& clock) {
+  return clock && !clock->entries.empty() && kind_of(clock->entries.back().key) == AgentKind::kDelivery;
+}
+
+ClockRef Flags::delivered(const ClockRef& clock) {
+  if (!has_deliveries(clock)) return clock;
+  std::vector<Entry> entries;
+  for (auto at = clock->entries.rbegin(); at != clock->entries.rend() && kind_of(at->key) == AgentKind::kDelivery; ++at) {
+    entries.push_back({key_of(AgentKind::kChannel, index_of(at->key)), at->time});
+  }
+  return clocks_.with(clock, entries.data(), int(entries.size()));
+}
+
 // ---- stores ----
 
 std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint32_t lanes, const Site& site,
                                                            uint32_t site_number) {
   const bool is_release = releases(site.order);
   const Time time = clocks_.tick();  // of relaxed stores too, so that a message can tell what came before the store
-  const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform();
+  const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform() && warp.signalling.empty();
   std::vector<std::shared_ptr<const Release>> all(kLanes);
   std::shared_ptr<const Release> shared;
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
@@ -50,7 +63,10 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
       *release = Release{warp.key,          lanes,           time,
                          site_number,       is_release,      effective_scope(site.order, site.scope),
                          warp.past.at(lane), fences.released, fences.proxied_global,
-                         fences.proxied_shared, fences.sequential, fences.sequential_released};
+                         fences.proxied_shared, fences.sequential, fences.sequential_released, warp.initial, {}};
+      for (const Signalling& signalling : warp.signalling) {
+        if (signalling.lanes >> lane & 1) release->delivered = signalling.delivered;
+      }
       shared = std::move(release);
     }
     all[size_t(lane)] = shared;
@@ -135,8 +151,12 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
   const Release& release = *published.release;
   const Record record{release.warp, release.time, release.site, 1u << published.lane};
   const uint32_t block = agents_.block_index_of(warp.key);
+  const Scope distance = agents_.distance(release.warp, warp.key);
+  const Part part = part_for(release, distance);
   uint32_t news = 0;
-  if (warp.past.is_uniform()) {
+  if (release.delivered || has_deliveries(part.past->base)) {
+    news = lanes;  // what they know of the store's thread says nothing of its puts
+  } else if (warp.past.is_uniform()) {
     if (!agents_.in_past(warp.past.at(0), warp.key, block, true, record)) news = lanes;
   } else {
     for (uint32_t rest = lanes; rest; rest &= rest - 1) {
@@ -146,13 +166,12 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
   }
   if (release.warp == warp.key) news &= ~(1u << published.lane);
   if (!news) return;
-  const Scope distance = agents_.distance(release.warp, warp.key);
   MissingEdge reason = MissingEdge::kNone;
   if (release.scope < distance || effective_scope(site.order, site.scope) < distance) {
     reason = MissingEdge::kScope;
   } else {
-    const Part part = part_for(release, distance);
-    const ClockRef clock = clock_of(release, part, published.lane);
+    const ClockRef clock = delivered(clocks_.join(clock_of(release, part, published.lane), release.delivered));
+    if (news & warp.boundary) learn(warp, news & warp.boundary, release.initial, release.initial, release.initial);
     if (acquires(site.order)) {
       learn(warp, news, clock, release.proxied_global, release.proxied_shared);
     } else {

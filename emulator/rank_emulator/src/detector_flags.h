@@ -67,6 +67,10 @@ class Flags {
   void learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const ClockRef& proxied_global,
              const ClockRef& proxied_shared);
 
+  // A clock, and all of channels that its deliveries lead to: what another PE learns with it by a flag.
+  ClockRef delivered(const ClockRef& clock);
+  static bool has_deliveries(const ClockRef& clock);
+
   // The store that a word carries; null if it was not a strong one.
   const Release* carried(uint64_t address, int* lane) const;
 

@@ -76,6 +76,7 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
     warp.epoch = clocks_.now();
     warp.past = PerLane<Past>(past);
     warp.fences = PerLane<Fences>(fences);
+    if (!strict_) warp.initial = of.initial;
     state.warps.push_back(std::move(warp));
   }
   blocks_[state.number] = &state;

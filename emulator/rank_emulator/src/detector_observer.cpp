@@ -56,8 +56,9 @@ void Detector::set_initialised(uint64_t address, uint64_t bytes, bool initialise
   shadow_.set_written(address, bytes, initialised);
 }
 
-void Detector::access(const Access& access) {
-  if (!is_tracked(access.space) || !access.warp.lanes) return;
+void Detector::access(const Access& of) {
+  if (!is_tracked(of.space) || !of.warp.lanes) return;
+  Access access = of;
   if (races_are_looked_for_) {
     each_lane(access.warp.lanes, [&](int lane) { shadow_.prefetch(access.addresses[lane]); });
   }
@@ -72,6 +73,10 @@ void Detector::access(const Access& access) {
     finding.call = report_.call_of(record);
     report_.describe_place(finding, access.addresses[__builtin_ctz(access.warp.lanes)], access.bytes);
     report_.add(std::move(finding), 0, site);
+  }
+  if (races_are_looked_for_ && !warp.operations.empty()) {
+    access.warp.lanes &= ~library_access(access, warp, site);
+    if (!access.warp.lanes) return;
   }
   // Lanes side by side that touch the same bytes are taken together.
   const bool is_one_by_one = access.operation != Operation::kRead;
@@ -96,6 +101,25 @@ void Detector::access(const Access& access) {
     lanes_access(access, warp, who, address, site, is_written);
   }
   if (races_are_looked_for_ && access.operation != Operation::kRead && is_strong) store_flags(access, warp, site);
+}
+
+// Accesses of puts and gets of a library; returns their lanes.
+uint32_t Detector::library_access(const Access& access, WarpState& warp, uint32_t site) {
+  const bool writes = access.operation != Operation::kRead;
+  uint32_t taken = 0;
+  each_lane(access.warp.lanes, [&](int lane) {
+    const LibraryOperation* const operation = LibraryOperations::find(warp, lane, writes);
+    if (!operation) return;
+    taken |= 1u << lane;
+    Past past;
+    lanes_access(access, warp, library_.accessor(warp, lane, *operation, past), access.addresses[lane], site, false);
+  });
+  if (writes && taken && sites_.is_strong(site)) {  // a flag that is put
+    Access flags = access;
+    flags.warp.lanes = taken;
+    store_flags(flags, warp, site);
+  }
+  return taken;
 }
 
 void Detector::value_used(const Warp& warp, const SourceLine* load) {
@@ -148,8 +172,15 @@ bool Detector::all_written(const Access& access) {
   return high - low <= Shadow::kPageBytes && shadow_.first_unwritten(low, high - low) == high;
 }
 
-Accessor Detector::accessor_of(const Access& access, const WarpState& warp, uint32_t lanes, uint32_t site) const {
+Accessor Detector::accessor_of(const Access& access, const WarpState& warp, uint32_t lanes, uint32_t site) {
   Accessor who = kernels_.lane_accessor(warp, lanes);
+  // A store to a peer comes after puts to it that a fence stands behind.
+  if (access.operation != Operation::kRead && access.space == Space::kGlobal && Flags::has_deliveries(who.past->base) &&
+      regions_.owner(access.addresses[__builtin_ctz(lanes)]) != access.warp.rank) {
+    delivered_ = *who.past;
+    delivered_.base = flags_.delivered(delivered_.base);
+    who.past = &delivered_;
+  }
   who.non_coherent = sites_[site].is_non_coherent;
   if (access.proxy != Proxy::kAsync) return who;
   who.needs_proxy = true;
@@ -166,7 +197,7 @@ void Detector::lanes_access(const Access& access, WarpState& warp, const Accesso
     load.operation = Operation::kRead;
     number = sites_.of(load);
   }
-  const Record record{warp.key, warp.epoch, number, lanes};
+  const Record record{who.who, who.time, number, lanes};
   const bool reads = access.operation != Operation::kWrite;
   const bool writes = access.operation == Operation::kWrite || (access.operation == Operation::kAtomic && (access.wrote & lanes));
   if (access.space == Space::kGlobal) {
@@ -181,7 +212,7 @@ void Detector::lanes_access(const Access& access, WarpState& warp, const Accesso
     else check_written(address, access.bytes, record);
   }
   const bool is_strong = sites_.is_strong(number);
-  const bool is_same = access.operation == Operation::kWrite && !is_strong && !(access.wrote & lanes);
+  const bool is_same = access.operation == Operation::kWrite && !is_strong && !(access.wrote & lanes) && kind_of(who.who) == AgentKind::kWarp;
   if (is_same) {
     races_.write_same(who, number, address, access.bytes);
   } else if (writes) {
@@ -190,7 +221,7 @@ void Detector::lanes_access(const Access& access, WarpState& warp, const Accesso
     races_.read(who, number, address, access.bytes);
   }
   if (writes && !is_written) shadow_.mark_written(address, access.bytes);
-  if (reads && is_strong) {
+  if (reads && is_strong && kind_of(who.who) == AgentKind::kWarp) {
     for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) {
       flags_.load(warp, lanes, address + at, sites_[number], number);
     }
@@ -304,6 +335,10 @@ uint32_t Detector::site_of(const Warp& warp, Operation operation, Order order, S
 
 void Detector::fence(const Warp& warp, Order order, Scope scope) {
   if (!races_are_looked_for_) return;
+  const WarpState& state = kernels_.warp(warp);
+  const bool is_of_signal = std::any_of(state.signalling.begin(), state.signalling.end(),
+                                        [&](const Signalling& signalling) { return signalling.lanes & warp.lanes; });
+  if (is_of_signal) return;  // it lets the data go ahead of the signal, and nothing else
   flags_.fence(kernels_.warp(warp), warp.lanes, order, scope, site_of(warp, Operation::kAtomic, order, scope, Space::kGlobal, 0));
 }
 
@@ -440,6 +475,10 @@ void Detector::async_arrive(const Warp& warp, Completion completion, uint64_t mb
   async_.arrive(warp, completion, mbarrier);
 }
 
+void Detector::library_mark(const Warp& warp, LibraryMark mark, bool of_each_lane) {
+  if (races_are_looked_for_) library_.mark(warp, mark, of_each_lane);
+}
+
 // ---- kernels, streams, calls ----
 
 void Detector::launch_begin(const Launch& launch) { kernels_.launch_begin(launch); }
@@ -447,6 +486,7 @@ void Detector::launch_begin(const Launch& launch) { kernels_.launch_begin(launch
 void Detector::launch_end(const Launch& launch) {
   async_.forget_launch(launch.id);
   kernels_.launch_end(launch);
+  library_.launch_end(launch.id);
 }
 
 void Detector::block_begin(const Launch& launch, uint32_t block, uint32_t threads) {
@@ -494,6 +534,7 @@ void Detector::host_released(int host, uint64_t object) { kernels_.release(kerne
 void Detector::host_acquired(int host, uint64_t object) { kernels_.acquire(kernels_.host(host), object); }
 void Detector::stream_released(uint64_t stream, uint64_t object) { kernels_.release(kernels_.stream(stream), object); }
 void Detector::stream_acquired(uint64_t stream, uint64_t object) { kernels_.acquire(kernels_.stream(stream), object); }
+void Detector::host_quiet(int host, int rank) { library_.host_quiet(host, rank); }
 void Detector::host_joined(int host, int other) { kernels_.host_joined(host, other); }
 
 // Arrival: earlier work of the stream has written the arguments, and has the outputs' memory until then.

@@ -10,6 +10,7 @@
 #include "detector_barriers.h"
 #include "detector_ended_blocks.h"
 #include "detector_kernels.h"
+#include "detector_library.h"
 #include "detector_races.h"
 #include "detector_regions.h"
 #include "detector_report.h"
@@ -55,6 +56,8 @@ class Detector : public Observer {
   void async_wait(const Warp& warp, Completion completion, uint32_t pending, bool reads_only) override;
   void async_arrive(const Warp& warp, Completion completion, uint64_t mbarrier) override;
 
+  void library_mark(const Warp& warp, LibraryMark mark, bool of_each_lane) override;
+
   void launch_begin(const Launch& launch) override;
   void launch_end(const Launch& launch) override;
   void block_begin(const Launch& launch, uint32_t block, uint32_t threads) override;
@@ -72,6 +75,7 @@ class Detector : public Observer {
   void stream_released(uint64_t stream, uint64_t object) override;
   void stream_acquired(uint64_t stream, uint64_t object) override;
   void host_joined(int host, int other) override;
+  void host_quiet(int host, int rank) override;
   void host_unseen(int rank) override { kernels_.host_unseen(rank); }
   void arrival(int rank, uint64_t call) override;
   void departure(int rank, uint64_t call) override;
@@ -85,7 +89,8 @@ class Detector : public Observer {
   };
 
   uint32_t site_of(const Warp& warp, Operation operation, Order order, Scope scope, Space space, uint32_t bytes);
-  Accessor accessor_of(const Access& access, const WarpState& warp, uint32_t lanes, uint32_t site) const;
+  Accessor accessor_of(const Access& access, const WarpState& warp, uint32_t lanes, uint32_t site);
+  uint32_t library_access(const Access& access, WarpState& warp, uint32_t site);
   void lanes_access(const Access& access, WarpState& warp, const Accessor& who, uint64_t address, uint32_t site, bool is_written);
   bool access_in_common(const Access& access, const Accessor& who, uint32_t site, bool is_written);
   bool all_written(const Access& access);
@@ -107,12 +112,14 @@ class Detector : public Observer {
   Kernels kernels_{agents_, clocks_, flags_, strict_};
   Barriers barriers_{agents_, clocks_, flags_, kernels_};
   AsyncOperations async_{agents_, clocks_, flags_, kernels_, barriers_};
+  LibraryOperations library_{agents_, clocks_, flags_, kernels_};
   Report report_;
   Races races_{agents_, sites_, flags_, kernels_, shadow_, report_};
   EndedBlocks ended_blocks_{agents_, sites_, kernels_, shadow_, races_.equal_stores(), report_};
   Statistics statistics_;
   std::unordered_map<uint32_t, Finding> unwritten_loads_;  // that may be errors, by site
   Span spans_[16];
+  Past delivered_;  // of the accessor at hand
   uint64_t arrival_operation_ = 0;  // the stream operation that has begun last
 };
 

@@ -73,6 +73,7 @@ class Races {
   FindingClass class_of(const Finding& finding, const Record& earlier, const Accessor& who, const Record& access) const;
   bool lacks_a_barrier(const Record& earlier, const Record& access) const;
   bool explain_flags(Finding& finding, const Record& earlier, const Accessor& who, const Record& access);
+  bool explain_puts(Finding& finding, const Record& earlier, const Accessor& who, const Record& access);
   bool explain_by_failed_edge(Finding& finding, const Record& earlier, const Accessor& who);
   MissingEdge missing_between(const Finding& finding, const Record& earlier, const Accessor& who,
                               const Record& access) const;

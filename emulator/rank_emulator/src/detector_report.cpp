@@ -72,7 +72,7 @@ FoundAccess Report::describe_access(const Record& record) const {
   if (kind_of(warp) == AgentKind::kChannel) {
     const ChannelInfo& channel = agents_.channel(warp);
     warp = channel.warp;
-    lanes = channel.lanes;
+    if (channel.completion != Completion::kQuiet) lanes = channel.lanes;
   }
   if (kind_of(warp) == AgentKind::kWarp && !is_host_code(site)) {
     const BlockInfo& block = agents_.block_of(warp);

@@ -97,6 +97,19 @@ struct Fences {
   }
 };
 
+// A put or get that lanes of a warp execute: its accesses are not theirs, but of a channel.
+struct LibraryOperation {
+  uint32_t lanes = 0;
+  Key channel = 0;
+  Time time = 0;
+  bool is_put = false, reads = false;  // reads: it is their source that it reads, not they
+};
+// Lanes between LibraryMark::kSignal and kEnd, and what their strong stores deliver besides.
+struct Signalling {
+  uint32_t lanes = 0;
+  ClockRef delivered;
+};
+
 // What a strong store of some lanes of a warp published.
 struct Release {
   Key warp = 0;
@@ -110,6 +123,8 @@ struct Release {
   ClockRef proxied_global, proxied_shared;
   SequentialFences sequential;
   ScopedClocks sequential_released;
+  ClockRef initial;          // what came before its kernel
+  ClockRef delivered;        // of a signal: its own put
 };
 
 struct WarpState {
@@ -123,6 +138,10 @@ struct WarpState {
     uint32_t lanes;
   };
   std::vector<Match> matches;  // the last ones
+  ClockRef initial;          // what came before its kernel, as loads of `boundary` acquire it
+  uint32_t boundary = 0;     // lanes between LibraryMark::kBoundary and kEnd
+  std::vector<LibraryOperation> operations;
+  std::vector<Signalling> signalling;
   std::unordered_map<const SourceLine*, uint32_t> used;  // by load that may stay unused: lanes that have used its value
 };
 

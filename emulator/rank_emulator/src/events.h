@@ -110,8 +110,24 @@ struct RangeAccess {
   Unwritten* unwritten = nullptr;  // of a read by wgmma: as in `Access`; its lanes have no meaning
 };
 
-// How the completion of an asynchronous operation is learnt.
-enum class Completion : uint8_t { kMbarrier, kBulkGroup, kWgmmaGroup, kCopyGroup };
+// How the completion of an asynchronous operation is learnt. kQuiet: of puts and gets by the threads of a library.
+enum class Completion : uint8_t { kMbarrier, kBulkGroup, kWgmmaGroup, kCopyGroup, kQuiet };
+
+// What the header of a library (nvshmem.h, nccl_device.h) says of the instructions of its lanes: operands of `pmevent.mask`,
+// above kLibraryMarks.
+enum class LibraryMark : uint8_t {
+  kPut = 1,        // until kEnd: global reads and writes of a non-blocking put, complete by kQuiet, delivered behind kFence
+  kGet,            // the same of a non-blocking get, which kFence does not concern
+  kSignalledPut,   // as kPut, but delivered by its own signal, too
+  kBlockingPut,    // as kSignalledPut, but its reads, and the end of its kernel, are ordinary
+  kEnd,
+  kFence,          // puts so far are delivered before what other PEs learn by flags that follow
+  kQuiet,          // puts and gets so far are complete
+  kSignal,         // until kEnd: fences are none, and strong stores deliver the lanes' last put of the two kinds above
+  kBoundary,       // until kEnd: strong loads acquire what came before the kernel of the store that they observe
+  kOfEachLane = 0x10,  // beside kSignalledPut and kBlockingPut: each lane has an operation of its own, else all of the warp one
+};
+constexpr uint32_t kLibraryMarks = 0x5a00;
 
 // An asynchronous operation (cp.async, cp.async.bulk, wgmma) of one lane, or of a warp for wgmma.
 struct AsyncOperation {
@@ -213,6 +229,7 @@ class Observer {
   virtual void async_wait(const Warp&, Completion, uint32_t /*pending*/, bool /*reads_only*/) {}
   // All operations of this kind that a lane has issued complete before the arrival at an mbarrier that comes of them.
   virtual void async_arrive(const Warp&, Completion, uint64_t /*mbarrier*/) {}
+  virtual void library_mark(const Warp&, LibraryMark, bool /*of_each_lane*/) {}
   // wgmma.fence: orders the warp's register and shared memory accesses before following wgmma.
   virtual void wgmma_fence(const Warp&) {}
 
@@ -244,6 +261,8 @@ class Observer {
   virtual void stream_acquired(uint64_t /*stream*/, uint64_t /*object*/) {}
   // All that another thread has done so far comes before what this one does.
   virtual void host_joined(int /*host*/, int /*other*/) {}
+  // Puts and gets of a rank's kernels that this host thread knows of are complete.
+  virtual void host_quiet(int /*host*/, int /*rank*/) {}
   // Until now some accesses of the host code of a rank's process to memory that it shares with GPUs were not seen: flags may
   // have ordered what came before.
   virtual void host_unseen(int /*rank*/) {}

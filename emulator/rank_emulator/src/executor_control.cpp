@@ -58,6 +58,15 @@ Step grid_dependency(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
+// What a library's header says to observers; to the program it is nothing.
+Step mark(Executor& x, const Op& op, uint32_t lanes) {
+  const auto bits = uint32_t(x.value(op.detail->values[0], __builtin_ctz(lanes)));
+  if (!x.engine.observer || (bits & ~0xffu) != kLibraryMarks) return Step::kNext;
+  constexpr auto kOfEachLane = uint32_t(LibraryMark::kOfEachLane);
+  x.engine.observer->library_mark(x.seen(op, lanes), LibraryMark(bits & 0xff & ~kOfEachLane), bits & kOfEachLane);
+  return Step::kNext;
+}
+
 Step no_operation(Executor&, const Op&, uint32_t) { return Step::kNext; }
 
 }  // namespace
@@ -74,6 +83,7 @@ Handler find_control_handler(const Instruction& instruction, Detail& detail) {
     detail.variant = instruction.has("wait");
     return grid_dependency;
   }
+  if (name == "pmevent" && instruction.has("mask")) return mark;
   if (name == "setmaxnreg" || name == "pmevent") return no_operation;
   return nullptr;
 }

@@ -174,6 +174,8 @@ std::string scope_text(const Finding& finding) {
          rank_text(other) + "'s `" + other.what + "`" + place_of(other) + how + ": use " + needed;
 }
 
+bool is_of_nvshmem(const FoundAccess& access) { return access.file.substr(access.file.rfind('/') + 1) == "nvshmem.h"; }
+
 bool has_host_code(const Finding& finding) { return finding.first.what == kHostCode || finding.second.what == kHostCode; }
 
 std::string remedy_of(const Finding& finding) {
@@ -192,6 +194,7 @@ std::string remedy_of(const Finding& finding) {
     case MissingEdge::kFenceScope:
       return flag_text(finding) + " has a fence of too small a scope beside it: use " + needed_scope(finding);
     case MissingEdge::kRelease:
+      if (is_of_nvshmem(finding.edge_from)) return flag_text(finding) + " may be delivered before the data: call nvshmem_fence() or nvshmem_quiet() between the data and the flag";
       return flag_text(finding) + " is stored without release order, and its thread executes no fence of " + needed_scope(finding) +
              " scope after the data: use st.release" + needed_scope(finding);
     case MissingEdge::kAcquire:
@@ -213,6 +216,11 @@ std::string remedy_of(const Finding& finding) {
     case MissingEdge::kNonCoherent:
       return "ld.global.nc may return stale bytes of what was written while its kernel runs: load without .nc (no __ldg, no "
              "const __restrict__)";
+    case MissingEdge::kQuiet:
+      return "the first is of a non-blocking operation, which is complete after nvshmem_quiet() or nvshmem_barrier() alone: call it before the second";
+    case MissingEdge::kDelivery:
+      return (finding.edge_from.present ? flag_text(finding) : "what leads from the first to the second") +
+             " comes behind a put that may be delivered later: call nvshmem_fence() or nvshmem_quiet() between the put and the flag, or use put_signal";
     case MissingEdge::kBlockBarrier: return "two warps of one block without __syncthreads() between";
     case MissingEdge::kWarpBarrier: return "two lanes of one warp without __syncwarp() between";
     case MissingEdge::kGridDependency:
@@ -244,7 +252,7 @@ const char* text_of(MissingEdge edge) {
   static const char* const kTexts[] = {"none", "arrival", "departure", "no_synchronisation", "scope", "fence_scope",
                                        "release", "acquire", "weak_flag", "mixed_size", "proxy_fence", "completion",
                                        "non_coherent", "block_barrier", "warp_barrier", "stream_order",
-                                       "equal_stores", "grid_dependency"};
+                                       "equal_stores", "quiet", "delivery", "grid_dependency"};
   return kTexts[size_t(edge)];
 }
 
@@ -269,6 +277,8 @@ std::string exposure_of(const Finding& finding) {
       return is_read_first ? "the asynchronous operation has to write before the load ahead of it has read"
                            : "the asynchronous operation has to run before the store ahead of it reaches its proxy";
     case MissingEdge::kCompletion: return "the asynchronous operation has to take longer than the way to the second access";
+    case MissingEdge::kQuiet: return "the network or the copy has to take longer than the way to the second access";
+    case MissingEdge::kDelivery: return "the flag has to overtake the put on its way, as on two queues of a network";
     case MissingEdge::kNonCoherent: return "the read-only cache has to hold the bytes from before the store";
     case MissingEdge::kBlockBarrier: return "the warp of the second access has to run ahead of that of the first";
     case MissingEdge::kWarpBarrier: return "the lanes of the warp have to diverge, as independent thread scheduling allows";

@@ -50,6 +50,8 @@ enum class MissingEdge : uint8_t {
   kWarpBarrier,          // "warp_barrier": two lanes of one warp without __syncwarp between
   kStreamOrder,          // "stream_order": two streams of one rank, or a stream and its host thread
   kEqualStores,          // "equal_stores": two plain stores of the same value
+  kQuiet,                // "quiet": a put or get of a library that its PE has not waited for by quiet
+  kDelivery,             // "delivery": a put, and a flag that is stored behind it without the library's fence
   kGridDependency,       // "grid_dependency": a kernel that may overlap the one before it in its stream (programmatic dependent launch)
 };
 

@@ -116,6 +116,11 @@ PKB_RANKS int pkb_emu_exchange(const char* name, const void* mine, void* all, si
   return rank ? exchange(*rank, name, mine, all, bytes) : -1;
 }
 
+PKB_RANKS void pkb_emu_quiet(void) {
+  RankState* const rank = calling_rank();
+  if (rank && rank->world->engine.observer) rank->world->engine.observer->host_quiet(World::current->number, rank->rank);
+}
+
 PKB_RANKS void* pkb_emu_symmetric_base(int number) {
   RankState* const rank = calling_rank();
   if (!rank || number < 0 || size_t(number) >= rank->world->ranks.size()) return nullptr;
