@@ -53,7 +53,8 @@ emulated: $(VENV)/.installed-dev
 	  tests/training/evaluation/test_compile_farm.py
 
 limits: $(VENV)/.installed-dev
-	PATH="$(CURDIR)/tests/without_bubblewrap:$$PATH" $(BIN)/python -m pytest tests/engine/gangs \
+	PATH="$(CURDIR)/tests/without_bubblewrap:$$PATH" $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile \
+	  tests/engine/gangs \
 	  tests/engine/debugging/test_debugger.py::$(strip \
 	  )test_the_address_sanitizer_names_the_line_that_writes_behind_an_output tests/engine/rankside/test_leader.py
 
