@@ -137,6 +137,29 @@ Step failed_assertion(Executor& x, const Op& op, uint32_t lanes) {
   x.fail(Outcome::kTrap, op, uint32_t(lane), std::string("assertion failed: ") + (known ? reinterpret_cast<const char*>(own_address(address)) : "?"));
 }
 
+// A conditional node's word in memory, by its handle.
+Step set_conditional(Executor& x, const Op& op, uint32_t lanes) {
+  uint64_t addresses[kLanes] = {};
+  uint32_t changed = 0;
+  each_lane(lanes, [&](int lane) {
+    const uint64_t handle = x.argument(*op.detail, 0, lane);
+    const auto value = uint32_t(x.argument(*op.detail, 1, lane));
+    if (!x.find_reached(handle, sizeof value)) x.fail(Outcome::kIllegalAddress, op, uint32_t(lane), "cudaGraphSetConditional of a handle that cudaGraphConditionalHandleCreate has not made");
+    addresses[lane] = own_address(handle);
+    auto* const word = reinterpret_cast<char*>(addresses[lane]);
+    changed |= uint32_t(std::memcmp(word, &value, sizeof value) != 0) << lane;
+    std::memcpy(word, &value, sizeof value);
+    x.engine.memory.set_written(addresses[lane], sizeof value);
+  });
+  if (x.engine.observer) {
+    Warp warp = x.seen(op, lanes);
+    warp.opcode = "cudaGraphSetConditional";
+    x.engine.observer->access(Access{warp, Operation::kWrite, Order::kWeak, Scope::kNone, Space::kGlobal, Proxy::kGeneric, 4, 4, changed, addresses, true});
+  }
+  x.wrote();
+  return Step::kNext;
+}
+
 }  // namespace
 
 Handler end_of_function() { return leave_function; }
@@ -151,6 +174,7 @@ Handler find_call_handler(const Instruction& instruction, Detail& detail) {
     case Callee::kMalloc:
     case Callee::kAlignedMalloc: return allocate_call;
     case Callee::kFree: return free_call;
+    case Callee::kSetConditional: return set_conditional;
   }
   return nullptr;
 }

@@ -25,7 +25,8 @@ struct BuiltIn {
   size_t arguments;
 };
 constexpr BuiltIn kBuiltIn[] = {{"__assertfail", Callee::kAssertion, 5}, {"vprintf", Callee::kPrint, 2}, {"malloc", Callee::kMalloc, 1},
-                                {"__cuda_syscall_aligned_malloc", Callee::kAlignedMalloc, 2}, {"free", Callee::kFree, 1}};
+                                {"__cuda_syscall_aligned_malloc", Callee::kAlignedMalloc, 2}, {"free", Callee::kFree, 1},
+                                {"cudaGraphSetConditional", Callee::kSetConditional, 2}};
 
 class FunctionPreparer {
  public:

@@ -59,7 +59,7 @@ struct Code;
 struct VideoOperation;
 
 // What a call reaches.
-enum class Callee : uint8_t { kFunction, kPointer, kAssertion, kPrint, kMalloc, kAlignedMalloc, kFree };
+enum class Callee : uint8_t { kFunction, kPointer, kAssertion, kPrint, kMalloc, kAlignedMalloc, kFree, kSetConditional };
 
 struct Detail {
   const Instruction* source = nullptr;

@@ -1,20 +1,19 @@
-// libcudart: graphs. What a node does is captured; a launch gives each node a stream of its own, which waits for the nodes
-// before it, and the stream of the launch waits for all.
+// libcudart: graphs, their nodes and their executable copies.
 #include <algorithm>
 #include <utility>
 
 #include "runtime_cuda.h"
+#include "runtime_graphs.h"
 
 using namespace pkb::emulator;
 
 namespace {
 
 Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
+cudaGraph_t handle_of(Graph* graph) { return reinterpret_cast<cudaGraph_t>(graph); }
 GraphNode* node_of(cudaGraphNode_t handle) { return reinterpret_cast<GraphNode*>(handle); }
 cudaGraphNode_t handle_of(GraphNode* node) { return reinterpret_cast<cudaGraphNode_t>(node); }
-
-// The key of a node's stream among the branches of a graph.
-Stream* branch_of(GraphNode* node) { return reinterpret_cast<Stream*>(node); }
+ExecutableGraph& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<ExecutableGraph*>(handle); }
 
 // What a call would enqueue on the legacy stream.
 template <class Call>
@@ -24,87 +23,38 @@ cudaError_t capture(std::vector<Work>& works, Call call) {
     rank.capturing = rank.streams[1].get();
     const cudaError_t error = call();
     rank.capturing = nullptr;
-    works = std::exchange(rank.captured, {});
+    std::vector<Work> captured = std::exchange(rank.captured, {});
+    if (error == cudaSuccess) works = std::move(captured);
     return error;
   });
 }
 
+std::vector<GraphNode*> nodes_of(const cudaGraphNode_t* handles, size_t count) {
+  std::vector<GraphNode*> nodes;
+  for (size_t i = 0; i < count; ++i) nodes.push_back(node_of(handles[i]));
+  return nodes;
+}
+
 template <class Call>
 cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraphNodeType type, Call call) {
-  auto node = std::make_unique<GraphNode>();
-  node->type = type;
-  const cudaError_t error = capture(node->works, call);
-  if (error != cudaSuccess) return error;
-  for (size_t i = 0; i < count; ++i) node->needs.push_back(node_of(needs[i]));
-  *made = handle_of(graph_of(graph).nodes.emplace_back(std::move(node)).get());
-  return cudaSuccess;
-}
-
-// A copy of a graph, whose records and branches are its own.
-std::unique_ptr<Graph> copy_of_graph(RankState& rank, const Graph& graph) {
-  auto copy = std::make_unique<Graph>();
-  std::map<EventRecord*, std::shared_ptr<EventRecord>> records;
-  for (Work work : graph.works) {
-    if (work.record && !work.event) {
-      auto& record = records[work.record.get()];
-      if (!record && work.kind == StreamOperationKind::kEventRecord) record = std::make_shared<EventRecord>(EventRecord{work.record->event, rank.world->engine.next_id++});
-      if (record) work.record = record;
-    }
-    if (work.branch) {
-      Stream*& branch = copy->branches[work.branch];
-      if (!branch) branch = branch_of(copy->nodes.emplace_back(std::make_unique<GraphNode>()).get());
-      work.branch = branch;
-    }
-    copy->works.push_back(std::move(work));
-  }
-  return copy;
-}
-
-// The works of all nodes, each behind those that it needs.
-std::vector<Work> ordered(RankState& rank, const Graph& graph) {
-  if (graph.nodes.empty()) return graph.works;
-  std::vector<Work> works;
-  const auto add = [&](Work work, Stream* branch) {
-    work.branch = branch;
-    works.push_back(std::move(work));
-  };
-  const auto make_record = [&] { return std::make_shared<EventRecord>(EventRecord{rank.world->engine.next_id++}); };
-  const auto begin = make_record();
-  std::map<const GraphNode*, std::shared_ptr<EventRecord>> ends;
-  add(record_work(begin), nullptr);
-  const auto visit = [&](auto& self, GraphNode* node) -> void {
-    if (ends.count(node)) return;
-    const auto end = ends[node] = make_record();
-    for (GraphNode* const needed : node->needs) self(self, needed);
-    Stream* const branch = branch_of(node);
-    add(wait_work(begin), branch);
-    for (const GraphNode* const needed : node->needs) add(wait_work(ends[needed]), branch);
-    for (const Work& work : node->works) add(work, branch);
-    if (node->child) {
-      for (const Work& work : node->child->works) add(work, work.branch ? work.branch : branch);
-    }
-    add(record_work(end), branch);
-  };
-  for (const auto& node : graph.nodes) visit(visit, node.get());
-  for (const auto& node : graph.nodes) add(wait_work(ends[node.get()]), nullptr);
-  return works;
-}
-
-// The works of one node of a graph that has been instantiated.
-template <class Call>
-cudaError_t replace_works(cudaGraphExec_t executable, cudaGraphNode_t handle, Call call) {
   std::vector<Work> works;
   const cudaError_t error = capture(works, call);
   if (error != cudaSuccess) return error;
-  auto& all = reinterpret_cast<Graph*>(executable)->works;
-  const auto is_of_node = [&](const Work& work) { return work.branch == branch_of(node_of(handle)) && !work.record; };
-  const auto first = std::find_if(all.begin(), all.end(), is_of_node);
-  if (first == all.end()) return finish(cudaErrorInvalidValue);
-  const auto at = first - all.begin();
-  std::erase_if(all, is_of_node);
-  for (Work& work : works) work.branch = branch_of(node_of(handle));
-  all.insert(all.begin() + at, std::make_move_iterator(works.begin()), std::make_move_iterator(works.end()));
+  GraphNode& node = graph_of(graph).add(type, nodes_of(needs, count));
+  node.works = std::move(works);
+  *made = handle_of(&node);
   return cudaSuccess;
+}
+
+// Of a node, and of the node of an executable graph that is its copy.
+template <class Call>
+cudaError_t replace_works(GraphNode* node, cudaGraphNodeType type, Call call) {
+  if (!node || node->type != type) return finish(cudaErrorInvalidValue);
+  return capture(node->works, call);
+}
+template <class Call>
+cudaError_t replace_works(cudaGraphExec_t executable, cudaGraphNode_t handle, cudaGraphNodeType type, Call call) {
+  return replace_works(find_copy(*executable_of(executable).graph, node_of(handle)), type, call);
 }
 
 auto launch_of(const cudaKernelNodeParams& node) {
@@ -133,25 +83,40 @@ auto function_of(cudaHostFn_t function, void* user) {
 }
 constexpr auto kNothing = [] { return cudaSuccess; };
 
-// The child of a node, whose works are those of a graph by now.
-cudaError_t set_child(RankState& rank, GraphNode& node, cudaGraph_t graph) {
-  node.child = copy_of_graph(rank, Graph{ordered(rank, graph_of(graph)), {}, {}});
-  return cudaSuccess;
-}
-
 // Records an event, or waits for it as it is known when the graph is launched.
-cudaError_t add_event_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaEvent_t handle, cudaGraphNodeType type) {
+cudaError_t set_event(GraphNode* node, cudaGraphNodeType type, cudaEvent_t handle) {
   return with_rank([&](RankState& rank) {
     Event* const event = event_of(rank, handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    const cudaError_t error = add_node(made, graph, needs, count, type, kNothing);
-    if (error != cudaSuccess) return error;
+    if (!node || node->type != type) return cudaErrorInvalidValue;
     const auto record = std::make_shared<EventRecord>(EventRecord{event->id, rank.world->engine.next_id++});
     Work work = type == cudaGraphNodeTypeEventRecord ? record_work(record) : wait_work(record);
     work.event = event;
-    node_of(*made)->works.push_back(std::move(work));
+    node->works = {std::move(work)};
     return cudaSuccess;
   });
+}
+cudaError_t add_event_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaEvent_t handle, cudaGraphNodeType type) {
+  GraphNode node{};
+  node.type = type;
+  const cudaError_t error = set_event(&node, type, handle);
+  if (error != cudaSuccess) return error;
+  GraphNode& added = graph_of(graph).add(type, nodes_of(needs, count));
+  added.works = std::move(node.works);
+  *made = handle_of(&added);
+  return cudaSuccess;
+}
+
+cudaError_t add_condition(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaConditionalNodeParams& wanted) {
+  const bool is_while = wanted.type == cudaGraphCondTypeWhile;
+  if (wanted.size == 0 || (is_while && wanted.size > 1) || (wanted.type == cudaGraphCondTypeIf && wanted.size > 2)) return finish(cudaErrorInvalidValue);
+  GraphNode& node = graph_of(graph).add(cudaGraphNodeTypeConditional, nodes_of(needs, count));
+  node.condition = reinterpret_cast<void*>(wanted.handle);
+  node.condition_type = wanted.type;
+  for (unsigned i = 0; i < wanted.size; ++i) node.handles.push_back(node.graphs.emplace_back(std::make_unique<Graph>()).get());
+  wanted.phGraph_out = reinterpret_cast<cudaGraph_t*>(node.handles.data());
+  *made = handle_of(&node);
+  return cudaSuccess;
 }
 
 cudaError_t add_edges(const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
@@ -159,7 +124,7 @@ cudaError_t add_edges(const cudaGraphNode_t* from, const cudaGraphNode_t* to, si
   return cudaSuccess;
 }
 
-cudaError_t add_any(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaGraphNodeParams& node) {
+cudaError_t add_any(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraphNodeParams& node) {
   switch (node.type) {
     case cudaGraphNodeTypeKernel: {
       const cudaKernelNodeParams kernel{node.kernel.func, node.kernel.gridDim, node.kernel.blockDim, node.kernel.sharedMemBytes, node.kernel.kernelParams, node.kernel.extra};
@@ -172,15 +137,33 @@ cudaError_t add_any(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNod
     case cudaGraphNodeTypeWaitEvent: return cudaGraphAddEventWaitNode(made, graph, needs, count, node.eventWait.event);
     case cudaGraphNodeTypeEventRecord: return cudaGraphAddEventRecordNode(made, graph, needs, count, node.eventRecord.event);
     case cudaGraphNodeTypeEmpty: return cudaGraphAddEmptyNode(made, graph, needs, count);
+    case cudaGraphNodeTypeConditional: return add_condition(made, graph, needs, count, node.conditional);
     default: return finish(cudaErrorNotSupported);
   }
+}
+
+cudaError_t update(cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
+  const GraphMatch match = update_graph(*executable_of(executable).graph, graph_of(graph));
+  const auto result = match == GraphMatch::kSame          ? cudaGraphExecUpdateSuccess
+                      : match == GraphMatch::kOtherTypes ? cudaGraphExecUpdateErrorNodeTypeChanged
+                                                         : cudaGraphExecUpdateErrorTopologyChanged;
+  if (info) *info = {result, nullptr, nullptr};
+  return match == GraphMatch::kSame ? cudaSuccess : cudaErrorGraphExecUpdateFailure;
 }
 
 }  // namespace
 
 PKB_CUDART cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
-  *graph = reinterpret_cast<cudaGraph_t>(new Graph{});
+  *graph = handle_of(new Graph{});
   return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaGraphClone(cudaGraph_t* copy, cudaGraph_t graph) {
+  *copy = handle_of(copy_of_graph(graph_of(graph)).release());
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* found, cudaGraphNode_t origin, cudaGraph_t copy) {
+  *found = handle_of(find_copy(graph_of(copy), node_of(origin)));
+  return *found ? cudaSuccess : finish(cudaErrorInvalidValue);
 }
 PKB_CUDART cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaKernelNodeParams* node) {
   return add_node(made, graph, needs, count, cudaGraphNodeTypeKernel, launch_of(*node));
@@ -201,8 +184,16 @@ PKB_CUDART cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* made, cudaGraph_t 
   return add_node(made, graph, needs, count, cudaGraphNodeTypeEmpty, kNothing);
 }
 PKB_CUDART cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
-  const cudaError_t error = add_node(made, graph, needs, count, cudaGraphNodeTypeGraph, kNothing);
-  return error != cudaSuccess ? error : with_rank([&](RankState& rank) { return set_child(rank, *node_of(*made), child); });
+  GraphNode& node = graph_of(graph).add(cudaGraphNodeTypeGraph, nodes_of(needs, count));
+  node.handles.push_back(node.graphs.emplace_back(copy_of_graph(graph_of(child))).get());
+  *made = handle_of(&node);
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t handle, cudaGraph_t* graph) {
+  const GraphNode& node = *node_of(handle);
+  if (node.type != cudaGraphNodeTypeGraph) return finish(cudaErrorInvalidValue);
+  *graph = handle_of(node.handles[0]);
+  return cudaSuccess;
 }
 PKB_CUDART cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaEvent_t event) {
   return add_event_node(made, graph, needs, count, event, cudaGraphNodeTypeEventRecord);
@@ -221,17 +212,23 @@ PKB_CUDART cudaError_t cudaGraphAddNode(cudaGraphNode_t* made, cudaGraph_t graph
   return add_any(made, graph, needs, count, *node);
 }
 #endif
-// Captured operations are no nodes that a program could change.
+// The handle is the address of the word that kernels set.
+PKB_CUDART cudaError_t cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle* handle, cudaGraph_t graph, unsigned value, unsigned flags) {
+  return with_rank([&](RankState& rank) {
+    void* word = nullptr;
+    const cudaError_t error = allocate(rank, &word, sizeof value);
+    if (error != cudaSuccess) return error;
+    *handle = reinterpret_cast<cudaGraphConditionalHandle>(word);
+    if (flags & cudaGraphCondAssignDefault) graph_of(graph).conditions.push_back({word, value});
+    return cudaSuccess;
+  });
+}
 PKB_CUDART cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   const auto& all = graph_of(graph).nodes;
-  if (all.empty() && nodes) return finish(cudaErrorNotSupported);
-  if (!nodes) {
-    const auto& works = graph_of(graph).works;
-    *count = all.size() + size_t(std::count_if(works.begin(), works.end(), [](const Work& work) { return !work.record; }));
-    return cudaSuccess;
+  if (nodes) {
+    for (size_t i = 0; i < *count; ++i) nodes[i] = i < all.size() ? handle_of(all[i].get()) : nullptr;
   }
-  *count = std::min(*count, all.size());
-  for (size_t i = 0; i < *count; ++i) nodes[i] = handle_of(all[i].get());
+  *count = nodes ? std::min(*count, all.size()) : all.size();
   return cudaSuccess;
 }
 PKB_CUDART cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
@@ -240,25 +237,62 @@ PKB_CUDART cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeT
 }
 PKB_CUDART cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned) { return cudaSuccess; }
 
-PKB_CUDART cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t handle, const cudaKernelNodeParams* node) { return capture(node_of(handle)->works, launch_of(*node)); }
-PKB_CUDART cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t handle, const cudaKernelNodeParams* node) {
-  return replace_works(executable, handle, launch_of(*node));
+// ---- nodes that change ----
+
+PKB_CUDART cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeKernel, launch_of(*wanted)); }
+PKB_CUDART cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const cudaMemcpy3DParms* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeMemcpy, copy_of(*wanted)); }
+PKB_CUDART cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  return replace_works(node_of(node), cudaGraphNodeTypeMemcpy, copy_of(to, from, bytes));
 }
-PKB_CUDART cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t executable, cudaGraphNode_t handle, void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  return replace_works(executable, handle, copy_of(to, from, bytes));
+PKB_CUDART cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const cudaMemsetParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeMemset, fill_of(*wanted)); }
+PKB_CUDART cudaError_t cudaGraphHostNodeSetParams(cudaGraphNode_t node, const cudaHostNodeParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeHost, function_of(wanted->fn, wanted->userData)); }
+PKB_CUDART cudaError_t cudaGraphEventRecordNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return set_event(node_of(node), cudaGraphNodeTypeEventRecord, event); }
+PKB_CUDART cudaError_t cudaGraphEventWaitNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return set_event(node_of(node), cudaGraphNodeTypeWaitEvent, event); }
+
+PKB_CUDART cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaKernelNodeParams* wanted) {
+  return replace_works(executable, node, cudaGraphNodeTypeKernel, launch_of(*wanted));
 }
-PKB_CUDART cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t handle, const cudaMemsetParams* node) {
-  return replace_works(executable, handle, fill_of(*node));
+PKB_CUDART cudaError_t cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaMemcpy3DParms* wanted) {
+  return replace_works(executable, node, cudaGraphNodeTypeMemcpy, copy_of(*wanted));
 }
-PKB_CUDART cudaError_t cudaGraphExecHostNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t handle, const cudaHostNodeParams* node) {
-  return replace_works(executable, handle, function_of(node->fn, node->userData));
+PKB_CUDART cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t executable, cudaGraphNode_t node, void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  return replace_works(executable, node, cudaGraphNodeTypeMemcpy, copy_of(to, from, bytes));
+}
+PKB_CUDART cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaMemsetParams* wanted) {
+  return replace_works(executable, node, cudaGraphNodeTypeMemset, fill_of(*wanted));
+}
+PKB_CUDART cudaError_t cudaGraphExecHostNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaHostNodeParams* wanted) {
+  return replace_works(executable, node, cudaGraphNodeTypeHost, function_of(wanted->fn, wanted->userData));
+}
+PKB_CUDART cudaError_t cudaGraphExecEventRecordNodeSetEvent(cudaGraphExec_t executable, cudaGraphNode_t node, cudaEvent_t event) {
+  return set_event(find_copy(*executable_of(executable).graph, node_of(node)), cudaGraphNodeTypeEventRecord, event);
+}
+PKB_CUDART cudaError_t cudaGraphExecEventWaitNodeSetEvent(cudaGraphExec_t executable, cudaGraphNode_t node, cudaEvent_t event) {
+  return set_event(find_copy(*executable_of(executable).graph, node_of(node)), cudaGraphNodeTypeWaitEvent, event);
+}
+PKB_CUDART cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t handle, cudaGraph_t child) {
+  GraphNode* const node = find_copy(*executable_of(executable).graph, node_of(handle));
+  if (!node || node->type != cudaGraphNodeTypeGraph) return finish(cudaErrorInvalidValue);
+  return update_graph(*node->graphs[0], graph_of(child)) == GraphMatch::kSame ? cudaSuccess : finish(cudaErrorInvalidValue);
+}
+PKB_CUDART cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t executable, cudaGraphNode_t handle, unsigned is_enabled) {
+  GraphNode* const node = find_copy(*executable_of(executable).graph, node_of(handle));
+  if (!node || node->type > cudaGraphNodeTypeMemset) return finish(cudaErrorInvalidValue);  // of kernels, copies and fills
+  node->is_enabled = is_enabled != 0;
+  return cudaSuccess;
+}
+PKB_CUDART cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t executable, cudaGraphNode_t handle, unsigned* is_enabled) {
+  const GraphNode* const node = find_copy(*executable_of(executable).graph, node_of(handle));
+  if (!node || node->type > cudaGraphNodeTypeMemset) return finish(cudaErrorInvalidValue);
+  *is_enabled = node->is_enabled;
+  return cudaSuccess;
 }
 
+// ---- executable graphs ----
+
 PKB_CUDART cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
-  return with_rank([&](RankState& rank) {
-    *executable = reinterpret_cast<cudaGraphExec_t>(new Graph{ordered(rank, graph_of(graph)), {}, {}});
-    return cudaSuccess;
-  });
+  *executable = reinterpret_cast<cudaGraphExec_t>(new ExecutableGraph{copy_of_graph(graph_of(graph))});
+  return cudaSuccess;
 }
 PKB_CUDART cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiate(executable, graph, flags);
@@ -267,50 +301,23 @@ PKB_CUDART cudaError_t cudaGraphInstantiateWithParams(cudaGraphExec_t* executabl
   wanted->result_out = cudaGraphInstantiateSuccess;
   return cudaGraphInstantiate(executable, graph, wanted->flags);
 }
-// Graphs of other nodes are taken as well.
-PKB_CUDART cudaError_t cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
-  return with_rank([&](RankState& rank) {
-    reinterpret_cast<Graph*>(executable)->works = ordered(rank, graph_of(graph));
-    if (info) *info = {cudaGraphExecUpdateSuccess, nullptr, nullptr};
-    return cudaSuccess;
-  });
-}
+PKB_CUDART cudaError_t cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) { return finish(update(executable, graph, info)); }
 PKB_CUDART cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
   return with_stream(handle, [](RankState&, Stream&) { return cudaSuccess; });
 }
-
 PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    std::map<EventRecord*, std::shared_ptr<EventRecord>> records;  // of this launch
-    auto& graph = *reinterpret_cast<Graph*>(executable);
-    for (Work work : graph.works) {
-      if (work.event) {  // known outside of the graph
-        Event& event = *work.event;
-        if (work.kind == StreamOperationKind::kEventRecord) event.last = std::make_shared<EventRecord>(EventRecord{event.id, rank.world->engine.next_id++});
-        if (!event.last) continue;
-        work.record = event.last;
-      } else if (work.record) {
-        auto& record = records[work.record.get()];
-        if (!record && work.kind == StreamOperationKind::kEventRecord) record = std::make_shared<EventRecord>(EventRecord{work.record->event, rank.world->engine.next_id++});
-        if (record) work.record = record;
-      }
-      Stream* to = &stream;
-      if (Stream* const branch = std::exchange(work.branch, nullptr)) {
-        Stream*& of_launch = graph.branches[branch];
-        if (!of_launch) of_launch = rank.world->add_stream(rank, StreamKind::kNonBlocking);
-        to = of_launch;
-      }
-      rank.world->enqueue(*to, std::move(work));
-    }
+    if (rank.captures(stream)) return cudaErrorStreamCaptureUnsupported;
+    launch_graph(rank, stream, executable_of(executable).graph);
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete reinterpret_cast<Graph*>(graph);
+  delete &graph_of(graph);
   return cudaSuccess;
 }
 PKB_CUDART cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  delete reinterpret_cast<Graph*>(executable);
+  delete &executable_of(executable);
   return cudaSuccess;
 }

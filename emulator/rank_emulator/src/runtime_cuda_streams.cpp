@@ -1,5 +1,6 @@
 // libcudart: streams, events, captures.
 #include "runtime_cuda.h"
+#include "runtime_graphs.h"
 
 using namespace pkb::emulator;
 
@@ -180,16 +181,30 @@ PKB_CUDART cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCap
   });
 }
 
+PKB_CUDART cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t handle, cudaGraph_t graph, const cudaGraphNode_t* needs, const cudaGraphEdgeData*, size_t count, cudaStreamCaptureMode mode) {
+  const cudaError_t error = cudaStreamBeginCapture(handle, mode);
+  if (error != cudaSuccess) return error;
+  return with_rank([&](RankState& rank) {
+    rank.capture_graph = reinterpret_cast<Graph*>(graph);
+    for (size_t i = 0; i < count; ++i) rank.capture_needs.push_back(reinterpret_cast<GraphNode*>(needs[i]));
+    return cudaSuccess;
+  });
+}
+
 PKB_CUDART cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     if (!rank.capturing) return cudaErrorIllegalState;
     if (rank.capturing != &stream) return cudaErrorStreamCaptureUnmatched;
     const std::vector<Work> works = std::exchange(rank.captured, {});
     const std::vector<Stream*> forked = std::exchange(rank.forked, {});
+    Graph* const given = std::exchange(rank.capture_graph, nullptr);
+    const std::vector<GraphNode*> needs = std::exchange(rank.capture_needs, {});
     rank.capturing = nullptr;
     *graph = nullptr;
     if (!std::all_of(forked.begin(), forked.end(), [&](const Stream* branch) { return is_joined(works, branch); })) return cudaErrorStreamCaptureUnjoined;
-    *graph = reinterpret_cast<cudaGraph_t>(new Graph{works, {}, {}});
+    Graph* const filled = given ? given : new Graph{};
+    add_captured(*filled, works, needs);
+    *graph = reinterpret_cast<cudaGraph_t>(filled);
     return cudaSuccess;
   });
 }

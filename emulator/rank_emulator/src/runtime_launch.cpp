@@ -180,6 +180,18 @@ Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address
   return work;
 }
 
+Work read_word_work(World& world, const void* address, const char* name, std::function<void(uint32_t)> take) {
+  Work work{StreamOperationKind::kCopy, name, {}, {}, nullptr, nullptr};
+  work.start = [&world, address, take = std::move(take)](const StreamOperation& operation, const std::function<void()>& done) {
+    report_host_access(world, operation, Operation::kRead, address, 4, nullptr);
+    uint32_t value;
+    std::memcpy(&value, reached(address), sizeof value);
+    take(value);
+    done();
+  };
+  return work;
+}
+
 Work function_work(World& world, std::function<void()> function, const char* name) {
   Work work{StreamOperationKind::kHostFunction, name, {}, {}, nullptr, nullptr};
   work.start = [&world, function = std::move(function)](const StreamOperation& operation, const std::function<void()>& done) {

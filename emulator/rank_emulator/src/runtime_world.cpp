@@ -262,14 +262,14 @@ void World::join(Stream& from, Stream& to) {
   push(to, wait_work(record));
 }
 
-void World::push(Stream& stream, Work work) {
+void World::push(Stream& stream, Work work, bool of_host) {
   const EventRecord none, *const record = work.record ? work.record.get() : &none;
   StreamOperation operation{engine.next_id++, work.kind, stream.rank->rank, stream.id, record->event, record->generation, work.launch.get(), "", stream.is_default(), current ? current->number : -1};
   ++stream.enqueued;
   stream.queue.push_back({std::move(work), operation});
   Stream::Queued& queued = stream.queue.back();
   queued.operation.what = queued.work.name.c_str();
-  if (engine.observer) engine.observer->stream_enqueue(queued.operation);
+  if (engine.observer && of_host) engine.observer->stream_enqueue(queued.operation);
   if (current) guard_of(*current->device).arm();
 }
 

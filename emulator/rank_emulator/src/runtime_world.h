@@ -192,24 +192,12 @@ struct RankState {
   Stream* capturing = nullptr;     // whose work is captured
   std::vector<Stream*> forked;     // streams that have waited for an event of the capture: theirs is captured as well
   std::vector<Work> captured;
+  struct Graph* capture_graph = nullptr;               // that the capture adds nodes to; null: a new one
+  std::vector<struct GraphNode*> capture_needs;        // what its first nodes come after
 
   bool captures(const Stream& stream) const {
     return &stream == capturing || std::find(forked.begin(), forked.end(), &stream) != forked.end();
   }
-};
-
-// What a node of a graph does, and which nodes come before it.
-struct GraphNode {
-  int type;                             // cudaGraphNodeType
-  std::vector<Work> works;
-  std::vector<GraphNode*> needs;
-  std::unique_ptr<struct Graph> child;  // of a child graph: a copy of it
-};
-
-struct Graph {
-  std::vector<Work> works;              // that were captured
-  std::map<Stream*, Stream*> branches;  // streams of its launches, by the one that was captured, or by node
-  std::vector<std::unique_ptr<GraphNode>> nodes;  // that were added one by one
 };
 
 struct Policy {
@@ -276,6 +264,8 @@ class World {
   void lose_host(HostThread& host, uint64_t address);
   // Implicit synchronisation with the legacy default stream included.
   void enqueue(Stream& stream, Work work);
+  // The same for a node of a graph that runs.
+  void enqueue_of_node(Stream& stream, Work work) { push(stream, std::move(work), false); }
   bool synchronize(Stream& stream);
   bool synchronize(RankState& rank);
   Stream* add_stream(RankState& rank, StreamKind kind);
@@ -320,7 +310,7 @@ class World {
   bool advance(Stream& stream, bool held);
   bool holds(const Stream::Queued& queued) const;
   bool may_begin(const Stream& stream, const Work& next) const;
-  void push(Stream& stream, Work work);
+  void push(Stream& stream, Work work, bool of_host = true);
   void join(Stream& from, Stream& to);
   std::string waiting_streams() const;
   bool finished() const;
@@ -380,6 +370,8 @@ enum class WordAccess : uint8_t { kWait, kRelease, kRelaxed };
 Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address, uint32_t bytes, uint64_t value, std::function<bool()> is_met, const char* name);
 // `value_bytes`: of the value that fills the memory: 1, 2 or 4.
 Work fill_work(World& world, void* to, uint32_t value, uint64_t bytes, const char* name, uint32_t value_bytes = 1, const SourceLine* line = nullptr);
+// Gives a word of 4 bytes to a function.
+Work read_word_work(World& world, const void* address, const char* name, std::function<void(uint32_t)> take);
 Work function_work(World& world, std::function<void()> function, const char* name);
 
 }  // namespace pkb::emulator
