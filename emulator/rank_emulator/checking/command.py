@@ -50,16 +50,24 @@ host, NAME_table the same on the GPU; rank, world_size (a constant), stream and 
 _NVCC_OPTIONS = frozenset(
     {"--device-debug", "--disable-warnings", "--expt-extended-lambda", "--expt-relaxed-constexpr", "--extended-lambda"}
     | {"--extra-device-vectorization", "--fmad", "--ftz", "--generate-line-info", "--prec-div", "--prec-sqrt"}
-    | {"--relocatable-device-code", "--resource-usage", "--restrict", "--use_fast_math", "--verbose"}
+    | {
+        "--device-c",
+        "--device-link",
+        "--dlink-time-opt",
+        "--resource-usage",
+        "--restrict",
+        "--use_fast_math",
+        "--verbose",
+    }
 )
 """Long options of nvcc; some have a value behind =."""
 _NVCC_VALUED = frozenset(
     {"-D", "-I", "-L", "-O", "-U", "-Xcompiler", "-Xlinker", "-Xptxas", "-arch", "-ccbin", "-code", "-default-stream"}
-    | {"-diag-suppress", "-gencode", "-include", "-isystem", "-l", "-maxrregcount", "-std", "-x"}
+    | {"-diag-suppress", "-gencode", "-include", "-isystem", "-l", "-maxrregcount", "-rdc", "-std", "-x"}
     | {"--compiler-bindir", "--compiler-options", "--default-stream", "--define-macro", "--diag-suppress"}
     | {"--generate-code", "--gpu-architecture", "--gpu-code", "--include-path", "--library", "--library-path"}
-    | {"--linker-options", "--maxrregcount", "--optimize", "--pre-include", "--ptxas-options", "--std"}
-    | {"--system-include", "--threads", "--undefine-macro"}
+    | {"--linker-options", "--maxrregcount", "--optimize", "--pre-include", "--ptxas-options"}
+    | {"--relocatable-device-code", "--std", "--system-include", "--threads", "--undefine-macro"}
 )
 """Options of nvcc that have a value: behind =, or else the next word."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 from rank_emulator.cuda_sources import FLAGS, LIBRARY_FLAGS, CompileError, find_toolkit
 from rank_emulator.symbol_names import emulated_names
 
+from . import relocatable
 from .buffers import Buffer, UsageError
 
 SHIMS = Path(__file__).resolve().parent.parent / "include"
@@ -53,12 +56,6 @@ _HARMLESS_OPENMP = frozenset(
     {"omp_get_num_procs", "omp_get_wtick", "omp_get_wtime", "omp_set_dynamic", "omp_set_nested"}
 )
 _ARCHITECTURE_OPTIONS = re.compile(r"-(?:-gpu-architecture|arch|-gpu-code|code|-generate-code|gencode)(=.*)?")
-_RELOCATABLE = re.compile(r"-(?:rdc|-relocatable-device-code)=true")
-_DEVICE_OBJECT = re.compile(r"-(?:dc|-device-c)")
-_NO_RELOCATABLE = (
-    "relocatable device code is not supported, since nvcc links it as machine code alone; "
-    "include the sources of device functions where they are used"
-)
 _MODELLED_LIBRARY = re.compile(r"cuda|cudart\w*|cudadevrt|mpi\w*|nccl\w*|nvidia-ml|nvshmem\w*")
 """Libraries whose functions the emulator and its headers have, or that no source needs here."""
 
@@ -134,22 +131,16 @@ def compile_program(program: Program, world_size: int) -> bytes:
             wrapper.write_text(wrapper_source(program, world_size, included), encoding="utf-8")
             sources = [str(wrapper), *(sources if program.includes else sources[1:])]
         nvcc = str(find_toolkit() / "bin" / "nvcc")
+        flags, is_relocatable = relocatable.without_options(program.flags)
+        line = [nvcc, *FLAGS, *LIBRARY_FLAGS, "-Xcompiler=-g1", *usable_flags(flags), f"-I{SHIMS}"]
+        if is_relocatable and len(sources) > 1:  # one alone has all its code
+            sources = _relocatable_objects(line, sources, folder)
+        register = relocatable.registering_source([each for each in sources if Path(each).suffix in OBJECT_SUFFIXES])
+        if register is not None:
+            (folder / "register.cpp").write_text(register, encoding="utf-8")
+            sources = [*sources, str(folder / "register.cpp")]
         wraps = [f"-Xlinker=--wrap={function}" for function in _WRAPPED]
-        line = [
-            nvcc,
-            *FLAGS,
-            *LIBRARY_FLAGS,
-            "-Xcompiler=-g1",
-            *wraps,
-            *usable_flags(program.flags),
-            f"-I{SHIMS}",
-            *sources,
-        ]
-        line += ["-o", str(folder / "program.so")]
-        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode != 0:
-            text = (done.stdout + done.stderr).replace(f"{folder}/", "").strip()
-            raise CompileError(text + _shim_hint(text))
+        _compile([*line, *wraps, *sources, "-o", str(folder / "program.so")], folder)
         binary = (folder / "program.so").read_bytes()
     lacking = sorted(
         name
@@ -166,20 +157,35 @@ def compile_program(program: Program, world_size: int) -> bytes:
     return emulated_names(binary)
 
 
+def _relocatable_objects(line: Sequence[str], sources: Sequence[str], folder: Path) -> list[str]:
+    """The sources with an object in place of each that is CUDA, compiled side by side."""
+
+    def compiled(source: str) -> str:
+        if not source.endswith(".cu"):
+            return source
+        made = folder / f"{Path(source).stem}.{sources.index(source)}.o"
+        _compile([*line, "-dc", source, "-o", str(made)], folder)
+        return str(made)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compiled, sources))
+
+
+def _compile(line: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        text = (done.stdout + done.stderr).replace(f"{folder}/", "").strip()
+        raise CompileError(text + _hint(text))
+
+
 def usable_flags(flags: Sequence[str]) -> list[str]:
     """The user's options of nvcc without those that choose a GPU, which is always sm_90a.
 
-    Libraries that are modelled are left out as well, and relocatable device code: a source that has all its device
-    functions needs none.
-
-    Raises:
-        UsageError: An option asks for an object of relocatable device code.
+    Libraries that are modelled are left out as well.
     """
     kept: list[str] = []
     rest = iter(flags)
     for flag in rest:
-        if _DEVICE_OBJECT.fullmatch(flag):
-            raise UsageError(f"{flag}: {_NO_RELOCATABLE}")
         found = _ARCHITECTURE_OPTIONS.fullmatch(flag)
         library = next(rest, "") if flag == "-l" else flag.removeprefix("-l") if flag.startswith("-l") else None
         if found is not None:
@@ -187,7 +193,7 @@ def usable_flags(flags: Sequence[str]) -> list[str]:
                 next(rest, None)
         elif library is not None:
             kept += [] if _MODELLED_LIBRARY.fullmatch(library) else [f"-l{library}"]
-        elif not _RELOCATABLE.fullmatch(flag):
+        else:
             kept.append(flag)
     return kept
 
@@ -250,9 +256,9 @@ extern "C" int check_ranks_{name}(void* check_ranks_pointer) {{
 """
 
 
-def _shim_hint(text: str) -> str:
+def _hint(text: str) -> str:
     if "Unresolved extern function" in text:
-        return f"\n{_NO_RELOCATABLE}"
+        return "\nname all sources, and add -rdc=true: the GPU code of one calls that of another"
     lacking = sorted(set(re.findall(r'identifier "((?:nvshmem|nccl|MPI_)\w+)" is undefined', text)))
     if not lacking:
         return ""

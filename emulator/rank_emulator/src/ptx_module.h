@@ -67,13 +67,17 @@ struct Instruction {
   }
 };
 
+// Who may name what a module declares: itself alone, others as well, or all as one where several define it (.weak, .common);
+// kExtern: another one defines it.
+enum class Linkage : uint8_t { kLocal, kVisible, kWeak, kExtern };
+
 // A variable of the module or of a function.
 struct Variable {
   enum Place { kGlobal, kConstant, kShared, kLocal, kParameter } place;
   std::string_view name;
   uint32_t alignment = 1;
   uint64_t bytes = 0;         // 0 of an extern .shared array: dynamic shared memory
-  bool is_extern = false;
+  Linkage linkage = Linkage::kLocal;
   std::vector<uint8_t> initial;
   struct Address { uint64_t at; std::string_view symbol; int64_t offset; };
   std::vector<Address> addresses;  // initial values that are addresses of other variables
@@ -84,6 +88,7 @@ struct Function {
   std::string_view name;
   bool is_entry = false;
   bool defined = false;
+  Linkage linkage = Linkage::kLocal;
   std::vector<Variable> parameters;  // .param: offsets in the parameter block
   std::vector<Variable> results;     // of .func
   std::vector<Variable> locals;      // .local, .shared and .param variables of the body
@@ -108,6 +113,9 @@ struct PtxModule {
   std::map<std::string_view, Function> functions;
   std::deque<std::string> files;
   std::map<int, const char*> file_of;
+  // Of a module that was linked: those it was made of, and the names that differ from theirs. Views point into them.
+  std::vector<std::shared_ptr<const PtxModule>> parts;
+  std::deque<std::string> names;
 };
 
 // Reads PTX. Throws PtxError.
@@ -115,6 +123,11 @@ struct PtxModule {
 uint32_t type_bytes(std::string_view type);
 
 std::shared_ptr<const PtxModule> parse_ptx(std::string_view text);
+
+// One module of several, by the rules of nvlink: what one defines stands for what others declare, and one weak definition
+// for all. Names that a module keeps to itself stay apart; the linker of the host refuses what two define otherwise. Throws
+// PtxError: none defines a variable. A function that none defines may be one of the device's own.
+std::shared_ptr<const PtxModule> link_ptx(std::vector<std::shared_ptr<const PtxModule>> modules);
 
 // Exchanges the first two operands of f64 sums and products where ptxas does: the one that is computed earlier comes first, a
 // literal second. The result is the same but for the choice between two NaN.

@@ -63,8 +63,11 @@ void read_initial(Lexer& lexer, Variable& variable, uint32_t element) {
   for (uint32_t i = 0; i < element; ++i) variable.initial.push_back(i < 8 ? uint8_t(bits >> (8 * i)) : 0);
 }
 
-bool is_linkage(const Token& token) {
-  return token.is(".visible") || token.is(".extern") || token.is(".weak") || token.is(".common");
+Linkage read_linkage(Lexer& lexer) {
+  if (lexer.accept(".visible")) return Linkage::kVisible;
+  if (lexer.accept(".extern")) return Linkage::kExtern;
+  if (lexer.accept(".weak") || lexer.accept(".common")) return Linkage::kWeak;
+  return Linkage::kLocal;
 }
 
 class Parser {
@@ -77,8 +80,7 @@ class Parser {
 
  private:
   void read_declaration() {
-    bool is_extern = false;
-    while (is_linkage(lexer_.peek())) is_extern |= lexer_.next().is(".extern");
+    const Linkage linkage = read_linkage(lexer_);
     const Token token = lexer_.next();
     if (token.is(".version") || token.is(".address_size")) {
       lexer_.next();
@@ -95,19 +97,19 @@ class Parser {
     } else if (token.is(".pragma") || token.is(".alias")) {
       skip_statement(lexer_);
     } else if (token.is(".global") || token.is(".const") || token.is(".shared")) {
-      read_variables(token.text, is_extern);
+      read_variables(token.text, linkage);
     } else if (token.is(".entry") || token.is(".func")) {
-      read_function(token.is(".entry"));
+      read_function(token.is(".entry"), linkage);
     } else if (!token.is(";")) {
       throw PtxError("PTX line " + std::to_string(token.line) + ": unknown declaration '" + std::string(token.text) + "'");
     }
   }
 
-  void read_variables(std::string_view space, bool is_extern) {
+  void read_variables(std::string_view space, Linkage linkage) {
     const auto place = space == ".global" ? Variable::kGlobal : space == ".const" ? Variable::kConstant : Variable::kShared;
     do {
       Variable variable = read_variable(lexer_, place);
-      variable.is_extern = is_extern;
+      variable.linkage = linkage;
       const auto name = variable.name;
       module_.variables[name] = std::move(variable);
     } while (lexer_.accept(","));
@@ -126,13 +128,14 @@ class Parser {
     return list;
   }
 
-  void read_function(bool is_entry) {
+  void read_function(bool is_entry, Linkage linkage) {
     std::vector<Variable> results;
     if (lexer_.peek().is("(")) results = read_parameters();
     const std::string_view name = lexer_.next().text;
     Function function;
     function.name = name;
     function.is_entry = is_entry;
+    function.linkage = linkage;
     function.results = std::move(results);
     function.parameters = read_parameters();
     lay_out(function);

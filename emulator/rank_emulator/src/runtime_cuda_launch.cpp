@@ -49,15 +49,19 @@ cudaError_t with_kernel(const void* function, F f) {
 
 }  // namespace
 
-PKB_CUDART void** __cudaRegisterFatBinary(void* fat_binary) {
+// Those of relocatable code, together: where nvcc links, code that nvlink is given registers what nvlink has made.
+PKB_CUDART void** __cudaRegisterLinkedBinaries(const void* const* wrappers, int count) {
   RankState* const rank = calling_rank();
   if (!rank) return nullptr;
   World& world = *rank->world;
+  std::vector<const void*> fat_binaries;
+  for (int i = 0; i < count; ++i) fat_binaries.push_back(static_cast<const FatWrapper*>(wrappers[i])->data);
   std::vector<LoadedModule*> modules;
-  for (size_t i = 0; i < world.visible(); ++i) modules.push_back(world.load_fat_binary(world.visible(*rank, i), static_cast<FatWrapper*>(fat_binary)->data));
+  for (size_t i = 0; i < world.visible(); ++i) modules.push_back(world.load_fat_binaries(world.visible(*rank, i), fat_binaries));
   modules.front()->of_process = modules;
   return reinterpret_cast<void**>(modules.front());
 }
+PKB_CUDART void** __cudaRegisterFatBinary(void* wrapper) { return __cudaRegisterLinkedBinaries(&wrapper, 1); }
 PKB_CUDART void __cudaRegisterFatBinaryEnd(void**) {}
 PKB_CUDART void __cudaUnregisterFatBinary(void**) {}
 

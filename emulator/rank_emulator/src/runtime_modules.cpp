@@ -47,20 +47,22 @@ void each_entry(const void* fat_binary, F f) {
   }
 }
 
-// A module of this text. The latest few are kept for the ranks and worlds to come: a program of many kernels is read once.
-std::shared_ptr<const PtxModule> parsed(const std::string& text) {
+// The module of these texts. The latest few are kept for the ranks and worlds to come: a program of many kernels is read once.
+std::shared_ptr<const PtxModule> parsed(std::vector<std::string> texts) {
   struct Parsed {
-    std::string text;
+    std::vector<std::string> texts;
     std::shared_ptr<const PtxModule> module;
   };
   constexpr size_t kKept = 4;
   static std::mutex mutex;
   static std::deque<Parsed> latest;
   const std::lock_guard lock(mutex);
-  auto found = std::find_if(latest.begin(), latest.end(), [&](const Parsed& known) { return known.text == text; });
+  auto found = std::find_if(latest.begin(), latest.end(), [&](const Parsed& known) { return known.texts == texts; });
   if (found != latest.end()) return found->module;
+  std::vector<std::shared_ptr<const PtxModule>> modules;
+  for (const std::string& text : texts) modules.push_back(parse_ptx(text));
   if (latest.size() == kKept) latest.pop_front();
-  return latest.emplace_back(Parsed{text, parse_ptx(text)}).module;
+  return latest.emplace_back(Parsed{std::move(texts), link_ptx(std::move(modules))}).module;
 }
 
 }  // namespace
@@ -101,15 +103,21 @@ std::string ptx_of(const void* fat_binary) {
   return text;
 }
 
-LoadedModule* World::load_fat_binary(RankState& rank, const void* data) {
-  add_program_code(data);
+LoadedModule* World::load_fat_binaries(RankState& rank, std::span<const void* const> fat_binaries) {
+  add_program_code(fat_binaries.front());
   auto& module = *rank.modules.emplace_back(std::make_unique<LoadedModule>());
   module.rank = &rank;
   try {
-    read_ptx(module, ptx_of(data));
-    module.registers = registers_of(data);
+    std::vector<std::string> texts;
+    for (const void* const data : fat_binaries) {
+      texts.push_back(ptx_of(data));
+      module.registers.merge(registers_of(data));
+    }
+    module.ptx = parsed(std::move(texts));
+    load_variables(module);
   } catch (const PtxError& error) {
     module.problem = error.what();
+    if (fat_binaries.size() > 1) fail(Fault{Outcome::kBadLaunch, rank.rank, module.problem});  // nvlink refuses it
   }
   return &module;
 }
@@ -118,7 +126,8 @@ LoadedModule* World::load_ptx(RankState& rank, const std::string& text) {
   auto& module = *rank.modules.emplace_back(std::make_unique<LoadedModule>());
   module.rank = &rank;
   try {
-    read_ptx(module, text);
+    module.ptx = parsed({text});
+    load_variables(module);
     for (const auto& [name, function] : module.ptx->functions) {
       if (function.is_entry) rank.functions[name.data()] = {&module, std::string(name)};
     }
@@ -126,11 +135,6 @@ LoadedModule* World::load_ptx(RankState& rank, const std::string& text) {
     module.problem = error.what();
   }
   return &module;
-}
-
-void World::read_ptx(LoadedModule& module, const std::string& text) {
-  module.ptx = parsed(text);
-  load_variables(module);
 }
 
 void World::load_variables(LoadedModule& module) {
@@ -202,9 +206,11 @@ Kernel* World::kernel(RankState& rank, const void* function) {
     kernel = prepare_kernel(module.ptx, found->second.name, [&](std::string_view name) { return symbol_address(module, name); });
     kernel->local_bytes += uint32_t(kernel->local_of_stack * rank.stack_bytes);
     kernel->title = kernel_title(kernel->name);
-    if (const auto compiled = module.registers.find(found->second.name); compiled != module.registers.end() && compiled->second > 0) {
-      kernel->registers = compiled->second;
+    int compiled = 0;  // of relocatable code, each function has a number of its own
+    for (const Code& code : kernel->codes) {
+      if (const auto of = module.registers.find(std::string(code.function->name)); of != module.registers.end()) compiled = std::max(compiled, of->second);
     }
+    if (compiled > 0) kernel->registers = compiled;
     const auto registers = kernel_registers.find(found->second.name);
     if (registers != kernel_registers.end()) kernel->registers = registers->second;
     return kernel.get();

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -113,7 +114,7 @@ struct Allocation {
   MemoryPool* pool;                       // null: of none
 };
 
-// A fat binary of a rank's library.
+// A fat binary of a rank's library, or several that were linked.
 struct LoadedModule {
   RankState* rank;
   std::vector<LoadedModule*> of_process;  // of the first one: the same on each GPU of its process, itself included
@@ -274,7 +275,8 @@ class World {
   void hold(RankState& rank, Stream& until);
 
   // ---- libraries ----
-  LoadedModule* load_fat_binary(RankState& rank, const void* data);
+  // Several are those of relocatable code, which are linked.
+  LoadedModule* load_fat_binaries(RankState& rank, std::span<const void* const> fat_binaries);
   // Kernels of the text are known by their names alone.
   LoadedModule* load_ptx(RankState& rank, const std::string& text);
   // The kernel behind a function of the host; null: unknown, and the run has failed if it cannot be prepared.
@@ -316,7 +318,6 @@ class World {
   bool finished() const;
   void loop();
   void end_hosts();
-  void read_ptx(LoadedModule& module, const std::string& text);
   void load_variables(LoadedModule& module);
 
   // Which host thread runs.

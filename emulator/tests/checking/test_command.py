@@ -21,7 +21,6 @@ USAGE = {
     "two calls": (["k.cu", "--entry", "f", "--call", "f()"], "--entry is short for a --call; give one of them"),
     "a reference of main": (["k.cu", "--reference", "ref.py"], "a reference needs declared buffers"),
     "buffers of main": (["k.cu", "--args", "x:f32[4]"], "a program with main allocates by itself"),
-    "relocatable code": (["k.cu", "-dc"], "-dc: relocatable device code is not supported"),
 }
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_emulator import CompileError
-from rank_emulator.checking import Program, UsageError, build_program, default_call, parse_buffers
+from rank_emulator.checking import Program, UsageError, default_call, parse_buffers
 from rank_emulator.checking.programs import usable_flags, wrapper_source
 
 
@@ -24,19 +23,9 @@ def test_options_that_choose_a_gpu_are_left_out() -> None:
 
 
 def test_options_of_build_lines_for_gpus_do_no_harm() -> None:
-    """Those of public programs name relocatable device code, and libraries that the emulator has."""
-    given = ["-rdc=true", "-L/opt/lib", "-lnvshmem_host", "-lnccl", "-l", "mpi_cxx", "-lcuda", "-lz", "-l", "m"]
+    """Those of public programs name libraries that the emulator has."""
+    given = ["-L/opt/lib", "-lnvshmem_host", "-lnccl", "-l", "mpi_cxx", "-lcuda", "-lz", "-l", "m"]
     assert usable_flags(given) == ["-L/opt/lib", "-lz", "-lm"]
-    with pytest.raises(UsageError, match="-dc: relocatable device code is not supported"):
-        usable_flags(["-dc"])
-
-
-def test_a_device_function_of_another_source_is_named(source: Path, tmp_path: Path) -> None:
-    source.write_text("__device__ int other(int);\n__global__ void f(int* x) { *x = other(1); }\nint main() {}\n")
-    second = tmp_path / "second.cu"
-    second.write_text("__device__ int other(int x) { return x; }\n")
-    with pytest.raises(CompileError, match=r"(?s)other.*include the sources of device functions where they are used"):
-        build_program(Program((source, second), flags=("-rdc=true",)), 2)
 
 
 def test_the_call_sees_buffers_in_three_forms_and_a_constant_world_size(source: Path) -> None:
