@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pkb_gym
@@ -18,6 +21,7 @@ from pkb_gym.engine.support.proc_files import seconds_of_process
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 from .command import EXIT_STATUSES, Session, Status
+from .streams import prepare_streams
 
 if TYPE_CHECKING:
     from pkb_gym.engine.evaluators.evaluator import Evaluator
@@ -46,6 +50,12 @@ COMMANDS = {
 
 COLLECT_AFTER = 100_000
 """Allocations between two runs of the garbage collector: a short command ends before the first."""
+
+OF_THE_MACHINE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+)
+"""Errors of the operating system that say all in one line: a full disk, a folder that nobody may write to."""
 
 
 def open_local_evaluator(key: bytes | None) -> Evaluator:
@@ -89,19 +99,16 @@ def main(
         The exit status, see `Status`.
     """
     arguments = tuple(sys.argv[1:] if argv is None else argv)
-    if argv is None:  # this process is `pkb`, and most of what it makes stays: modules, declarations, schemas
-        gc.set_threshold(COLLECT_AFTER)
+    if argv is None:
+        prepare_streams()
+        gc.set_threshold(COLLECT_AFTER)  # most of what this process makes stays: modules, declarations, schemas
     try:
         if argv is None and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see `pkb_gym/__init__.py`
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        _check_command("".join(arguments[:1]))
-        if not arguments:
-            make_parser().print_help(sys.stderr)
-            return Status.USAGE
-        args = make_parser("".join(arguments[:1])).parse_args(arguments)
-        return int(args.run(args, Session(arguments, open_evaluator, seconds_of_process if argv is None else None)))
-    except SystemExit as end:  # argparse, after --help or a wrong option
-        return end.code if isinstance(end.code, int) else Status.USAGE
+        session = Session(arguments, open_evaluator, seconds_of_process if argv is None else None)
+        status = _run(session)
+        sys.stdout.flush()  # while an error can still be told
+        return status
     except KeyboardInterrupt as stop:
         if argv is None:  # this process is `pkb`: what still ends it may be interrupted too, without a traceback
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -117,6 +124,42 @@ def main(
     except PkbError as error:
         _complain(f"error: {error}")
         return Status.USAGE
+    except Exception as error:
+        if argv is not None:
+            raise
+        # Python's own status for it, 1, would say that a candidate failed.
+        if isinstance(error, OSError) and error.errno in OF_THE_MACHINE:
+            _complain(f"error: {error}")
+        else:
+            traceback.print_exc()
+        return Status.NOT_JUDGED
+
+
+def _run(session: Session) -> int:
+    """Parses the arguments and runs their command."""
+    arguments = session.argv
+    try:
+        _check_command("".join(arguments[:1]))
+        if not arguments:
+            make_parser().print_help(sys.stderr)
+            return Status.USAGE
+        args = make_parser("".join(arguments[:1])).parse_args(arguments)
+        _check_working_folder()
+        return int(args.run(args, session))
+    except SystemExit as end:  # argparse, after --help or a wrong option
+        return end.code if isinstance(end.code, int) else Status.USAGE
+
+
+def _check_working_folder() -> None:
+    """Refuses a working folder that has been removed: nobody finds files from there.
+
+    Raises:
+        ConfigError: It is not there.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise ConfigError(f"the working folder cannot be found ({error.strerror}); go to another one") from None
 
 
 def _check_command(first_word: str) -> None:

@@ -64,10 +64,16 @@ def kind_of(error: BaseException) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an error; of one whose text could not be read as UTF-8, that text with its other bytes escaped."""
+    """The text of an error; of one whose text could not be read as UTF-8, that text with its other bytes escaped.
+
+    A class of the candidate's may have none.
+    """
     if isinstance(error, UnicodeDecodeError):
         return bytes(error.object).decode(errors="backslashreplace")
-    return str(error)
+    try:
+        return str(error)
+    except BaseException:
+        return ""
 
 
 def trace_of(error: BaseException) -> str:
