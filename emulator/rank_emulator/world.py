@@ -179,8 +179,8 @@ class World:
         Args:
             address: Address of the first byte, as kernels use it.
             nbytes: Size in bytes, at least 1.
-            before: Address of a copy of the bytes at the time of `set_initialised(..., is_initialised=False)`; None for
-                newly allocated memory.
+            before: Address of a copy of the bytes at the time of `set_initialised(..., is_initialised=False)` or
+                `watch_writes`; None for newly allocated memory.
 
         Returns:
             The place of the first byte that has changed, though no kernel, copy or fill has written it; None where
@@ -226,6 +226,10 @@ class World:
     def set_initialised(self, address: int, nbytes: int, *, is_initialised: bool) -> None:
         """Says whether memory has been written: to `first_foreign`, and to the detector if there is one."""
         self._library.pkb_emu_set_initialised(self._world, address, nbytes, is_initialised)
+
+    def watch_writes(self, address: int, nbytes: int) -> None:
+        """Forgets what a GPU has written there so far, to `first_foreign` alone: the memory stays initialised."""
+        self._library.pkb_emu_watch_writes(self._world, address, nbytes)
 
     def trace_host_accesses(self, function: int) -> None:
         """Has a function called, of this process from now on, where host code touches memory of a GPU.

@@ -25,9 +25,11 @@ __global__ void add(int* to) { atomicAdd(to + threadIdx.x, 1); }
 __global__ void allocate(int** to) { *to = new int[4]; **to = 7; }
 __global__ void add_to_managed() { managed = 2 * managed + 2; }
 
-int* of_the_emulator(int* address) { return reinterpret_cast<int*>(uintptr_t(address) & ((uintptr_t(1) << 47) - 1)); }
+intptr_t distance;  // as host code may find it, by a search of its memory
+int* of_the_emulator(int* address) { return reinterpret_cast<int*>(reinterpret_cast<char*>(address) + distance); }
 
 extern "C" {
+void find(intptr_t to_the_emulators_own) { distance = to_the_emulators_own; }
 int read_argument(int* own, cudaStream_t) { return own[32]; }
 int write_argument(int* own, cudaStream_t) { own[32] = 1; return 0; }
 int copy_by_host(int* own, cudaStream_t) { std::memcpy(own, own + 64, 256); return 0; }
@@ -131,8 +133,12 @@ def run(world: World, library: bytes, name: str, rank: int = 0) -> tuple[Ended, 
 
     def body(each: int) -> None:
         if each == rank:
-            function = world.load(library)[name]
+            loaded = world.load(library)
+            function = loaded[name]
             function.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+            own = world.own_address(world.segments[rank], BYTES)
+            assert own is not None
+            loaded["find"](ctypes.c_int64(own - world.segments[rank]))
             returned.append(function(world.segments[rank], world.stream()))
             world.synchronize()
 
@@ -176,6 +182,18 @@ def test_addresses_of_gpus_lie_where_no_process_can_map_memory(world: World, lib
     assert run(world, library, "wild_copy")[1] == [1]
 
 
+def test_what_is_made_of_the_bits_of_an_address_is_none(world: World) -> None:
+    """Host code wrote results there, as an address without its upper bits was the emulator's own."""
+    with open("/proc/self/maps") as file:
+        spans = [tuple(int(end, 16) for end in line.split(" ", 1)[0].split("-")) for line in file]
+    for segment in world.segments:
+        own = world.own_address(segment, BYTES)
+        assert own is not None and (own - segment) % (1 << 30) == 0, "both are aligned alike"
+        for bits in (47, 48):
+            without = segment & ((1 << bits) - 1)
+            assert without != own and not any(begin <= without < end for begin, end in spans)
+
+
 def test_a_kernel_cannot_use_the_emulators_own_address(world: World, library: bytes) -> None:
     ended, _ = run(world, library, "kernel_at_the_alias")
     assert ended.outcome == Outcome.ILLEGAL_ADDRESS and "put" in ended.message
@@ -216,5 +234,8 @@ def test_what_host_code_writes_past_the_gpu_is_found(world: World, library: byte
     assert foreign(world, before, place + 8, BYTES) is None
     world.set_initialised(world.segments[0], BYTES, is_initialised=True)
     assert foreign(world, before, 0, BYTES) is None
+    world.watch_writes(world.segments[0] + place, 4)
+    assert foreign(world, before, 0, BYTES) == place
+    assert foreign(world, bytes(world.memory(0)), 0, BYTES) is None
     world.set_initialised(world.segments[0] + place, 4, is_initialised=False)
     assert foreign(world, before, 0, BYTES) == place

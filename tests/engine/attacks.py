@@ -172,7 +172,7 @@ FAMILIES = (
     ),
     Family(
         "have the host do a GPU's work",
-        ("sums_*",),
+        ("sums_*", "finds_the_emulators_*"),
         "addresses that no process can map; outputs that no kernel or copy of an emulated GPU has written",
         ("engine/emulated/test_candidate_files.py",),
     ),

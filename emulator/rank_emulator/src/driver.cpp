@@ -157,6 +157,11 @@ int pkb_emu_set_initialised(pkb_emu_world* world, void* address, uint64_t bytes,
   return 0;
 }
 
+int pkb_emu_watch_writes(pkb_emu_world* world, void* address, uint64_t bytes) {
+  world->world->engine.memory.set_written(own_address(reinterpret_cast<uint64_t>(address)), bytes, false);
+  return 0;
+}
+
 int pkb_emu_kernel_registers(pkb_emu_world* world, const char* kernel, int registers) {
   if (registers < 1 || registers > 255) return refuse(world, "a thread has 1 .. 255 registers, got " + std::to_string(registers));
   world->world->kernel_registers[kernel] = registers;

@@ -117,6 +117,8 @@ PKB_EMU_API int64_t pkb_emu_region(pkb_emu_world* world, int rank, int kind, con
 PKB_EMU_API int pkb_emu_region_remove(pkb_emu_world* world, int64_t region);
 // Says whether memory has been written.
 PKB_EMU_API int pkb_emu_set_initialised(pkb_emu_world* world, void* address, uint64_t bytes, int initialised);
+// Forgets what a GPU has written there, for pkb_emu_foreign alone: `before` is what the memory holds now.
+PKB_EMU_API int pkb_emu_watch_writes(pkb_emu_world* world, void* address, uint64_t bytes);
 
 // Registers of a thread of a kernel (mangled name), as ptxas reports them, for occupancy. Without it: those of the sm_90a
 // code in the fat binary if there is any, else an estimate.

@@ -11,7 +11,7 @@ Step allocate_call(Executor& x, const Op& op, uint32_t lanes) {
   each_lane(lanes, [&](int lane) {
     const uint64_t bytes = x.argument(detail, 0, lane), alignment = aligned ? x.argument(detail, 1, lane) : 1;
     if (alignment == 0 || (alignment & (alignment - 1))) x.fail(Outcome::kTrap, op, uint32_t(lane), "an alignment of " + std::to_string(alignment) + " is no power of two");
-    const uint64_t own = heap.allocate(bytes, alignment), address = own ? own | kGpuBits : 0;
+    const uint64_t own = heap.allocate(bytes, alignment), address = own ? gpu_address(own) : 0;
     for (const Variable& result : detail.results) std::memcpy(x.local_memory(lane, x.split->local_offset + uint32_t(result.offset)), &address, 8);
   });
   x.wrote();

@@ -171,7 +171,7 @@ const Extent* Executor::resolve(const Op& op, const Address& address, uint32_t l
     });
   } else if (extent->on_gpu) {
     for (int first = 0; first < kLanes; first += 4) {
-      const FourLanes own = four_lanes(to, first) & ~kGpuBits;
+      const FourLanes own = (four_lanes(to, first) + kOwnDistance) & ~kGpuBits;
       std::memcpy(to + first, &own, sizeof own);
     }
   }

@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <sys/random.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +11,18 @@
 #include <utility>
 
 namespace pkb::emulator {
+namespace {
+
+// The system maps memory near the upper end of the half that processes have: no mapping lies below the greatest distance.
+uint64_t draw_distance() {
+  uint64_t drawn = 0;
+  if (getrandom(&drawn, sizeof drawn, 0) != sizeof drawn) throw std::runtime_error("no random number for addresses of GPUs");
+  return (1 + drawn % ((1 << 15) - 1)) << 30;
+}
+
+}  // namespace
+
+const uint64_t kOwnDistance = draw_distance();
 
 Mapping::Mapping(uint64_t bytes, bool on_gpu) : bytes_(bytes) {
   const uint64_t bits_at = (bytes + 63) / 64 * 64;

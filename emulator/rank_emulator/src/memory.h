@@ -14,7 +14,8 @@ namespace pkb::emulator {
 
 // Memory of a GPU has two addresses. Programs see the one that has these bits, in the half of the address space that no
 // process can map: host code that touches it crashes, as it does where there is a GPU. The emulator's own address of the
-// same byte lacks them. All other memory has one address alone.
+// same byte lacks them, and lies a distance further that each process draws: host code cannot compute it, and what it
+// makes of the bits crashes, too. All other memory has one address alone.
 #if defined(__x86_64__)
 constexpr uint64_t kGpuBits = ~0ull << 47;
 #else
@@ -24,7 +25,11 @@ constexpr uint64_t kGpuBits = ~0ull << 48;
 constexpr int kNewByte = 0xff;  // of allocations, where they are not too large; the rest is zero
 
 inline bool is_of_gpu(uint64_t address) { return address >= kGpuBits; }
-inline uint64_t own_address(uint64_t address) { return is_of_gpu(address) ? address & ~kGpuBits : address; }
+// A multiple of 1 GiB, so that both addresses are aligned alike.
+extern const uint64_t kOwnDistance;
+inline uint64_t own_address_of_gpu(uint64_t address) { return (address + kOwnDistance) & ~kGpuBits; }
+inline uint64_t own_address(uint64_t address) { return is_of_gpu(address) ? own_address_of_gpu(address) : address; }
+inline uint64_t gpu_address(uint64_t own) { return (own - kOwnDistance) | kGpuBits; }
 
 // A mapping of zeroed pages, given back at the end.
 class Mapping {
@@ -38,7 +43,7 @@ class Mapping {
   char* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   // As programs see it.
-  uint64_t address() const { return reinterpret_cast<uint64_t>(data_) | (written_ ? kGpuBits : 0); }
+  uint64_t address() const { return written_ ? gpu_address(reinterpret_cast<uint64_t>(data_)) : reinterpret_cast<uint64_t>(data_); }
   uint8_t* written() const { return written_; }  // null: not on a GPU
 
  private:
@@ -71,7 +76,7 @@ struct Extent {
   Space space;
   int rank;
   uint64_t region;
-  bool on_gpu = false;        // programs see it with kGpuBits
+  bool on_gpu = false;        // programs see its `gpu_address`
   uint8_t* written = nullptr;  // a bit for each byte: whether a kernel, a copy or a fill has written it; null: nobody asks
   const uint32_t* reached_by = nullptr;  // a bit for each rank whose kernels have access; null: all have
 

@@ -114,7 +114,7 @@ PKB_CUDART CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, C
   return driver_result(with_rank([&](RankState& rank) {
     const Extent* const extent = rank.world->engine.memory.find_seen(address, 1);
     if (!extent) return cudaErrorInvalidValue;
-    if (begin) *begin = extent->begin | (extent->on_gpu ? kGpuBits : 0);
+    if (begin) *begin = extent->on_gpu ? gpu_address(extent->begin) : extent->begin;
     if (bytes) *bytes = extent->end - extent->begin;
     return cudaSuccess;
   }));

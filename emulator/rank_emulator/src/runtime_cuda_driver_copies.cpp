@@ -49,7 +49,7 @@ CUresult attribute_of(RankState& rank, CUpointer_attribute attribute, void* valu
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give(unsigned(kind == MemoryKind::kManaged));
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(extent && is_on_gpu ? extent->rank : rank.rank);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give(kind == MemoryKind::kDevice);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return extent ? give(extent->begin | (extent->on_gpu ? kGpuBits : 0)) : CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return extent ? give(extent->on_gpu ? gpu_address(extent->begin) : extent->begin) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return extent ? give(extent->end - extent->begin) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_MAPPED: return give(true);
     default: return CUDA_ERROR_NOT_SUPPORTED;

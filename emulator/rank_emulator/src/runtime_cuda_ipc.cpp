@@ -22,7 +22,7 @@ PKB_CUDART cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* poi
   return with_rank([&](RankState& rank) {
     const Extent* const extent = rank.world->engine.memory.find_seen(reinterpret_cast<uint64_t>(pointer), 1);
     if (!extent || !extent->on_gpu || extent->rank != rank.rank) return cudaErrorInvalidValue;
-    const MemoryHandle content{kMagic, extent->begin | kGpuBits, extent->region, rank.rank};
+    const MemoryHandle content{kMagic, gpu_address(extent->begin), extent->region, rank.rank};
     std::memset(handle, 0, sizeof *handle);
     std::memcpy(handle, &content, sizeof content);
     return cudaSuccess;

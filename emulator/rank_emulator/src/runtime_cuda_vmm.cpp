@@ -194,7 +194,7 @@ PKB_CUDART CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size
     if (found == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     const uint64_t begin = (reinterpret_cast<uint64_t>(found) + unit - 1) / unit * unit;
     state.reserved[begin] = bytes;
-    *address = begin | kGpuBits;
+    *address = gpu_address(begin);
     return CUDA_SUCCESS;
   });
 }

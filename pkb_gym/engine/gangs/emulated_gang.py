@@ -13,7 +13,7 @@ from math import ceil
 from typing import Self
 
 from pkb_gym.engine.compare.call_specs import call_runs
-from pkb_gym.engine.compare.layout import BlockPlan, SetPlan
+from pkb_gym.engine.compare.layout import BlockPlan, SetPlan, placed_results
 from pkb_gym.engine.errors import InfrastructureError
 from pkb_gym.engine.gangs.candidate_gang import PREPARE_TIMEOUT_S, BlockSetting, Job
 from pkb_gym.engine.gangs.confinement import Confinement
@@ -295,11 +295,19 @@ def with_emulated_names(binary: bytes) -> bytes:
 def call_memory(problem: Problem, planned: SetPlan) -> CallMemory:
     """The places of the tensors of a call, by name."""
     tensors = []
-    for ax, placed in zip(planned.axes, planned.leaves, strict=True):
+    for rank, (ax, placed) in enumerate(zip(planned.axes, planned.leaves, strict=True)):
         outputs = {leaf.name for out in problem.returned for leaf in output_leaves(out, ax)}
+        results = {result.leaf.name for _, result in placed_results(problem, planned, rank)}
         tensors.append(
             tuple(
-                NamedTensor(name, each.offset, each.leaf.capacity_bytes, ITEMSIZE[each.leaf.dtype], name in outputs)
+                NamedTensor(
+                    name,
+                    each.offset,
+                    each.leaf.capacity_bytes,
+                    ITEMSIZE[each.leaf.dtype],
+                    is_output=name in outputs,
+                    is_updated=name in results - outputs,
+                )
                 for name, each in placed.items()
                 if each.leaf.capacity_bytes
             )

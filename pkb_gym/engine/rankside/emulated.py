@@ -312,11 +312,13 @@ class EmulatedRanks:
         for tensor in call.tensors[rank]:
             address = self._segments[rank] + tensor.offset
             self._world.set_initialised(address, tensor.nbytes, is_initialised=not tensor.is_output)
+            if tensor.is_updated:
+                self._world.watch_writes(address, tensor.nbytes)
 
     def _check_outputs(self, rank: int, call: CallMemory) -> None:
         """Looks for bytes of a call's outputs that host code has written, past the emulated GPU."""
         for tensor in call.tensors[rank]:
-            if tensor.is_output:
+            if tensor.is_output or tensor.is_updated:
                 handed_over = self._shared.segment(rank) + tensor.offset
                 address = self._segments[rank] + tensor.offset
                 self._check_written(rank, f"output {tensor.name}", address, tensor.nbytes, handed_over)

@@ -100,6 +100,7 @@ class NamedTensor:
         nbytes: Size of the tensor in bytes.
         element_bytes: Size of an element in bytes.
         is_output: Whether it is unwritten when the call begins.
+        is_updated: Whether it is an argument that holds a result when the call ends.
     """
 
     name: str
@@ -107,6 +108,7 @@ class NamedTensor:
     nbytes: int
     element_bytes: int
     is_output: bool
+    is_updated: bool
 
 
 @dataclass(frozen=True)
