@@ -147,6 +147,7 @@ class CommandProvider:
             raise AgentError(f"{self.program[0]} could not be started: {error.strerror}") from None
         with self._lock:
             self._running[process.pid] = process
+        threading.Thread(target=_end_what_it_leaves, args=(process.pid,), daemon=True).start()
         try:
             out, err = process.communicate(conversation, timeout=self.options.timeout_s)
         except subprocess.TimeoutExpired:
@@ -275,6 +276,13 @@ def _reply_between_lines(text: str) -> Reply | None:
             content = reply.content or "\n".join(lines[:number] + lines[number + 1 :])
             return Reply(content, reply.reasoning, reply.source, reply.tokens, reply.cost_usd)
     return None
+
+
+def _end_what_it_leaves(pid: int) -> None:
+    """Waits for the end of a program, and ends what it has left in its session: that may hold its output open."""
+    with suppress(ChildProcessError, ProcessLookupError, PermissionError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # its id stays taken, for nobody else is to be ended
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -118,6 +118,9 @@ def main(
         # The reader (`| head`) has seen enough; nothing may be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Status.PASSED
+    except SystemExit as end:  # of a reward, an agent or a library; its status is none of ours
+        _complain(f"error: the command was ended by sys.exit({end.code!r}) before it was done")
+        return Status.NOT_JUDGED
     except InfrastructureError as error:
         _complain(f"error: {error}")
         return Status.NOT_JUDGED
@@ -138,16 +141,16 @@ def main(
 def _run(session: Session) -> int:
     """Parses the arguments and runs their command."""
     arguments = session.argv
+    _check_command("".join(arguments[:1]))
+    if not arguments:
+        make_parser().print_help(sys.stderr)
+        return Status.USAGE
     try:
-        _check_command("".join(arguments[:1]))
-        if not arguments:
-            make_parser().print_help(sys.stderr)
-            return Status.USAGE
         args = make_parser("".join(arguments[:1])).parse_args(arguments)
-        _check_working_folder()
-        return int(args.run(args, session))
     except SystemExit as end:  # argparse, after --help or a wrong option
         return end.code if isinstance(end.code, int) else Status.USAGE
+    _check_working_folder()
+    return int(args.run(args, session))
 
 
 def _check_working_folder() -> None:

@@ -102,6 +102,16 @@ def test_a_late_program_is_ended_with_all_that_it_started(program, tmp_path):
     ended(int((tmp_path / "pid").read_text()))
 
 
+def test_a_reply_does_not_wait_for_what_the_program_leaves_behind(program, tmp_path):
+    """A server in the background held the output open: the run waited for it, an hour at most."""
+    code = f"child = subprocess.Popen(['sleep', '60']); open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))"
+    began = time.monotonic()
+    reply = program(f"{code}\nprint('int a;')", timeout_s=50).begin(task()).act(CONVERSATION)
+    assert reply is not None and reply.content.strip() == "int a;"
+    assert time.monotonic() - began < 30
+    ended(int((tmp_path / "pid").read_text()))
+
+
 def ended(pid):
     try:
         process = psutil.Process(pid)

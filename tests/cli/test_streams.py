@@ -88,6 +88,7 @@ print(json.dumps("\\u2713 \\U0001f600 \\udcff", ensure_ascii=False))
     [
         ("OSError(28, 'No space left on device', '/x')", "pkb: error: [Errno 28] No space left on device: '/x'\n"),
         ("ZeroDivisionError('of ours')", "ZeroDivisionError: of ours\n"),
+        ("SystemExit(0)", "pkb: error: the command was ended by sys.exit(0) before it was done\n"),
     ],
 )
 def test_an_unexpected_error_does_not_have_the_status_of_a_failed_candidate(error, words):

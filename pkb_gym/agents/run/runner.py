@@ -158,7 +158,7 @@ class Runner:
             words = self._results.episode(*place)[0].refusal or ""
             outcome.refused.append(_in_one_line(words))
             detail = f"refused: {words}"
-        elif isinstance(status, StoreError | ConfigError) or not isinstance(status, Exception):
+        elif isinstance(status, StoreError | ConfigError) or not isinstance(status, Exception | SystemExit):
             assert isinstance(status, BaseException)
             raise status
         elif isinstance(status, InfrastructureError):

@@ -166,6 +166,7 @@ def failing(error, problem="Scatter"):
     [
         (AgentError("the endpoint failed: \x1b[2J"), "the endpoint failed: \\x1b[2J"),
         (ZeroDivisionError("division"), "the agent crashed: ZeroDivisionError: division"),
+        (SystemExit(0), "the agent crashed: SystemExit: 0"),
     ],
 )
 def test_an_agents_failure_costs_its_own_episode_and_is_no_wrong_answer(tmp_path, error, words):
