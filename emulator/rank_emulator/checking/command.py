@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
+import os
 import re
 import shlex
 import sys
 import tomllib
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rank_emulator.cuda_sources import CompileError
@@ -32,7 +36,7 @@ accesses and wrong outputs with their source lines. Options of nvcc, such as -DN
   check-ranks --gpus 4 test.cu                                    one process runs main, and has 4 GPUs
   check-ranks k.cu --args "x:f32[64],out:f32[64]" --call "f(x_ranks, out, rank, world_size, stream)"
 
-exit status: 0 no problem, 1 problems found, 2 wrong usage or the program does not compile
+exit status: 0 no problem, 1 problems found, 2 wrong usage, the program does not compile, or no check could be made
 """
 BUFFERS_HELP = """\
 symmetric buffers, name:type[shape] with commas between them, where an extent may be world_size; "=none" behind one
@@ -76,6 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     words, arguments = _split(words)
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of names of files, where its encoding lacks a character
     try:
         options, flags = _parse(words)
         return _check(options, flags, arguments)
@@ -83,13 +89,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell(f"nvcc refuses the program:\n{error}")
     except UsageError as error:
         _tell(f"{error}\n`check-ranks --help` shows the options")
-    except EmulatorError as error:
+    except (EmulatorError, OSError) as error:
         _tell(str(error))
+    except Exception:
+        if argv is not None:
+            raise
+        _tell(traceback.format_exc())  # Python's own status, 1, would say that the program has problems
     return 2
 
 
 def _tell(text: str) -> None:
-    sys.stderr.write(f"check-ranks: {text}\n")
+    if sys.stderr is not None:
+        with suppress(OSError):
+            sys.stderr.write(f"check-ranks: {text}\n")
+
+
+def _print(text: str) -> None:
+    """Prints results, at once: while an error can still be told.
+
+    Raises:
+        EmulatorError: They cannot be written.
+    """
+    if sys.stdout is None:
+        raise EmulatorError("cannot write standard output: it is closed")
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left in buffers
+        raise EmulatorError(f"cannot write standard output: {error.strerror}") from None
 
 
 def _split(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -201,7 +229,7 @@ def _check(options: argparse.Namespace, flags: tuple[str, ...], arguments: tuple
     )
     if options.output:
         sys.stderr.write(report.printed)
-    sys.stdout.write((as_json(report) if options.json == "-" else as_text(report)) + "\n")
+    _print(as_json(report) if options.json == "-" else as_text(report))
     if options.json and options.json != "-":
         Path(options.json).write_text(as_json(report) + "\n", encoding="utf-8")
     if options.sarif:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +133,36 @@ def test_several_units_a_header_a_setup_and_reports_in_files(
     (run,) = json.loads(Path("r.sarif").read_text())["runs"]
     assert len(run["results"]) == len(problems)
     assert run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "kernel.cu"
+
+
+COMMAND = """
+import sys
+from rank_emulator.checking import command
+def done(*_):
+    RESULT
+command._check = done
+sys.exit(command.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        ("command._print('text')", "check-ranks: cannot write standard output: No space left on device\n"),
+        ("open('/nowhere/report.json', 'w')", "check-ranks: [Errno 2] No such file or directory: '/nowhere"),
+        ("1 / 0", "ZeroDivisionError: division by zero\n"),
+    ],
+)
+def test_what_ends_the_command_itself_is_no_problem_of_the_program(result: str, words: str) -> None:
+    """It had Python's status 1, of problems found, or 120 where the text was still in a buffer."""
+    code = COMMAND.replace("RESULT", result)
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run([sys.executable, "-c", code, "k.cu"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert ran.returncode == 2 and words in ran.stderr, ran.stderr
+
+
+def test_names_that_an_encoding_lacks_are_escaped() -> None:
+    code = COMMAND.replace("RESULT", "command._print('k\\u00fc.cu'); return 0")
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run([sys.executable, "-c", code, "k.cu"], capture_output=True, text=True, env=environment)
+    assert (ran.returncode, ran.stdout) == (0, "k\\xfc.cu\n"), ran.stderr
