@@ -57,7 +57,7 @@ def load_own(folder: ProblemFolder) -> Problem:
     module = f"pkb_own_problems.{folder.name}_{hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:12]}"
     try:
         problem = load_problem(folder.path, module)
-    except Exception as error:  # code of others may raise anything
+    except (Exception, SystemExit) as error:  # code of others may raise anything
         words = f"{error}" if isinstance(error, DeclarationError) else f"{type(error).__name__}: {error}"
         raise DeclarationError(f"{folder}: its problem.py cannot be loaded: {words}") from error
     if problem.name != folder.name:

@@ -242,3 +242,23 @@ def test_the_command_line_takes_paths(tmp_path, capsys):
     for argv in (["eval", str(folder)], ["eval", "RowShares", "--problem", str(folder)]):
         assert main([*argv, str(source), "--device", "cpu", "--world-size", "2"]) == 1
         assert "RowShares 2 ranks" in capsys.readouterr().out
+
+
+def test_a_declaration_that_ends_the_process_is_broken_like_any_other(tmp_path):
+    """`pkb` ended with status 0."""
+    folder = make_problem(tmp_path / "mine", "RowShares", "\nraise SystemExit(0)\n")
+    with pytest.raises(DeclarationError, match=r"its problem\.py cannot be loaded: SystemExit: 0"):
+        choose_problem(folder)
+
+
+def test_a_reference_that_returns_something_else_than_declared_is_no_candidates_fault(tmp_path, local_evaluator):
+    """Candidates that returned what was declared were wrong."""
+    folder = make_problem(tmp_path / "mine", "WideShares")
+    reference = folder / "reference.py"
+    source = reference.read_text()
+    reference.write_text(source.replace(".to(x.dtype)", "[:3]"))
+    config = EvalConfig(device="cpu", world_size=2, until="check")
+    feedback = local_evaluator.evaluate(choose_problem(folder), source, config)
+    assert feedback.failure == "infrastructure", feedback.message
+    assert "WideShares: reference.py returned out of shape (3, " in feedback.message
+    assert "problem.py declares" in feedback.message

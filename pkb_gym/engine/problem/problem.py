@@ -29,6 +29,7 @@ from pkb_gym.engine.problem.arguments import (
 )
 from pkb_gym.engine.problem.axes import ITEMSIZE, Axes, AxisValue, resolve_shape
 from pkb_gym.engine.problem.cost import UNDECLARED_LEAST_WORK, Cost, LeastWork, undeclared_cost
+from pkb_gym.engine.problem.rules import UNIT_ROUNDOFF
 from pkb_gym.engine.support.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -377,6 +378,13 @@ class Problem:
             raise DeclarationError(f"{self.name}: declares no output")
         if self.returns == "value" and len(self.returned) > 1:
             raise DeclarationError(f"{self.name}: returns {len(self.returned)} outputs; give 'tuple' or 'dict'")
+        for dtype in self.dtypes:
+            if dtype not in UNIT_ROUNDOFF:
+                known = ", ".join(UNIT_ROUNDOFF)
+                raise DeclarationError(
+                    f"{self.name}: dtypes lists {dtype!r}; those that a problem is run in are {known}. Tensors of "
+                    "others name it themselves, as their `dtype`"
+                )
         named = [d for d in (*self.dtypes, *(getattr(x, "dtype", None) for x in (*self.args, *self.outputs))) if d]
         for dtype in named:
             if dtype not in ITEMSIZE and dtype not in self.sizes.get("tiny", {}):

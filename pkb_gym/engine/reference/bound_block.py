@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pkb_gym.engine.compare.layout import BlockPlan, delivered_leaves
+from pkb_gym.engine.errors import DeclarationError
 from pkb_gym.engine.problem import InPlace, Problem, Tensor, TensorList
-from pkb_gym.engine.problem.tensors import argument_leaves, flatten_value, output_leaves
+from pkb_gym.engine.problem.tensors import Leaf, argument_leaves, flatten_value, output_leaves
 from pkb_gym.engine.rankside.devices import AnyHeap
 from pkb_gym.engine.rankside.results import Delivery
 from pkb_gym.engine.reference.handover_script import Script, write_script
@@ -63,12 +64,17 @@ class BoundBlock:
         return Delivery(self.heap, self.problem.returns, self.calls[index].results, delivered)
 
     def results_by_name(self, index: int, returned: Sequence[Sequence[torch.Tensor]]) -> ResultsByName:
-        """The results of one call by leaf name, in-place ones included, where the heap is: some are in host memory."""
+        """The results of one call by leaf name, in-place ones included, where the heap is: some are in host memory.
+
+        Raises:
+            DeclarationError: The reference returned another shape or dtype than declared; candidates are held to that.
+        """
         device = self.heap.bytes().device
         ax = self.plan.sets[index].axes[self.rank]
         named: ResultsByName = {}
         for out, tensors in zip(self.problem.returned, returned, strict=True):
             for leaf, tensor in zip(output_leaves(out, ax), tensors, strict=True):
+                _check_declared(self.problem, leaf, tensor)
                 named[leaf.name] = tensor.detach().to(device)
         position = {arg.name: place for place, arg in enumerate(self.problem.args)}
         for in_place in self.problem.outputs:
@@ -79,3 +85,13 @@ class BoundBlock:
                 for leaf, tensor in zip(argument_leaves(arg, ax), flatten_value(value), strict=True):
                     named[leaf.name] = tensor.detach()
         return named
+
+
+def _check_declared(problem: Problem, leaf: Leaf, tensor: torch.Tensor) -> None:
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    declared = shape if leaf.shape is None else leaf.shape
+    if (shape, dtype) != (declared, leaf.dtype):
+        raise DeclarationError(
+            f"{problem.name}: reference.py returned {leaf.name} of shape {shape}, {dtype}; problem.py declares "
+            f"{declared}, {leaf.dtype}"
+        )

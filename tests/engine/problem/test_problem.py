@@ -155,3 +155,11 @@ def test_a_list_that_holds_none_says_so_in_the_signature():
 def test_a_list_needs_shapes_when_it_is_declared():
     with pytest.raises(SizeError, match=r"^Toy: axis M=8 must be a tuple of shapes and None$"):
         replace(PROBLEM, args=(TensorList("x", "M"),))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "complex64", "int32"])
+def test_dtypes_that_no_problem_is_run_in_are_refused(dtype):
+    """The task text met with a KeyError: no machine has a peak of them."""
+    with pytest.raises(DeclarationError, match=f"Toy: dtypes lists '{dtype}'; those that a problem is run in are bfl"):
+        replace(PROBLEM, dtypes=("bfloat16", dtype))
+    assert replace(PROBLEM, outputs=(Output("out", ("M",), dtype=dtype),)).outputs[0].dtype == dtype
