@@ -12,10 +12,11 @@ from pathlib import Path
 from rank_emulator import Outcome, RegionKind, Result, Schedule, World, batch, compile_cuda
 
 FOLDER = Path(__file__).with_name("pairs")
-ONE_SIDED = [FOLDER / name for name in ("one_sided.cu", "protocols.cu", "streams.cu")]
+ONE_SIDED = [FOLDER / name for name in ("one_sided.cu", "protocols.cu", "streams.cu", "queues.cu")]
 """Idioms of one-sided communication, and a mistake of each."""
 IDIOMS = [
-    FOLDER / name for name in ("idioms.cu", "guide.cu", "cooperative.cu", "graphs.cu", "hosts.cu", "unwritten.cu")
+    FOLDER / f"{name}.cu"
+    for name in ("idioms", "guide", "cooperative", "clusters", "scopes", "graphs", "hosts", "allocations", "unwritten")
 ]
 """Idioms of one GPU, and a mistake of each."""
 SHIPPED = sorted(FOLDER.glob("shipped_*.cu"))

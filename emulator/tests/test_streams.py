@@ -67,11 +67,11 @@ WRONG = {
     "dependent_that_waits_too_late": OVERLAP,
     "dependent_of_a_dependent_reads_the_first": OVERLAP,
     "written_word_before_the_data": "no flag or barrier leads from",
+    "written_word_without_barrier": RELEASE,
 }
 """Program -> words of the finding."""
 
 STRICTLY_WRONG = {
-    "written_word_without_barrier": RELEASE,
     "relaxed_flag_of_a_later_kernel": RELEASE,
 }
 """Right by what GPUs do at the end of a kernel, and wrong to the letter of PTX's memory model."""

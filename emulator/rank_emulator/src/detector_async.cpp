@@ -20,9 +20,23 @@ AsyncOperations::Groups& AsyncOperations::groups_of(Key warp, uint32_t lanes, Co
   return groups;
 }
 
+Key AsyncOperations::channel_at(const WarpState& warp, const AsyncOperation& of, uint64_t mbarrier) {
+  Key& key = at_barriers_[{warp.key, __builtin_ctz(of.warp.lanes), mbarrier}];
+  if (!key) key = channel(agents_.block_of(warp.key).grid, warp.key, of.warp.lanes, of.completion, false);
+  return key;
+}
+
 void AsyncOperations::issue(const AsyncOperation& of, uint32_t site) {
-  if (operations_.count(of.id)) return;  // a further mbarrier
   WarpState& warp = kernels_.warp(of.warp);
+  if (const auto known = operations_.find(of.id); known != operations_.end()) {  // a further mbarrier
+    Operation& operation = known->second;
+    if (operation.targets.empty()) {
+      operation.targets.push_back({operation.first_mbarrier, operation.writes});
+      operation.reads = channel_at(warp, of, 0);  // whoever waits knows that the source has been read
+    }
+    operation.targets.push_back({of.mbarrier, channel_at(warp, of, of.mbarrier)});
+    return;
+  }
   Operation& operation = operations_[of.id];
   const int lane = __builtin_ctz(of.warp.lanes);
   operation.site = site;
@@ -38,9 +52,8 @@ void AsyncOperations::issue(const AsyncOperation& of, uint32_t site) {
   // wgmma begins when all lanes of the warp have come to it.
   if (of.completion == Completion::kWgmmaGroup) operation.past.warp_time = operation.time;
   if (of.completion == Completion::kMbarrier) {
-    Key& key = at_barriers_[{warp.key, lane, of.mbarrier}];
-    if (!key) key = channel(agents_.block_of(warp.key).grid, warp.key, of.warp.lanes, of.completion, false);
-    operation.reads = operation.writes = key;
+    operation.reads = operation.writes = channel_at(warp, of, of.mbarrier);
+    operation.first_mbarrier = of.mbarrier;
   } else {
     Groups& groups = groups_of(warp.key, of.warp.lanes, of.completion, operation.launch);
     operation.reads = groups.reads;
@@ -54,7 +67,13 @@ void AsyncOperations::complete(const AsyncOperation& of) {
   const auto found = operations_.find(of.id);
   if (found == operations_.end()) return;
   if (of.completion == Completion::kMbarrier) {
-    barriers_.complete_operation(of.mbarrier, found->second.writes, found->second.time);
+    const Operation& operation = found->second;
+    Key writes = operation.writes;
+    for (const Target& target : operation.targets) {
+      if (target.mbarrier == of.mbarrier) writes = target.writes;
+    }
+    barriers_.complete_operation(of.mbarrier, writes, operation.time);
+    if (operation.reads != writes) barriers_.complete_operation(of.mbarrier, operation.reads, operation.time);
   }
 }
 
@@ -106,11 +125,15 @@ std::vector<Record> AsyncOperations::end_block(const Launch& launch, uint32_t in
   return unread;
 }
 
-Accessor AsyncOperations::accessor(uint64_t id, bool reads, Space space, Proxy proxy) const {
+Accessor AsyncOperations::accessor(uint64_t id, bool reads, Space space, Proxy proxy, uint64_t address) const {
   const Operation& operation = operations_.at(id);
   Accessor accessor;
   accessor.past = &operation.past;
   accessor.who = reads ? operation.reads : operation.writes;
+  const Region* const written = reads || operation.targets.empty() ? nullptr : regions_.find(address);
+  for (const Target& target : operation.targets) {
+    if (written && regions_.find(target.mbarrier) == written) accessor.who = target.writes;
+  }
   accessor.time = operation.time;
   accessor.own_warp = operation.warp;
   accessor.own_lanes = operation.lanes;

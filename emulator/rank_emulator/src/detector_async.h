@@ -9,15 +9,17 @@
 #include <vector>
 
 #include "detector_barriers.h"
+#include "detector_regions.h"
 
 namespace pkb::emulator::detector {
 
 class AsyncOperations {
  public:
-  AsyncOperations(Agents& agents, Clocks& clocks, Flags& flags, Kernels& kernels, Barriers& barriers)
-      : agents_(agents), clocks_(clocks), flags_(flags), kernels_(kernels), barriers_(barriers) {}
+  AsyncOperations(Agents& agents, Clocks& clocks, Flags& flags, Kernels& kernels, Barriers& barriers, const Regions& regions)
+      : agents_(agents), clocks_(clocks), flags_(flags), kernels_(kernels), barriers_(barriers), regions_(regions) {}
 
-  // `site` is of the instruction; several events of one operation name further mbarriers of a multicast.
+  // `site` is of the instruction; several events of one operation name further mbarriers of a multicast, each of which says
+  // that the bytes of its own block have come.
   void issue(const AsyncOperation& operation, uint32_t site);
   void complete(const AsyncOperation& operation);
   void commit(const Warp& warp, Completion completion);
@@ -30,14 +32,21 @@ class AsyncOperations {
 
   // Whether a range access is of such an operation; its accessor, and the site of its instruction.
   bool is_operation(uint64_t id) const { return operations_.count(id) != 0; }
-  Accessor accessor(uint64_t id, bool reads, Space space, Proxy proxy) const;
+  Accessor accessor(uint64_t id, bool reads, Space space, Proxy proxy, uint64_t address) const;
   uint32_t site_of(uint64_t id) const { return operations_.at(id).site; }
 
   void forget_launch(uint64_t launch);
 
  private:
+  // A block that a multicast writes: its mbarrier, and the channel of the writes there.
+  struct Target {
+    uint64_t mbarrier;
+    Key writes;
+  };
   struct Operation {
     Key reads = 0, writes = 0;  // channels
+    std::vector<Target> targets;  // of a multicast to several blocks
+    uint64_t first_mbarrier = 0;
     Time time = 0;
     uint32_t site = 0;
     Key warp = 0;
@@ -59,6 +68,7 @@ class AsyncOperations {
   using AtBarrier = std::tuple<Key, int, uint64_t>;             // lane and mbarrier
 
   Groups& groups_of(Key warp, uint32_t lanes, Completion completion, uint64_t launch);
+  Key channel_at(const WarpState& warp, const AsyncOperation& operation, uint64_t mbarrier);
   Key channel(uint32_t grid, Key warp, uint32_t lanes, Completion completion, bool reads);
 
   Agents& agents_;
@@ -66,6 +76,7 @@ class AsyncOperations {
   Flags& flags_;
   Kernels& kernels_;
   Barriers& barriers_;
+  const Regions& regions_;
   std::unordered_map<uint64_t, Operation> operations_;
   std::map<Issuer, Groups> groups_;
   std::map<AtBarrier, Key> at_barriers_;

@@ -66,7 +66,7 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
   state.number = agents_.add_block(of.number, index, cluster, threads);
   const Past past{of.initial, 0, 0};
   Fences fences;
-  if (!strict_) fences.released.fill(FencePoint{past, 0, 0});
+  if (!strict_ && !launch.is_unfenced) fences.released.fill(FencePoint{past, 0, 0});
   fences.proxied_global = fences.proxied_shared = of.initial;  // the boundary of a kernel joins proxies
   const uint32_t first = agents_.block(state.number).first_warp;
   for (uint32_t w = 0; w * 32 < threads; ++w) {

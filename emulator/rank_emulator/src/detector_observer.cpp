@@ -304,7 +304,7 @@ void Detector::range_access(const RangeAccess& access) {
   if (!races_are_looked_for_) return;
   const bool is_async = async_.is_operation(access.agent);
   const uint32_t site = sites_.of(access);
-  const Accessor who = is_async ? async_.accessor(access.agent, !writes, access.space, access.proxy)
+  const Accessor who = is_async ? async_.accessor(access.agent, !writes, access.space, access.proxy, access.address)
                                 : kernels_.stream_accessor(access.agent, access.rank);
   if (reads && access.unwritten) defer_unwritten(*access.unwritten, access.address, access.bytes, {who.who, who.time, site, 1});
   else if (reads && is_async) check_written(access.address, access.bytes, {who.who, who.time, site, who.lanes});

@@ -111,7 +111,7 @@ class Detector : public Observer {
   Flags flags_{agents_, clocks_};
   Kernels kernels_{agents_, clocks_, flags_, strict_};
   Barriers barriers_{agents_, clocks_, flags_, kernels_};
-  AsyncOperations async_{agents_, clocks_, flags_, kernels_, barriers_};
+  AsyncOperations async_{agents_, clocks_, flags_, kernels_, barriers_, regions_};
   LibraryOperations library_{agents_, clocks_, flags_, kernels_};
   Report report_;
   Races races_{agents_, sites_, flags_, kernels_, shadow_, report_};

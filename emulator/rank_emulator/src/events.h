@@ -54,6 +54,7 @@ struct Launch {
   uint64_t prerequisite;
   bool is_on_default_stream;  // the legacy one, or that of the thread
   bool reaches_peers = false;  // has access to all GPUs' memory
+  bool is_unfenced = false;    // a word that a stream writes without a barrier: its begin is no fence for what came before
 };
 
 // The lanes of one warp that execute an instruction together.

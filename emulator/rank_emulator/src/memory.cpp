@@ -73,8 +73,17 @@ void Memory::add_alias(uint64_t region, int rank, uint64_t address, uint64_t byt
   last_ = nullptr;
 }
 
+void Memory::note_freed(uint64_t address, uint64_t bytes, int rank) {
+  constexpr size_t kMost = 256;
+  freed_.push_back({address, bytes, rank});
+  if (freed_.size() > kMost) freed_.pop_front();
+}
+
 void Memory::remove_alias(uint64_t address) {
-  extents_.erase(address);
+  const auto found = extents_.find(address);
+  if (found == extents_.end()) return;
+  note_freed(address, found->second.end - found->second.begin, found->second.rank);
+  extents_.erase(found);
   last_ = nullptr;
   ++removals_;
 }
@@ -94,6 +103,7 @@ bool Memory::remove(uint64_t id) {
   const RegionKind kind = found->second.kind;
   removals_ += kind != RegionKind::kShared && kind != RegionKind::kLocal;  // whose bytes the pools keep
   if (observer_) observer_->region_removed(found->second);
+  if (kind == RegionKind::kAllocation || kind == RegionKind::kHost) note_freed(found->second.address, found->second.bytes, found->second.rank);
   const auto extent = extents_.find(found->second.address);
   if (extent != extents_.end() && extent->second.region == id) extents_.erase(extent);
   last_ = nullptr;
@@ -176,6 +186,10 @@ std::string Memory::describe(uint64_t address) const {
     return name + " of rank " + std::to_string(region.rank);
   };
   if (best) return text(*best) + ", byte " + std::to_string(address - best->address);
+  for (auto freed = freed_.rbegin(); freed != freed_.rend(); ++freed) {
+    if (address - freed->address >= freed->bytes) continue;
+    return "byte " + std::to_string(address - freed->address) + " of memory of rank " + std::to_string(freed->rank) + " that has been freed or unmapped";
+  }
   if (before && address - before->address - before->bytes < (1 << 20)) {
     return std::to_string(address - before->address - before->bytes) + " bytes beyond the end of " + text(*before);
   }

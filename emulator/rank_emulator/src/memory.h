@@ -154,6 +154,12 @@ class Memory {
 
   std::map<uint64_t, Extent> extents_;  // by begin
   std::map<uint64_t, Region> regions_;  // by id
+  struct Freed {
+    uint64_t address, bytes;
+    int rank;
+  };
+  void note_freed(uint64_t address, uint64_t bytes, int rank);
+  std::deque<Freed> freed_;  // the last ones
   std::set<std::string> names_;
   const Extent* last_ = nullptr;
   uint64_t next_ = 1, removals_ = 0;

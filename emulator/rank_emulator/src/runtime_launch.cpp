@@ -157,6 +157,7 @@ Work word_work(RankState& rank, Stream& stream, WordAccess access, void* address
   launch->stream = stream.id;
   launch->is_on_default_stream = stream.is_default();
   launch->kernel = name;
+  launch->is_unfenced = access == WordAccess::kRelaxed;
   for (int d = 0; d < 3; ++d) launch->grid[d] = launch->block[d] = launch->cluster[d] = 1;
   Work work{StreamOperationKind::kKernel, name, {}, std::move(is_met), launch, nullptr};
   work.start = [&world = *rank.world, launch, access, address, bytes, value, name](const StreamOperation&, const std::function<void()>& done) {

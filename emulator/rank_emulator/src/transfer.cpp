@@ -57,6 +57,11 @@ void queue(Executor& x, const Op& op, int lane, Transfer transfer) {
     transfer.operation = AsyncOperation{x.engine.next_id++, x.seen(op, 1u << lane), by_groups ? Completion::kBulkGroup : Completion::kMbarrier,
                                         by_groups ? 0 : reinterpret_cast<uint64_t>(transfer.targets[0].block->shared) + transfer.targets[0].offset};
     x.engine.observer->async_issue(transfer.operation);
+    for (size_t i = 1; i < transfer.targets.size(); ++i) {
+      AsyncOperation further = transfer.operation;
+      further.mbarrier = reinterpret_cast<uint64_t>(transfer.targets[i].block->shared) + transfer.targets[i].offset;
+      x.engine.observer->async_issue(further);
+    }
   }
   transfer.operation.warp.line = &op.source->line;
   transfer.operation.warp.rank = x.grid->launch.rank;
