@@ -102,6 +102,8 @@ void World::choose_policy(const Policy& policy) {
   if (has_order_) std::shuffle(rank_order_.begin(), rank_order_.end(), random);
   if (kind == kOneAhead) std::swap(rank_order_[0], *std::find(rank_order_.begin(), rank_order_.end(), one));
   thread_random_.seed(choice.seed);
+  late_random_.seed(choice.seed);
+  has_late_work_ = kind == kPriorities;
   engine.choose(choice);
 }
 
@@ -269,12 +271,16 @@ void World::push(Stream& stream, Work work, bool of_host) {
   stream.queue.push_back({std::move(work), operation});
   Stream::Queued& queued = stream.queue.back();
   queued.operation.what = queued.work.name.c_str();
+  const bool is_copy = queued.work.kind == StreamOperationKind::kCopy || queued.work.kind == StreamOperationKind::kFill;
+  constexpr uint32_t kMostLooks = 500;  // host code that polls may wait for it
+  if (has_late_work_ && is_copy && late_random_() % 2 == 0) queued.late_looks = kMostLooks;
   if (engine.observer && of_host) engine.observer->stream_enqueue(queued.operation);
   if (current) guard_of(*current->device).arm();
 }
 
 bool World::holds(const Stream::Queued& queued) const {
   const int rank = queued.operation.rank;
+  if (queued.late_looks && std::none_of(hosts.begin(), hosts.end(), [](const auto& host) { return host->runs_on; })) return true;
   if (queued.work.kind == StreamOperationKind::kArrival) return rank == held_arrival_;
   return queued.work.kind == StreamOperationKind::kDeparture && early_departure_ >= 0 && rank != early_departure_;
 }
@@ -293,6 +299,7 @@ bool World::advance(Stream& stream, bool held) {
   if (stream.queue.empty()) return false;
   Stream::Queued& next = stream.queue.front();
   if (!may_begin(stream, next.work)) return false;
+  if (next.late_looks) --next.late_looks;
   if (holds(next) != held) return false;
   ++engine.progress;
   ++engine.effects;

@@ -72,6 +72,7 @@ struct Stream {
     Work work;
     StreamOperation operation;
     bool is_over = false;
+    uint32_t late_looks = 0;              // begins when nobody else can go on, or after so many looks
   };
   std::deque<Queued> queue;
   std::deque<std::shared_ptr<Queued>> running;  // above one: kernels that overlap
@@ -348,6 +349,8 @@ class World {
   std::vector<int> rank_order_, host_order_;
   std::mt19937_64 thread_random_;  // where threads that are started stand in the order of hosts
   bool has_order_ = false;
+  bool has_late_work_ = false;     // whether some copies and fills are late
+  std::mt19937_64 late_random_;
 };
 
 // The PTX in a fat binary (what __cudaRegisterFatBinary is given). Throws PtxError: there is none, or it is compressed.
