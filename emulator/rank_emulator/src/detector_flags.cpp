@@ -144,6 +144,7 @@ void Flags::load(WarpState& warp, uint32_t lanes, uint64_t address, const Site& 
   const auto word = page->second.find(uint16_t(address % kPage));
   if (word == page->second.end()) return;
   for (const Published& published : word->second.published) observe(warp, lanes, published, address, site, site_number);
+  warp.fences.unite(warp.all_lanes);  // once for all: counters have had many stores
 }
 
 void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published, uint64_t address, const Site& site,
@@ -181,7 +182,6 @@ void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published,
         fences.proxied_global = clocks_.join(fences.proxied_global, release.proxied_global);
         fences.proxied_shared = clocks_.join(fences.proxied_shared, release.proxied_shared);
       });
-      warp.fences.unite(warp.all_lanes);
     }
     lead_on(warp, news, published, part, distance, acquires(site.order));
     observe_sequential(warp, news, published, distance);

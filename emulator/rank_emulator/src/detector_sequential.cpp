@@ -70,7 +70,6 @@ void Flags::lead_on(WarpState& warp, uint32_t lanes, const Published& published,
     ClockRef& led = acquired ? fences.sequential.before[system] : fences.sequential_read[size_t(index_of(distance))];
     led = clocks_.join(led, before);
   });
-  warp.fences.unite(warp.all_lanes);
 }
 
 void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance) {
