@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from emulator.tests.libraries import Library
 from emulator.tests.test_function_pointers import fine
 from emulator.tests.worlds import EmulatorLibrary, entry
-from rank_emulator import EmulatorError, Outcome, World, compile_cuda
+from rank_emulator import Outcome, World, compile_cuda
+from rank_emulator.cuda_sources import find_toolkit
 
 LOCATED = '.file 1 "kernel.cu"\n'
 
@@ -63,15 +66,32 @@ extern "C" int make(cudaTextureObject_t* made) { return cudaCreateTextureObject(
 """
 
 
-def test_a_function_of_the_runtime_is_named_when_a_library_is_loaded(emulator_path: Path | None) -> None:
+def test_a_function_of_the_runtime_is_named_when_it_is_called(emulator_path: Path | None) -> None:
     if emulator_path is None:
         pytest.skip("needs the CUDA toolkit")
     content = compile_cuda(TEXTURE)
-    with World(emulator_path, 1) as world:
+    for is_called in (True, False):
+        with World(emulator_path, 1) as world:
 
-        def body(_: int) -> ctypes.CDLL:
-            with pytest.raises(EmulatorError, match=r"undefined symbol: .*CreateTextureObject"):
-                world.load(content)
-            raise ValueError("refused")
+            def body(_: int, called: bool = is_called, world: World = world) -> None:
+                library = world.load(content)
+                if called:
+                    library.make(ctypes.byref(ctypes.c_uint64()))
 
-        assert str(world.run(body).errors[0]) == "refused"
+            ended = world.run(body)
+        assert ended.outcome is (Outcome.BODY_FAILED if is_called else Outcome.OK)
+        assert ("cudaCreateTextureObject is not modelled" in ended.message) is is_called
+
+
+def test_every_function_of_the_toolkit_is_there_or_named(emulator_path: Path | None, tmp_path: Path) -> None:
+    """Programs are loaded as a whole: a function that they name in a part that no run comes to must not hinder it."""
+    if emulator_path is None:
+        pytest.skip("needs the CUDA toolkit")
+    headers = "#include <cuda.h>\n#include <cuda_runtime_api.h>\n"
+    line = ["g++", "-E", "-x", "c++", f"-I{find_toolkit() / 'include'}", "-"]
+    text = subprocess.run(line, input=headers, capture_output=True, text=True, check=True).stdout
+    declared = set(re.findall(r"\b(?:cudaError_t|CUresult)\s+(cu(?:da)?[A-Z]\w*)\s*\(", text))
+    exported = subprocess.run(["nm", "-D", "--defined-only", emulator_path], capture_output=True, text=True, check=True)
+    there = {name.partition("@")[0] for name in exported.stdout.split()}
+    emulated = {re.sub("^cu(da)?(?=[A-Z])", lambda found: found[0].upper(), name) for name in declared}
+    assert len(declared) > 700 and emulated - there == set()

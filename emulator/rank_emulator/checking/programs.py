@@ -29,9 +29,10 @@ _PROCESS = ("exit", "_exit", "getenv", "sched_yield", "usleep", "nanosleep", "sy
 _TRANSFERS = ("read", "write", "fread", "fwrite")
 """The same of those by which the system touches memory for the program."""
 _THREADS = (
-    *("create", "join", "detach", "mutex_lock", "mutex_trylock", "mutex_unlock", "cond_wait", "cond_signal"),
+    *("create", "exit", "join", "detach", "mutex_lock", "mutex_trylock", "mutex_unlock", "cond_wait", "cond_signal"),
     *("cond_broadcast", "cond_timedwait", "cond_clockwait", "barrier_init", "barrier_wait", "barrier_destroy"),
-    *("rwlock_rdlock", "rwlock_wrlock", "spin_lock"),
+    *("rwlock_rdlock", "rwlock_wrlock", "rwlock_tryrdlock", "rwlock_trywrlock", "rwlock_unlock"),
+    *("spin_lock", "spin_unlock"),
 )
 """Functions of pthread that let the other threads go on."""
 _LIBSTDCXX = (
@@ -45,16 +46,35 @@ _LIBSTDCXX = (
     "ILl1ELl1000000000EEEE",
 )
 """The same of the standard library: std::thread, std::condition_variable, std::future."""
+_SEMAPHORES = ("sem_wait", "sem_trywait", "sem_post")
+_LOOPS = tuple(
+    f"GOMP_{name}"
+    for kind in ("dynamic", "guided", "nonmonotonic_dynamic", "nonmonotonic_guided")
+    for name in (f"loop_{kind}_start", f"loop_{kind}_next", f"parallel_loop_{kind}")
+)
+"""Loops whose threads take their iterations as they come, by chunks."""
 _OPENMP = (
+    *_LOOPS,
+    *("GOMP_loop_end", "GOMP_loop_end_nowait", "GOMP_sections_start", "GOMP_sections_next", "GOMP_sections_end"),
+    *("GOMP_sections_end_nowait", "GOMP_parallel_sections", "GOMP_single_copy_start", "GOMP_single_copy_end"),
+    *("omp_init_lock", "omp_destroy_lock", "omp_set_lock", "omp_unset_lock", "omp_test_lock"),
     *("GOMP_parallel", "GOMP_barrier", "GOMP_single_start", "GOMP_critical_start", "GOMP_critical_end"),
     *("GOMP_critical_name_start", "GOMP_critical_name_end", "GOMP_atomic_start", "GOMP_atomic_end"),
     *("omp_get_thread_num", "omp_get_num_threads", "omp_get_max_threads", "omp_set_num_threads", "omp_in_parallel"),
 )
 """Functions of OpenMP that are modelled."""
-_WRAPPED = (*_PROCESS, *_TRANSFERS, *(f"pthread_{name}" for name in _THREADS), "sem_wait", *_LIBSTDCXX, *_OPENMP)
+_WRAPPED = (*_PROCESS, *_TRANSFERS, *(f"pthread_{name}" for name in _THREADS), *_SEMAPHORES, *_LIBSTDCXX, *_OPENMP)
 _HARMLESS_OPENMP = frozenset(
     {"omp_get_num_procs", "omp_get_wtick", "omp_get_wtime", "omp_set_dynamic", "omp_set_nested"}
 )
+_CREATE_THREAD = """#include <pthread.h>
+extern "C" int pkb_emu_create_thread(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+extern "C" __attribute__((visibility("hidden")))
+int __wrap_pthread_create(pthread_t* id, const pthread_attr_t* attributes, void* (*function)(void*), void* argument) {
+  return pkb_emu_create_thread(id, attributes, function, argument);
+}
+"""
+"""A source of each program. Without it `--wrap=pthread_create` would find a function of libgcc, for split stacks."""
 _ARCHITECTURE_OPTIONS = re.compile(r"-(?:-gpu-architecture|arch|-gpu-code|code|-generate-code|gencode)(=.*)?")
 _MODELLED_LIBRARY = re.compile(r"cuda|cudart\w*|cudadevrt|mpi\w*|nccl\w*|nvidia-ml|nvshmem\w*")
 """Libraries whose functions the emulator and its headers have, or that no source needs here."""
@@ -130,6 +150,9 @@ def compile_program(program: Program, world_size: int) -> bytes:
             included = list(program.includes) or [sources[0]]
             wrapper.write_text(wrapper_source(program, world_size, included), encoding="utf-8")
             sources = [str(wrapper), *(sources if program.includes else sources[1:])]
+        threads = folder / "check_ranks_threads.cpp"
+        threads.write_text(_CREATE_THREAD, encoding="utf-8")
+        sources.append(str(threads))
         nvcc = str(find_toolkit() / "bin" / "nvcc")
         flags, is_relocatable = relocatable.without_options(program.flags)
         line = [nvcc, *FLAGS, *LIBRARY_FLAGS, "-Xcompiler=-g1", *usable_flags(flags), f"-I{SHIMS}"]

@@ -55,17 +55,18 @@ inline Stream* stream_of(RankState& rank, cudaStream_t handle) {
   return nullptr;
 }
 
-// Calls f with the stream of a handle, and its GPU.
-// The event of a handle; null where it is none of this rank's.
+// The event of a handle; null where it is none that this rank has made or opened.
 inline Event* event_of(RankState& rank, cudaEvent_t handle) {
   for (size_t i = 0; i < rank.world->visible(); ++i) {
     for (const auto& event : rank.world->visible(rank, i).events) {
       if (reinterpret_cast<cudaEvent_t>(event.get()) == handle) return event.get();
     }
   }
-  return nullptr;
+  const auto opened = rank.opened.find(reinterpret_cast<Event*>(handle));
+  return opened == rank.opened.end() ? nullptr : *opened;
 }
 
+// Calls f with the stream of a handle, and its GPU.
 template <class F>
 cudaError_t with_stream(cudaStream_t handle, F f) {
   return with_rank([&](RankState& rank) {
@@ -80,6 +81,7 @@ cudaError_t allocate(RankState& rank, void** pointer, size_t bytes, MemoryKind k
 // Copies and fills of the runtime and the driver, by the name of the function that was called.
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, bool is_async, const char* name);
 cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaStream_t stream, bool is_async, const char* name);
+cudaError_t copy_box(const cudaMemcpy3DParms& box, cudaStream_t stream, bool is_async, const char* name);
 cudaError_t fill(void* to, uint32_t value, size_t bytes, cudaStream_t stream, bool is_async, const char* name, uint32_t value_bytes = 1);
 cudaError_t fill_rows(void* to, size_t pitch, uint32_t value, size_t width, size_t height, cudaStream_t stream, bool is_async, const char* name, uint32_t value_bytes = 1);
 

@@ -47,14 +47,14 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t handle, 
     // "Peer-to-Peer Memory Copy" of the programming guide: a copy in the null stream between two GPUs begins once all that
     // either has been given is over, and ends before what they are given afterwards.
     std::set<RankState*> joined;
-    if (world.one_process && !is_async && stream.kind == StreamKind::kLegacy && !rank.captures(stream)) joined = different_gpus(world, to, from);
+    if (world.one_process && !is_async && stream.kind == StreamKind::kLegacy && !world.capture_of(stream)) joined = different_gpus(world, to, from);
     if (!joined.empty()) joined.insert(&rank);
     for (RankState* const gpu : joined) world.gather(*gpu, stream);
     const MemoryKind source = world.kind_of_memory(from), target = world.kind_of_memory(to);
-    const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !rank.captures(stream);
+    const bool is_staged = source == MemoryKind::kPageable && target != MemoryKind::kPageable && !world.capture_of(stream);
     world.enqueue(stream, is_staged ? staged_copy_work(world, to, from, bytes, name, world.call_site()) : copy_work(world, to, from, bytes, name, world.call_site()));
     for (RankState* const gpu : joined) world.hold(*gpu, stream);
-    return rank.captures(stream) || !waits_for(target, source, is_async) ? cudaSuccess : waited(world.synchronize(stream));
+    return world.capture_of(stream) || !waits_for(target, source, is_async) ? cudaSuccess : waited(world.synchronize(stream));
   });
 }
 
@@ -73,7 +73,7 @@ cudaError_t fill(void* to, uint32_t value, size_t bytes, cudaStream_t handle, bo
     World& world = *rank.world;
     if (!is_usable(rank, to, bytes)) return cudaErrorInvalidValue;
     world.enqueue(stream, fill_work(world, to, value, bytes, name, value_bytes, world.call_site()));
-    return is_async || rank.captures(stream) ? cudaSuccess : waited(world.synchronize(stream));
+    return is_async || world.capture_of(stream) ? cudaSuccess : waited(world.synchronize(stream));
   });
 }
 

@@ -19,12 +19,14 @@ ExecutableGraph& executable_of(cudaGraphExec_t handle) { return *reinterpret_cas
 template <class Call>
 cudaError_t capture(std::vector<Work>& works, Call call) {
   return with_rank([&](RankState& rank) {
-    if (rank.capturing) return cudaErrorStreamCaptureUnsupported;
-    rank.capturing = rank.streams[1].get();
+    Stream& legacy = *rank.streams[1];
+    if (rank.world->capture_of(legacy)) return cudaErrorStreamCaptureUnsupported;
+    auto& captures = rank.world->captures_of(rank);
+    Capture* const own = captures.emplace_back(std::make_unique<Capture>(Capture{&legacy, 0, {}, {}, nullptr, {}})).get();
     const cudaError_t error = call();
-    rank.capturing = nullptr;
-    std::vector<Work> captured = std::exchange(rank.captured, {});
-    if (error == cudaSuccess) works = std::move(captured);
+    if (error == cudaSuccess) works = std::move(own->works);
+    for (Work& work : works) work.gpu = nullptr;
+    std::erase_if(captures, [&](const auto& each) { return each.get() == own; });
     return error;
   });
 }
@@ -36,21 +38,28 @@ std::vector<GraphNode*> nodes_of(const cudaGraphNode_t* handles, size_t count) {
 }
 
 template <class Call>
-cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraphNodeType type, Call call) {
+cudaError_t add_node(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraphNodeType type, Call call, std::shared_ptr<void> parameters = nullptr) {
   std::vector<Work> works;
   const cudaError_t error = capture(works, call);
   if (error != cudaSuccess) return error;
   GraphNode& node = graph_of(graph).add(type, nodes_of(needs, count));
+  node.gpu = calling_rank();
   node.works = std::move(works);
+  node.parameters = std::move(parameters);
   *made = handle_of(&node);
   return cudaSuccess;
 }
 
 // Of a node, and of the node of an executable graph that is its copy.
 template <class Call>
-cudaError_t replace_works(GraphNode* node, cudaGraphNodeType type, Call call) {
+cudaError_t replace_works(GraphNode* node, cudaGraphNodeType type, Call call, std::shared_ptr<void> parameters = nullptr) {
   if (!node || node->type != type) return finish(cudaErrorInvalidValue);
+  node->parameters = std::move(parameters);
   return capture(node->works, call);
+}
+template <class T>
+std::shared_ptr<void> kept(const T& parameters) {
+  return std::make_shared<T>(parameters);
 }
 template <class Call>
 cudaError_t replace_works(cudaGraphExec_t executable, cudaGraphNode_t handle, cudaGraphNodeType type, Call call) {
@@ -72,10 +81,7 @@ auto copy_of(void* to, const void* from, size_t bytes) {
 }
 auto copy_of(const cudaMemcpy3DParms& node) {
   return [node] {
-    if (node.srcArray || node.dstArray || node.extent.depth > 1) return cudaErrorNotSupported;
-    char* const to = static_cast<char*>(node.dstPtr.ptr) + node.dstPos.y * node.dstPtr.pitch + node.dstPos.x;
-    const char* const from = static_cast<const char*>(node.srcPtr.ptr) + node.srcPos.y * node.srcPtr.pitch + node.srcPos.x;
-    return copy_rows(to, node.dstPtr.pitch, from, node.srcPtr.pitch, node.extent.width, node.extent.height, cudaStreamLegacy, true, "a memcpy node");
+    return copy_box(node, cudaStreamLegacy, true, "a memcpy node");
   };
 }
 auto function_of(cudaHostFn_t function, void* user) {
@@ -137,6 +143,13 @@ cudaError_t add_any(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNod
     case cudaGraphNodeTypeWaitEvent: return cudaGraphAddEventWaitNode(made, graph, needs, count, node.eventWait.event);
     case cudaGraphNodeTypeEventRecord: return cudaGraphAddEventRecordNode(made, graph, needs, count, node.eventRecord.event);
     case cudaGraphNodeTypeEmpty: return cudaGraphAddEmptyNode(made, graph, needs, count);
+    case cudaGraphNodeTypeMemAlloc: {
+      cudaMemAllocNodeParams allocation{node.alloc.poolProps, node.alloc.accessDescs, node.alloc.accessDescCount, node.alloc.bytesize, nullptr};
+      const cudaError_t error = cudaGraphAddMemAllocNode(made, graph, needs, count, &allocation);
+      node.alloc.dptr = allocation.dptr;
+      return error;
+    }
+    case cudaGraphNodeTypeMemFree: return cudaGraphAddMemFreeNode(made, graph, needs, count, node.free.dptr);
     case cudaGraphNodeTypeConditional: return add_condition(made, graph, needs, count, node.conditional);
     default: return finish(cudaErrorNotSupported);
   }
@@ -169,16 +182,16 @@ PKB_CUDART cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* made, cudaGraph_t
   return add_node(made, graph, needs, count, cudaGraphNodeTypeKernel, launch_of(*node));
 }
 PKB_CUDART cudaError_t cudaGraphAddMemcpyNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaMemcpy3DParms* node) {
-  return add_node(made, graph, needs, count, cudaGraphNodeTypeMemcpy, copy_of(*node));
+  return add_node(made, graph, needs, count, cudaGraphNodeTypeMemcpy, copy_of(*node), kept(*node));
 }
 PKB_CUDART cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   return add_node(made, graph, needs, count, cudaGraphNodeTypeMemcpy, copy_of(to, from, bytes));
 }
 PKB_CUDART cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaMemsetParams* node) {
-  return add_node(made, graph, needs, count, cudaGraphNodeTypeMemset, fill_of(*node));
+  return add_node(made, graph, needs, count, cudaGraphNodeTypeMemset, fill_of(*node), kept(*node));
 }
 PKB_CUDART cudaError_t cudaGraphAddHostNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, const cudaHostNodeParams* node) {
-  return add_node(made, graph, needs, count, cudaGraphNodeTypeHost, function_of(node->fn, node->userData));
+  return add_node(made, graph, needs, count, cudaGraphNodeTypeHost, function_of(node->fn, node->userData), kept(*node));
 }
 PKB_CUDART cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count) {
   return add_node(made, graph, needs, count, cudaGraphNodeTypeEmpty, kNothing);
@@ -200,6 +213,22 @@ PKB_CUDART cudaError_t cudaGraphAddEventRecordNode(cudaGraphNode_t* made, cudaGr
 }
 PKB_CUDART cudaError_t cudaGraphAddEventWaitNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaEvent_t event) {
   return add_event_node(made, graph, needs, count, event, cudaGraphNodeTypeWaitEvent);
+}
+// Memory that stays where it is, whatever becomes of the graph.
+PKB_CUDART cudaError_t cudaGraphAddMemAllocNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaMemAllocNodeParams* node) {
+  return with_rank([&](RankState& rank) {
+    const int device = node->poolProps.location.id;
+    if (node->poolProps.location.type != cudaMemLocationTypeDevice || device < 0 || size_t(device) >= rank.world->ranks.size()) return cudaErrorInvalidValue;
+    RankState& of = rank.world->visible(rank, size_t(device));
+    const cudaError_t error = allocate(of, &node->dptr, node->bytesize);
+    if (error != cudaSuccess) return error;
+    const auto found = of.allocations.find(reinterpret_cast<uint64_t>(node->dptr));
+    if (found != of.allocations.end()) found->second.is_of_graph = true;
+    return add_node(made, graph, needs, count, cudaGraphNodeTypeMemAlloc, kNothing, kept(*node));
+  });
+}
+PKB_CUDART cudaError_t cudaGraphAddMemFreeNode(cudaGraphNode_t* made, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, void* memory) {
+  return add_node(made, graph, needs, count, cudaGraphNodeTypeMemFree, [memory] { return cudaFreeAsync(memory, cudaStreamLegacy); }, kept(memory));
 }
 #if CUDART_VERSION >= 13000
 PKB_CUDART cudaError_t cudaGraphAddDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*, size_t count) { return add_edges(from, to, count); }
@@ -240,12 +269,12 @@ PKB_CUDART cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned
 // ---- nodes that change ----
 
 PKB_CUDART cudaError_t cudaGraphKernelNodeSetParams(cudaGraphNode_t node, const cudaKernelNodeParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeKernel, launch_of(*wanted)); }
-PKB_CUDART cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const cudaMemcpy3DParms* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeMemcpy, copy_of(*wanted)); }
+PKB_CUDART cudaError_t cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const cudaMemcpy3DParms* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeMemcpy, copy_of(*wanted), kept(*wanted)); }
 PKB_CUDART cudaError_t cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   return replace_works(node_of(node), cudaGraphNodeTypeMemcpy, copy_of(to, from, bytes));
 }
-PKB_CUDART cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const cudaMemsetParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeMemset, fill_of(*wanted)); }
-PKB_CUDART cudaError_t cudaGraphHostNodeSetParams(cudaGraphNode_t node, const cudaHostNodeParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeHost, function_of(wanted->fn, wanted->userData)); }
+PKB_CUDART cudaError_t cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const cudaMemsetParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeMemset, fill_of(*wanted), kept(*wanted)); }
+PKB_CUDART cudaError_t cudaGraphHostNodeSetParams(cudaGraphNode_t node, const cudaHostNodeParams* wanted) { return replace_works(node_of(node), cudaGraphNodeTypeHost, function_of(wanted->fn, wanted->userData), kept(*wanted)); }
 PKB_CUDART cudaError_t cudaGraphEventRecordNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return set_event(node_of(node), cudaGraphNodeTypeEventRecord, event); }
 PKB_CUDART cudaError_t cudaGraphEventWaitNodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return set_event(node_of(node), cudaGraphNodeTypeWaitEvent, event); }
 
@@ -307,7 +336,7 @@ PKB_CUDART cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t handle) {
 }
 PKB_CUDART cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t handle) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    if (rank.captures(stream)) return cudaErrorStreamCaptureUnsupported;
+    if (rank.world->capture_of(stream)) return cudaErrorStreamCaptureUnsupported;
     launch_graph(rank, stream, executable_of(executable).graph);
     return cudaSuccess;
   });

@@ -1,4 +1,4 @@
-// libcudart: memory of another rank, by handles that hosts exchange.
+// libcudart: memory and events of another rank, by handles that hosts exchange.
 #include <cstring>
 
 #include "runtime_cuda.h"
@@ -14,6 +14,12 @@ struct MemoryHandle {
 };
 constexpr uint64_t kMagic = 0x706b622d6970632d;
 static_assert(sizeof(MemoryHandle) <= sizeof(cudaIpcMemHandle_t));
+
+struct EventHandle {
+  uint64_t magic, event;
+  int rank;
+};
+static_assert(sizeof(EventHandle) <= sizeof(cudaIpcEventHandle_t));
 
 }  // namespace
 
@@ -46,5 +52,32 @@ PKB_CUDART cudaError_t cudaIpcCloseMemHandle(void* pointer) {
   return with_rank([&](RankState& rank) {
     const Extent* const extent = rank.world->engine.memory.find_seen(reinterpret_cast<uint64_t>(pointer), 1);
     return extent && extent->rank == rank.rank ? cudaErrorInvalidValue : cudaSuccess;
+  });
+}
+
+// An event that ranks share: each may record it on its own streams, and wait for the record that any has made last.
+PKB_CUDART cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  return with_rank([&](RankState& rank) {
+    const Event* const own = event_of(rank, event);
+    if (!own) return cudaErrorInvalidResourceHandle;
+    const EventHandle content{kMagic, own->id, rank.rank};
+    std::memset(handle, 0, sizeof *handle);
+    std::memcpy(handle, &content, sizeof content);
+    return cudaSuccess;
+  });
+}
+
+PKB_CUDART cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  return with_rank([&](RankState& rank) {
+    EventHandle content;
+    std::memcpy(&content, &handle, sizeof content);
+    if (content.magic != kMagic || size_t(content.rank) >= rank.world->ranks.size()) return cudaErrorInvalidValue;
+    for (const auto& each : rank.world->ranks[size_t(content.rank)]->events) {
+      if (each->id != content.event) continue;
+      rank.opened.insert(each.get());
+      *event = reinterpret_cast<cudaEvent_t>(each.get());
+      return cudaSuccess;
+    }
+    return cudaErrorInvalidResourceHandle;
   });
 }

@@ -52,6 +52,12 @@ cudaError_t release(RankState& rank, void* pointer) {
   if (!pointer) return cudaSuccess;
   const auto found = rank.allocations.find(reinterpret_cast<uint64_t>(pointer));
   if (found == rank.allocations.end()) return cudaErrorInvalidValue;
+  if (found->second.is_of_graph) {  // its content is lost; the next launch of the graph has it again at this address
+    const uint64_t own = own_address(found->first), bytes = found->second.memory.bytes();
+    rank.world->engine.memory.set_written(own, bytes, false);
+    if (Observer* const observer = rank.world->engine.observer) observer->set_initialised(own, bytes, false);
+    return cudaSuccess;
+  }
   if (found->second.pool) found->second.pool->used -= found->second.memory.bytes();
   rank.world->managed.erase(found->second.region);
   rank.world->guard_of(rank).remove(found->first);

@@ -25,6 +25,9 @@ Result per_thread(Result (*function)(Parameters...), Arguments... arguments) {
 
 PKB_CUDART cudaError_t cudaMemcpy_ptds(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) { return per_thread(cudaMemcpy, to, from, bytes, kind); }
 PKB_CUDART cudaError_t cudaMemcpy2D_ptds(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind) { return per_thread(cudaMemcpy2D, to, to_pitch, from, from_pitch, width, height, kind); }
+PKB_CUDART cudaError_t cudaMemcpy3D_ptds(const cudaMemcpy3DParms* box) { return per_thread(cudaMemcpy3D, box); }
+PKB_CUDART cudaError_t cudaMemcpy3DPeer_ptds(const cudaMemcpy3DPeerParms* box) { return per_thread(cudaMemcpy3DPeer, box); }
+PKB_CUDART cudaError_t cudaMemset3D_ptds(cudaPitchedPtr memory, int byte, cudaExtent extent) { return per_thread(cudaMemset3D, memory, byte, extent); }
 PKB_CUDART cudaError_t cudaMemcpyToSymbol_ptds(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind) { return per_thread(cudaMemcpyToSymbol, symbol, from, bytes, offset, kind); }
 PKB_CUDART cudaError_t cudaMemcpyFromSymbol_ptds(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind) { return per_thread(cudaMemcpyFromSymbol, to, symbol, bytes, offset, kind); }
 PKB_CUDART cudaError_t cudaMemset_ptds(void* to, int byte, size_t bytes) { return per_thread(cudaMemset, to, byte, bytes); }
@@ -33,6 +36,16 @@ PKB_CUDART cudaError_t cudaMemcpyAsync_ptsz(void* to, const void* from, size_t b
 PKB_CUDART cudaError_t cudaMemcpy2DAsync_ptsz(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream) { return per_thread(cudaMemcpy2DAsync, to, to_pitch, from, from_pitch, width, height, kind, stream); }
 PKB_CUDART cudaError_t cudaMemcpyToSymbolAsync_ptsz(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) { return per_thread(cudaMemcpyToSymbolAsync, symbol, from, bytes, offset, kind, stream); }
 PKB_CUDART cudaError_t cudaMemcpyFromSymbolAsync_ptsz(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind, cudaStream_t stream) { return per_thread(cudaMemcpyFromSymbolAsync, to, symbol, bytes, offset, kind, stream); }
+PKB_CUDART cudaError_t cudaMemcpy3DAsync_ptsz(const cudaMemcpy3DParms* box, cudaStream_t stream) { return per_thread(cudaMemcpy3DAsync, box, stream); }
+PKB_CUDART cudaError_t cudaMemcpy3DPeerAsync_ptsz(const cudaMemcpy3DPeerParms* box, cudaStream_t stream) { return per_thread(cudaMemcpy3DPeerAsync, box, stream); }
+PKB_CUDART cudaError_t cudaMemset3DAsync_ptsz(cudaPitchedPtr memory, int byte, cudaExtent extent, cudaStream_t stream) { return per_thread(cudaMemset3DAsync, memory, byte, extent, stream); }
+PKB_CUDART cudaError_t cudaStreamAttachMemAsync_ptsz(cudaStream_t stream, void* pointer, size_t bytes, unsigned flags) { return per_thread(cudaStreamAttachMemAsync, stream, pointer, bytes, flags); }
+#if CUDART_VERSION >= 13000
+PKB_CUDART cudaError_t cudaMemPrefetchAsync_ptsz(const void* pointer, size_t bytes, cudaMemLocation location, unsigned flags, cudaStream_t stream) { return per_thread(cudaMemPrefetchAsync, pointer, bytes, location, flags, stream); }
+PKB_CUDART cudaError_t cudaStreamGetCaptureInfo_ptsz(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** needs, const cudaGraphEdgeData** edges, size_t* count) { return per_thread(cudaStreamGetCaptureInfo, stream, status, id, graph, needs, edges, count); }
+#endif
+PKB_CUDART cudaError_t cudaStreamGetId_ptsz(cudaStream_t stream, unsigned long long* id) { return per_thread(cudaStreamGetId, stream, id); }
+PKB_CUDART cudaError_t cudaStreamGetDevice_ptsz(cudaStream_t stream, int* device) { return per_thread(cudaStreamGetDevice, stream, device); }
 PKB_CUDART cudaError_t cudaMemsetAsync_ptsz(void* to, int byte, size_t bytes, cudaStream_t stream) { return per_thread(cudaMemsetAsync, to, byte, bytes, stream); }
 PKB_CUDART cudaError_t cudaMemset2DAsync_ptsz(void* to, size_t pitch, int byte, size_t width, size_t height, cudaStream_t stream) { return per_thread(cudaMemset2DAsync, to, pitch, byte, width, height, stream); }
 PKB_CUDART cudaError_t cudaMallocAsync_ptsz(void** pointer, size_t bytes, cudaStream_t stream) { return per_thread(cudaMallocAsync, pointer, bytes, stream); }
@@ -51,6 +64,7 @@ PKB_CUDART cudaError_t cudaStreamBeginCapture_ptsz(cudaStream_t stream, cudaStre
 PKB_CUDART cudaError_t cudaStreamEndCapture_ptsz(cudaStream_t stream, cudaGraph_t* graph) { return per_thread(cudaStreamEndCapture, stream, graph); }
 PKB_CUDART cudaError_t cudaStreamIsCapturing_ptsz(cudaStream_t stream, cudaStreamCaptureStatus* status) { return per_thread(cudaStreamIsCapturing, stream, status); }
 PKB_CUDART cudaError_t cudaGraphLaunch_ptsz(cudaGraphExec_t executable, cudaStream_t stream) { return per_thread(cudaGraphLaunch, executable, stream); }
+PKB_CUDART cudaError_t cudaGraphInstantiateWithParams_ptsz(cudaGraphExec_t* executable, cudaGraph_t graph, cudaGraphInstantiateParams* wanted) { return per_thread(cudaGraphInstantiateWithParams, executable, graph, wanted); }
 PKB_CUDART cudaError_t cudaGraphUpload_ptsz(cudaGraphExec_t executable, cudaStream_t stream) { return per_thread(cudaGraphUpload, executable, stream); }
 PKB_CUDART cudaError_t cudaLaunchHostFunc_ptsz(cudaStream_t stream, cudaHostFn_t function, void* user) { return per_thread(cudaLaunchHostFunc, stream, function, user); }
 PKB_CUDART cudaError_t cudaStreamAddCallback_ptsz(cudaStream_t stream, cudaStreamCallback_t function, void* user, unsigned flags) { return per_thread(cudaStreamAddCallback, stream, function, user, flags); }

@@ -45,8 +45,10 @@ bool is_flag(cudaMemPoolAttr attribute) { return attribute <= cudaMemPoolReuseAl
 }  // namespace
 
 PKB_CUDART cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
-  return with_stream(stream, [&](RankState& rank, Stream&) {
-    return allocate(rank, pointer, bytes, MemoryKind::kDevice, rank.pool ? rank.pool : &default_pool(rank));
+  return with_stream(stream, [&](RankState& rank, Stream& of) {
+    const cudaError_t error = allocate(rank, pointer, bytes, MemoryKind::kDevice, rank.pool ? rank.pool : &default_pool(rank));
+    if (error == cudaSuccess && bytes && rank.world->capture_of(of)) rank.allocations.find(reinterpret_cast<uint64_t>(*pointer))->second.is_of_graph = true;
+    return error;
   });
 }
 PKB_CUDART cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t bytes, cudaMemPool_t handle, cudaStream_t) {

@@ -60,7 +60,7 @@ PKB_CUDART cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 // The legacy default stream waits for blocking streams, as any operation on it does.
 PKB_CUDART cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return with_stream(handle, [](RankState& rank, Stream& stream) {
-    if (stream.kind == StreamKind::kLegacy && !rank.capturing) rank.world->enqueue(stream, nothing());
+    if (stream.kind == StreamKind::kLegacy && !rank.world->capture_of(stream)) rank.world->enqueue(stream, nothing());
     return waited(rank.world->synchronize(stream));
   });
 }
@@ -87,11 +87,15 @@ PKB_CUDART cudaError_t cudaStreamGetFlags(cudaStream_t handle, unsigned* flags) 
   });
 }
 
-PKB_CUDART cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned) {
+PKB_CUDART cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned flags) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
     Event* const event = event_of(rank, event_handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    if (event->last) rank.world->enqueue(stream, wait_work(event->last));
+    const bool is_node = flags & cudaEventWaitExternal && rank.world->capture_of(stream);
+    if (!event->last && !is_node) return cudaSuccess;
+    Work work = wait_work(is_node ? std::make_shared<EventRecord>(EventRecord{event->id, rank.world->engine.next_id++}) : event->last);
+    if (is_node) work.event = event;
+    rank.world->enqueue(stream, std::move(work));
     return cudaSuccess;
   });
 }
@@ -130,16 +134,22 @@ PKB_CUDART cudaError_t cudaEventDestroy(cudaEvent_t handle) {
   return with_event(handle, [](RankState&, Event&) { return cudaSuccess; });
 }
 
-PKB_CUDART cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
+PKB_CUDART cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
   return with_stream(stream_handle, [&](RankState& rank, Stream& stream) {
     Event* const event = event_of(rank, handle);
-    if (!event || event->rank != rank.rank) return cudaErrorInvalidResourceHandle;  // rank: of the stream
-    event->last = std::make_shared<EventRecord>(EventRecord{event->id, rank.world->engine.next_id++});
-    rank.world->enqueue(stream, record_work(event->last));
+    if (!event || (event->rank != rank.rank && !rank.opened.contains(event))) return cudaErrorInvalidResourceHandle;  // rank: of the stream
+    const auto record = std::make_shared<EventRecord>(EventRecord{event->id, rank.world->engine.next_id++});
+    Work work = record_work(record);
+    if (flags & cudaEventRecordExternal && rank.world->capture_of(stream)) {
+      work.event = event;
+    } else {
+      event->last = record;
+    }
+    rank.world->enqueue(stream, std::move(work));
     return cudaSuccess;
   });
 }
-PKB_CUDART cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream, unsigned) { return cudaEventRecord(handle, stream); }
+PKB_CUDART cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) { return cudaEventRecordWithFlags(handle, stream, cudaEventRecordDefault); }
 
 PKB_CUDART cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return with_event(handle, [](RankState& rank, Event& event) {
@@ -175,8 +185,8 @@ PKB_CUDART cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t beg
 
 PKB_CUDART cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
   return with_stream(handle, [](RankState& rank, Stream& stream) {
-    if (rank.capturing) return cudaErrorIllegalState;
-    rank.capturing = &stream;
+    if (rank.world->capture_of(stream)) return cudaErrorIllegalState;
+    rank.world->captures_of(rank).push_back(std::make_unique<Capture>(Capture{&stream, rank.world->engine.next_id++, {}, {}, nullptr, {}}));
     return cudaSuccess;
   });
 }
@@ -184,26 +194,27 @@ PKB_CUDART cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCap
 PKB_CUDART cudaError_t cudaStreamBeginCaptureToGraph(cudaStream_t handle, cudaGraph_t graph, const cudaGraphNode_t* needs, const cudaGraphEdgeData*, size_t count, cudaStreamCaptureMode mode) {
   const cudaError_t error = cudaStreamBeginCapture(handle, mode);
   if (error != cudaSuccess) return error;
-  return with_rank([&](RankState& rank) {
-    rank.capture_graph = reinterpret_cast<Graph*>(graph);
-    for (size_t i = 0; i < count; ++i) rank.capture_needs.push_back(reinterpret_cast<GraphNode*>(needs[i]));
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    Capture& capture = *rank.world->capture_of(stream);
+    capture.graph = reinterpret_cast<Graph*>(graph);
+    for (size_t i = 0; i < count; ++i) capture.needs.push_back(reinterpret_cast<GraphNode*>(needs[i]));
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    if (!rank.capturing) return cudaErrorIllegalState;
-    if (rank.capturing != &stream) return cudaErrorStreamCaptureUnmatched;
-    const std::vector<Work> works = std::exchange(rank.captured, {});
-    const std::vector<Stream*> forked = std::exchange(rank.forked, {});
-    Graph* const given = std::exchange(rank.capture_graph, nullptr);
-    const std::vector<GraphNode*> needs = std::exchange(rank.capture_needs, {});
-    rank.capturing = nullptr;
     *graph = nullptr;
-    if (!std::all_of(forked.begin(), forked.end(), [&](const Stream* branch) { return is_joined(works, branch); })) return cudaErrorStreamCaptureUnjoined;
-    Graph* const filled = given ? given : new Graph{};
-    add_captured(*filled, works, needs);
+    if (!rank.world->capture_of(stream)) return cudaErrorIllegalState;
+    if (rank.world->capture_of(stream)->origin != &stream) return cudaErrorStreamCaptureUnmatched;
+    auto& captures = rank.world->captures_of(rank);
+    const auto found = std::find_if(captures.begin(), captures.end(), [&](const auto& each) { return each->origin == &stream; });
+    const std::unique_ptr<Capture> capture = std::move(*found);
+    captures.erase(found);
+    const auto& forked = capture->forked;
+    if (!std::all_of(forked.begin(), forked.end(), [&](const Stream* branch) { return is_joined(capture->works, branch); })) return cudaErrorStreamCaptureUnjoined;
+    Graph* const filled = capture->graph ? capture->graph : new Graph{};
+    add_captured(*filled, capture->works, capture->needs);
     *graph = reinterpret_cast<cudaGraph_t>(filled);
     return cudaSuccess;
   });
@@ -211,10 +222,38 @@ PKB_CUDART cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* gr
 
 PKB_CUDART cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    *status = rank.captures(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    *status = rank.world->capture_of(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
   });
 }
+
+namespace {
+
+// The graph is known once the capture has ended: programs that would add nodes of their own to it get null.
+cudaError_t capture_info(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** needs, size_t* count) {
+  return with_stream(handle, [&](RankState& rank, Stream& stream) {
+    const Capture* const capture = rank.world->capture_of(stream);
+    *status = capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    if (id && capture) *id = capture->id;
+    if (graph) *graph = nullptr;
+    if (needs) *needs = nullptr;
+    if (count) *count = 0;
+    return cudaSuccess;
+  });
+}
+
+}  // namespace
+
+#if CUDART_VERSION >= 13000
+PKB_CUDART cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** needs, const cudaGraphEdgeData** edges, size_t* count) {
+  if (edges) *edges = nullptr;
+  return capture_info(stream, status, id, graph, needs, count);
+}
+#else
+PKB_CUDART cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** needs, size_t* count) {
+  return capture_info(stream, status, id, graph, needs, count);
+}
+#endif
 
 // Calls that a capture forbids are made all the same.
 PKB_CUDART cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

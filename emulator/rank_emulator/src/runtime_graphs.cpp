@@ -78,7 +78,7 @@ class GraphLaunch {
     }
     std::vector<std::shared_ptr<EventRecord>> ends(steps_.size());
     for (size_t i = 0; i < steps_.size(); ++i) {
-      Stream& to = stream_of(branch_[i]);
+      Stream& to = stream_of(branch_[i], steps_[i]);
       if (branch_[i] && steps_[i].needs.empty()) enqueue(to, wait_work(begin));
       for (const size_t need : steps_[i].needs) {
         if (branch_[need] != branch_[i]) enqueue(to, wait_work(ends[need]));
@@ -104,11 +104,11 @@ class GraphLaunch {
     bool is_stream_free = true;
     size_t branches = 1;
     for (const GraphStep& step : steps_) {
-      const auto free = std::find_if(step.needs.begin(), step.needs.end(), [&](size_t need) { return !is_continued[need]; });
+      const auto free = std::find_if(step.needs.begin(), step.needs.end(), [&](size_t need) { return !is_continued[need] && gpu_of(steps_[need]) == gpu_of(step); });
       if (free != step.needs.end()) {
         is_continued[*free] = true;
         branch_.push_back(branch_[*free]);
-      } else if (step.needs.empty() && std::exchange(is_stream_free, false)) {
+      } else if (step.needs.empty() && gpu_of(step) == stream_.rank && std::exchange(is_stream_free, false)) {
         branch_.push_back(0);
       } else {
         branch_.push_back(branches++);
@@ -116,10 +116,13 @@ class GraphLaunch {
     }
   }
 
-  Stream& stream_of(size_t branch) {
+  RankState* gpu_of(const GraphStep& step) const { return step.node->gpu ? step.node->gpu : stream_.rank; }
+
+  Stream& stream_of(size_t branch, const GraphStep& step) {
     if (branch == 0) return stream_;
-    while (graph_->branches.size() < branch) graph_->branches.push_back(world().add_stream(rank_, StreamKind::kNonBlocking));
-    return *graph_->branches[branch - 1];
+    Stream*& found = graph_->branches[{gpu_of(step), branch}];
+    if (!found) found = world().add_stream(*gpu_of(step), StreamKind::kNonBlocking);
+    return *found;
   }
 
   void enqueue_node(Stream& to, GraphNode& node) {
@@ -279,6 +282,7 @@ void take_works(Graph& executable, const Graph& graph) {
 GraphNode& Graph::add(int type, std::vector<GraphNode*> needs) {
   GraphNode& node = *nodes.emplace_back(std::make_unique<GraphNode>());
   node.type = type;
+  node.graph = this;
   node.needs = std::move(needs);
   return node;
 }
@@ -290,7 +294,9 @@ std::unique_ptr<Graph> copy_of_graph(const Graph& graph) {
   for (const auto& node : graph.nodes) {
     GraphNode& made = copy->add(node->type, {});
     copies[node.get()] = &made;
+    made.gpu = node->gpu;
     made.works = node->works;
+    made.parameters = node->parameters;
     made.condition = node->condition;
     made.condition_type = node->condition_type;
     made.is_enabled = node->is_enabled;
@@ -318,11 +324,11 @@ void add_captured(Graph& graph, const std::vector<Work>& captured, const std::ve
   std::map<const EventRecord*, std::vector<GraphNode*>> recorded;
   for (const Work& work : captured) {
     std::vector<GraphNode*>& before = last[work.branch];
-    if (work.record && work.kind == StreamOperationKind::kEventRecord) {
+    if (work.record && !work.event && work.kind == StreamOperationKind::kEventRecord) {
       recorded[work.record.get()] = before;
       continue;
     }
-    if (const auto found = recorded.find(work.record.get()); work.record && found != recorded.end()) {
+    if (const auto found = recorded.find(work.record.get()); work.record && !work.event && found != recorded.end()) {
       for (GraphNode* const node : found->second) {
         if (std::find(before.begin(), before.end(), node) == before.end()) before.push_back(node);
       }
@@ -331,6 +337,7 @@ void add_captured(Graph& graph, const std::vector<Work>& captured, const std::ve
     GraphNode& node = graph.add(type_of(work), before);
     node.works.push_back(work);
     node.works.back().branch = nullptr;
+    node.gpu = std::exchange(node.works.back().gpu, nullptr);
     before = {&node};
   }
 }

@@ -1,7 +1,9 @@
 // Graphs of CUDA: nodes with their works, copies that are executed, and their launches.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime_world.h"
@@ -12,6 +14,8 @@ struct Graph;
 
 struct GraphNode {
   int type;                                    // cudaGraphNodeType
+  Graph* graph = nullptr;                      // that it is of
+  RankState* gpu = nullptr;                    // where it runs; null: on that of the launch
   std::vector<Work> works;
   std::vector<GraphNode*> needs;               // nodes that come before it
   std::vector<std::unique_ptr<Graph>> graphs;  // of a child graph: a copy of it; of a conditional node: its bodies
@@ -21,6 +25,8 @@ struct GraphNode {
   Stream* body = nullptr;                      // of a conditional node: the stream of its bodies
   const GraphNode* origin = nullptr;           // of a copied graph: the node that it is a copy of
   bool is_enabled = true;
+  std::shared_ptr<void> parameters;            // as they were given, of the structure that belongs to the type; null: it was captured
+  std::vector<void*> arguments;                // of a kernel: what a program that asks for its parameters gets
 };
 
 // A word that decides, and the value that a launch gives it.
@@ -32,7 +38,7 @@ struct GraphCondition {
 struct Graph {
   std::vector<std::unique_ptr<GraphNode>> nodes;
   std::vector<GraphCondition> conditions;      // that a launch resets
-  std::vector<Stream*> branches;               // of its launches, beside the stream that it is launched on
+  std::map<std::pair<RankState*, size_t>, Stream*> branches;  // of its launches, beside the stream that it is launched on
   std::shared_ptr<EventRecord> last;           // end of its last launch
 
   GraphNode& add(int type, std::vector<GraphNode*> needs);

@@ -34,7 +34,8 @@ void report_host_access(World& world, const StreamOperation& operation, Operatio
                                                   reinterpret_cast<uint64_t>(reached(address)), bytes, operation.what, line});
 }
 
-void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<KernelLaunch>& launch, bool cooperative, const std::vector<uint8_t>& parameters, std::function<void()> done) {
+void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<KernelLaunch>& launch, std::function<void()> done) {
+  const std::vector<uint8_t>& parameters = launch->parameters;
   auto grid = std::make_unique<Grid>();
   grid->launch = *launch;
   grid->launch.id = world.engine.next_id++;
@@ -51,7 +52,7 @@ void start_kernel(World& world, const Kernel& kernel, const std::shared_ptr<Kern
   const auto address = reinterpret_cast<uint64_t>(grid->parameters.get());
   const uint64_t region = engine.memory.add(RegionKind::kParameters, launch->rank, launch->kernel, address, parameters.size(), Space::kParameter, true, 0, true, launch->id);
   uint64_t workspace = 0;
-  if (cooperative) {
+  if (launch->is_cooperative) {
     grid->workspace = aligned_bytes(kWorkspaceBytes);
     std::memset(grid->workspace.get(), 0, kWorkspaceBytes);
     workspace = engine.memory.add(RegionKind::kGlobalVariable, launch->rank, "workspace of grid.sync", reinterpret_cast<uint64_t>(grid->workspace.get()), kWorkspaceBytes, Space::kGlobal, true);
@@ -95,13 +96,16 @@ int launch_kernel(RankState& rank, const void* function, const uint32_t (&grid)[
   launch->stream = stream.id;
   launch->is_on_default_stream = stream.is_default();
   launch->reaches_peers = World::current->reaches_peers;
-  launch->may_overlap = may_overlap && !(rank.capturing && rank.captured.empty());  // launches of a graph do not overlap
+  const Capture* const capture = world.capture_of(stream);
+  launch->may_overlap = may_overlap && !(capture && capture->works.empty());  // launches of a graph do not overlap
+  launch->function = function;
+  launch->dynamic_shared = uint32_t(dynamic_shared);
+  launch->is_cooperative = cooperative;
+  launch->parameters = pack_parameters(*kernel->function, arguments);
   launch->kernel = kernel->title.c_str();
   launch->shared_bytes = kernel->static_shared + uint32_t(dynamic_shared);
   Work work{StreamOperationKind::kKernel, kernel->title, {}, {}, launch, nullptr};
-  work.start = [&world, kernel, launch, cooperative, parameters = pack_parameters(*kernel->function, arguments)](const StreamOperation&, std::function<void()> done) {
-    start_kernel(world, *kernel, launch, cooperative, parameters, std::move(done));
-  };
+  work.start = [&world, kernel, launch](const StreamOperation&, std::function<void()> done) { start_kernel(world, *kernel, launch, std::move(done)); };
   world.enqueue(stream, std::move(work));
   return cudaSuccess;
 }

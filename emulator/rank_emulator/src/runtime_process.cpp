@@ -1,4 +1,5 @@
 // Programs with a `main`: each rank runs it as if it were a process of its own.
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <time.h>
@@ -53,13 +54,20 @@ PKB_RANKS int pkb_emu_process(int (*function)(void*), void* argument) {
   return call_as_process([&] { return function(argument); });
 }
 
-// `exit`, `_exit` and `getenv` of programs, which are linked with --wrap.
+// `exit`, `_exit`, `pthread_exit` and `getenv` of programs, which are linked with --wrap.
 PKB_RANKS [[noreturn]] void __wrap_exit(int status) {
   if (!process) std::exit(status);
   process->status = status;
   longjmp(process->end, 1);
 }
 PKB_RANKS [[noreturn]] void __wrap__exit(int status) { __wrap_exit(status); }
+
+// Of a thread: as if the function that it has begun with returned.
+PKB_RANKS [[noreturn]] void __wrap_pthread_exit(void* result) {
+  if (!process || !World::current) pthread_exit(result);
+  World::current->result = result;
+  __wrap_exit(0);
+}
 
 PKB_RANKS char* __wrap_getenv(const char* name) {
   if (process && !process->values[0].empty()) {

@@ -100,14 +100,6 @@ HostThread* find_thread(World& world, pthread_t id) {
   return nullptr;
 }
 
-// What cannot be modelled ends the run, where other threads are there to be waited for.
-bool is_refused(const char* what) {
-  World* const world = calling_world();
-  if (!world || int(world->hosts.size()) <= world->processes()) return false;
-  pkb_emu_refuse(what);
-  return true;
-}
-
 void wait_at_condition(World& world, const void* condition, const std::function<void()>& unlock_mutex, const std::function<void()>& lock_mutex) {
   const auto is_woken = std::make_shared<bool>(false);
   meeting_at(world, condition).waiting.push_back(is_woken);
@@ -143,7 +135,8 @@ int unlock_mutex(World& world, pthread_mutex_t* mutex) {
 
 // ---- pthread_create and std::thread ----
 
-PKB_WRAP int __wrap_pthread_create(pthread_t* id, const pthread_attr_t* attributes, void* (*function)(void*), void* argument) {
+// The program itself has __wrap_pthread_create, which calls this: it would get that of libgcc otherwise.
+PKB_WRAP int pkb_emu_create_thread(pthread_t* id, const pthread_attr_t* attributes, void* (*function)(void*), void* argument) {
   if (!World::current) return pthread_create(id, attributes, function, argument);
   *id = start_process_thread([=] { World::current->result = function(argument); }).thread.native_handle();
   return 0;
@@ -267,15 +260,120 @@ PKB_WRAP bool __wrap__ZNSt28__atomic_futex_unsigned_base19_M_futex_wait_untilEPj
   return true;
 }
 
-// ---- what is not modelled ----
+// ---- waits with a limit ----
+
+namespace {
+
+// There is no time: the wait ends without a call of its condition where nobody else can go on.
+int wait_until(World& world, pthread_cond_t* condition, pthread_mutex_t* mutex) {
+  if (!can_wait(world, "a condition variable")) return EDEADLK;
+  const auto is_woken = std::make_shared<bool>(false);
+  auto& waiting = meeting_at(world, condition).waiting;
+  waiting.push_back(is_woken);
+  unlock_mutex(world, mutex);
+  while (!*is_woken && !world.failed()) {
+    world.let_others_go_on("a condition variable, or a limit of time", true);
+    if (!world.engine.stands_still()) continue;
+    ++world.engine.effects;  // the caller's clock may say that the limit has not come: it waits again
+    break;
+  }
+  std::erase(waiting, is_woken);
+  lock_mutex(world, mutex);
+  return *is_woken ? 0 : ETIMEDOUT;
+}
+
+// Takes what `try_take` tries to take, for as long as it is busy.
+int take(World& world, Meeting& meeting, const std::function<int()>& try_take, const char* why) {
+  int status = 0;
+  return lock(world, meeting, [&] { return (status = try_take()) != EBUSY; }, why) ? status : 0;
+}
+
+// Of a lock for readers and writers: what its readers have done, which only writers come after.
+Meeting& readers_of(World& world, pthread_rwlock_t* lock) { return meeting_at(world, reinterpret_cast<char*>(lock) + 1); }
+
+}  // namespace
 
 PKB_WRAP int __wrap_pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until) {
-  return is_refused("a wait for a condition variable with a limit") ? EINVAL : pthread_cond_timedwait(condition, mutex, until);
+  World* const world = calling_world();
+  return world ? wait_until(*world, condition, mutex) : pthread_cond_timedwait(condition, mutex, until);
 }
 PKB_WRAP int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until) {
-  return is_refused("a wait for a condition variable with a limit") ? EINVAL : pthread_cond_clockwait(condition, mutex, clock, until);
+  World* const world = calling_world();
+  return world ? wait_until(*world, condition, mutex) : pthread_cond_clockwait(condition, mutex, clock, until);
 }
-PKB_WRAP int __wrap_pthread_rwlock_rdlock(pthread_rwlock_t* lock) { return is_refused("std::shared_mutex (pthread_rwlock_t)") ? EINVAL : pthread_rwlock_rdlock(lock); }
-PKB_WRAP int __wrap_pthread_rwlock_wrlock(pthread_rwlock_t* lock) { return is_refused("std::shared_mutex (pthread_rwlock_t)") ? EINVAL : pthread_rwlock_wrlock(lock); }
-PKB_WRAP int __wrap_pthread_spin_lock(pthread_spinlock_t* lock) { return is_refused("pthread_spin_lock") ? EINVAL : pthread_spin_lock(lock); }
-PKB_WRAP int __wrap_sem_wait(sem_t* semaphore) { return is_refused("sem_wait") ? EINVAL : sem_wait(semaphore); }
+
+// ---- locks for readers and writers (std::shared_mutex), spin locks, semaphores ----
+
+PKB_WRAP int __wrap_pthread_rwlock_rdlock(pthread_rwlock_t* lock) {
+  World* const world = calling_world();
+  return world ? take(*world, meeting_at(*world, lock), [=] { return pthread_rwlock_tryrdlock(lock); }, "a lock for readers") : pthread_rwlock_rdlock(lock);
+}
+PKB_WRAP int __wrap_pthread_rwlock_wrlock(pthread_rwlock_t* lock) {
+  World* const world = calling_world();
+  if (!world) return pthread_rwlock_wrlock(lock);
+  const int status = take(*world, meeting_at(*world, lock), [=] { return pthread_rwlock_trywrlock(lock); }, "a lock for a writer");
+  world->acquire(readers_of(*world, lock).object);
+  meeting_at(*world, lock).members = 1;  // a writer holds it
+  return status;
+}
+PKB_WRAP int __wrap_pthread_rwlock_tryrdlock(pthread_rwlock_t* lock) {
+  World* const world = calling_world();
+  const int status = pthread_rwlock_tryrdlock(lock);
+  if (world && status == 0) world->acquire(meeting_at(*world, lock).object);
+  return status;
+}
+PKB_WRAP int __wrap_pthread_rwlock_trywrlock(pthread_rwlock_t* lock) {
+  World* const world = calling_world();
+  const int status = pthread_rwlock_trywrlock(lock);
+  if (!world || status != 0) return status;
+  world->acquire(meeting_at(*world, lock).object);
+  world->acquire(readers_of(*world, lock).object);
+  meeting_at(*world, lock).members = 1;
+  return 0;
+}
+PKB_WRAP int __wrap_pthread_rwlock_unlock(pthread_rwlock_t* lock) {
+  World* const world = calling_world();
+  if (!world) return pthread_rwlock_unlock(lock);
+  Meeting& meeting = meeting_at(*world, lock);
+  int status = 0;
+  if (std::exchange(meeting.members, 0)) {
+    unlock(*world, meeting, [&] { status = pthread_rwlock_unlock(lock); });
+  } else {
+    unlock(*world, readers_of(*world, lock), [&] { status = pthread_rwlock_unlock(lock); });
+    ++meeting.changes;  // those that wait may try again
+  }
+  return status;
+}
+
+PKB_WRAP int __wrap_pthread_spin_lock(pthread_spinlock_t* lock) {
+  World* const world = calling_world();
+  return world ? take(*world, meeting_at(*world, const_cast<int*>(lock)), [=] { return pthread_spin_trylock(lock); }, "a spin lock") : pthread_spin_lock(lock);
+}
+PKB_WRAP int __wrap_pthread_spin_unlock(pthread_spinlock_t* lock) {
+  World* const world = calling_world();
+  if (!world) return pthread_spin_unlock(lock);
+  unlock(*world, meeting_at(*world, const_cast<int*>(lock)), [&] { pthread_spin_unlock(lock); });
+  return 0;
+}
+
+PKB_WRAP int __wrap_sem_wait(sem_t* semaphore) {
+  World* const world = calling_world();
+  if (!world) return sem_wait(semaphore);
+  return take(*world, meeting_at(*world, semaphore), [=] { return sem_trywait(semaphore) == 0 ? 0 : EBUSY; }, "a semaphore");
+}
+PKB_WRAP int __wrap_sem_trywait(sem_t* semaphore) {
+  World* const world = calling_world();
+  const int status = sem_trywait(semaphore);
+  if (!world) return status;
+  if (status == 0) world->acquire(meeting_at(*world, semaphore).object);
+  else if (World::current) world->pass("others, by a semaphore that is taken");
+  if (status != 0) errno = EAGAIN;
+  return status;
+}
+PKB_WRAP int __wrap_sem_post(sem_t* semaphore) {
+  World* const world = calling_world();
+  if (!world) return sem_post(semaphore);
+  int status = 0;
+  unlock(*world, meeting_at(*world, semaphore), [&] { status = sem_post(semaphore); });
+  return status;
+}

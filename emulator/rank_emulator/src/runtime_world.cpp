@@ -206,20 +206,29 @@ void World::loop() {
 
 // ---- streams ----
 
+Capture* World::capture_of(const Stream& stream) {
+  for (const auto& capture : captures_of(*stream.rank)) {
+    if (capture->holds(stream)) return capture.get();
+  }
+  return nullptr;
+}
+
 void World::enqueue(Stream& stream, Work work) {
   RankState& rank = *stream.rank;
   const auto is_of_capture = [&](const Work& other) { return other.record == work.record && other.kind == StreamOperationKind::kEventRecord; };
-  for (const auto& other : ranks) {
-    if (!one_process || work.kind != StreamOperationKind::kEventWait || other.get() == &rank) continue;
-    if (std::none_of(other->captured.begin(), other->captured.end(), is_of_capture)) continue;
-    return fail(Fault{Outcome::kBodyFailed, -1, name_of(*current) + ": a stream capture over several GPUs is not modelled by the emulator"});
+  Capture* capture = capture_of(stream);
+  if (!capture && work.kind == StreamOperationKind::kEventWait) {
+    for (const auto& other : captures_of(rank)) {
+      if (std::none_of(other->works.begin(), other->works.end(), is_of_capture)) continue;
+      capture = other.get();
+      capture->forked.push_back(&stream);
+      break;
+    }
   }
-  if (work.kind == StreamOperationKind::kEventWait && !rank.captures(stream) && std::any_of(rank.captured.begin(), rank.captured.end(), is_of_capture)) {
-    rank.forked.push_back(&stream);
-  }
-  if (rank.captures(stream)) {
-    if (&stream != rank.capturing) work.branch = &stream;
-    rank.captured.push_back(std::move(work));
+  if (capture) {
+    if (&stream != capture->origin) work.branch = &stream;
+    work.gpu = &rank;
+    capture->works.push_back(std::move(work));
     return;
   }
   // "Default Stream" of the CUDA programming guide: the legacy stream waits for blocking streams, and they for it.

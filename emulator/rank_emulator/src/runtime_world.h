@@ -30,6 +30,10 @@ struct SharedState;
 
 // A kernel in a stream, from its launch on.
 struct KernelLaunch : Launch {
+  const void* function = nullptr;         // of the host, as it was launched; null: it is no kernel of the program
+  uint32_t dynamic_shared = 0;
+  bool is_cooperative = false;
+  std::vector<uint8_t> parameters;
   bool may_overlap = false;               // may begin once the kernel before it in its stream has triggered that
   bool has_triggered = false;             // the kernel after it may begin
 };
@@ -54,6 +58,21 @@ struct Work {
   std::shared_ptr<EventRecord> record;    // of records of events, and waits for them
   Stream* branch = nullptr;               // of captured work: the stream that it was forked to; null: none
   struct Event* event = nullptr;          // of an event node: what its record is known by outside of the graph
+  struct RankState* gpu = nullptr;        // of captured work: where it runs; null: on that of the graph's launch
+};
+
+// A capture under way: what its streams have been given.
+struct Capture {
+  Stream* origin;
+  uint64_t id;
+  std::vector<Stream*> forked;            // streams that have waited for an event of the capture, of any GPU of the process
+  std::vector<Work> works;
+  struct Graph* graph = nullptr;          // that it adds nodes to; null: a new one
+  std::vector<struct GraphNode*> needs;   // what its first nodes come after
+
+  bool holds(const Stream& stream) const {
+    return &stream == origin || std::find(forked.begin(), forked.end(), &stream) != forked.end();
+  }
 };
 
 enum class StreamKind : uint8_t {
@@ -113,6 +132,7 @@ struct Allocation {
   Mapping memory;
   uint64_t region;
   MemoryPool* pool;                       // null: of none
+  bool is_of_graph = false;               // a graph allocates and frees it at each launch: it keeps its address
 };
 
 // A fat binary of a rank's library, or several that were linked.
@@ -163,6 +183,7 @@ struct HostThread {
   std::map<RankState*, Stream*> own;      // cudaStreamPerThread of a thread that was started, by GPU
   bool reaches_peers = false;             // what it launches reaches all memory: kernels of a library
   std::vector<CallConfiguration> configurations;
+  std::vector<RankState*> contexts;       // GPUs whose contexts cuCtxPushCurrent has stacked
   int last_error = 0;
   enum Interrupt { kGoOn, kYield, kStop };
   std::atomic<int> interrupt{kGoOn};      // of its code, which runs on without a call of CUDA
@@ -183,6 +204,7 @@ struct RankState {
   std::shared_ptr<EventRecord> held_until;  // what all work of new streams comes after; null: nothing
   std::vector<std::unique_ptr<Stream>> streams;  // the call's, the legacy default stream, that of the thread, others
   std::vector<std::unique_ptr<Event>> events;
+  std::set<Event*> opened;         // of other ranks, by their handles
   std::vector<std::unique_ptr<LoadedModule>> modules;
   std::unordered_map<const void*, FunctionEntry> functions;
   std::unordered_map<const void*, VariableEntry> variables;
@@ -191,15 +213,7 @@ struct RankState {
   MemoryPool* pool = nullptr;                                    // of cudaMallocAsync; null: the default one
   std::map<uint64_t, uint64_t> registered;                       // host memory: region by address
   uint64_t stack_bytes = 1 << 10;  // as cudaLimitStackSize is documented
-  Stream* capturing = nullptr;     // whose work is captured
-  std::vector<Stream*> forked;     // streams that have waited for an event of the capture: theirs is captured as well
-  std::vector<Work> captured;
-  struct Graph* capture_graph = nullptr;               // that the capture adds nodes to; null: a new one
-  std::vector<struct GraphNode*> capture_needs;        // what its first nodes come after
-
-  bool captures(const Stream& stream) const {
-    return &stream == capturing || std::find(forked.begin(), forked.end(), &stream) != forked.end();
-  }
+  std::vector<std::unique_ptr<Capture>> captures;  // of its process: those of the first GPU count
 };
 
 struct Policy {
@@ -236,6 +250,9 @@ class World {
   size_t visible() const { return one_process ? ranks.size() : 1; }
   RankState& visible(RankState& rank, size_t index) { return one_process ? *ranks[index] : rank; }
   HostGuard& guard_of(RankState& rank) { return visible(rank, 0).guard; }
+  std::vector<std::unique_ptr<Capture>>& captures_of(RankState& rank) { return visible(rank, 0).captures; }
+  // That the stream is in; null: none.
+  Capture* capture_of(const Stream& stream);
   int processes() const { return one_process ? 1 : int(ranks.size()); }
   std::string name_of(const HostThread& host) const;
   // Where host code calls the function of CUDA under way: "+host", and the offset in its library; null: nobody asks.

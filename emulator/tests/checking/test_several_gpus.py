@@ -21,7 +21,7 @@ SCHEDULES = (
     Schedule("priorities", 4),
 )
 ONE_THREAD = ("stencil", "ping_pong", "flags", "pool", "cooperative", "nccl")
-THREADS = ("openmp", "condition", "posix", "standard", "joined", "callback", "nccl")
+THREADS = ("openmp", "condition", "posix", "standard", "joined", "callback", "nccl", "pthreads", "loops")
 
 
 @pytest.fixture(scope="module")
@@ -157,13 +157,22 @@ def test_a_thread_that_lacks_a_collective_is_a_deadlock(threads: MainProgram) ->
         ("exit", Outcome.BODY_FAILED, "thread 1 has called exit(9)"),
         ("touch", Outcome.ILLEGAL_ADDRESS, "thread 1: host code touched device memory"),
         ("condition", Outcome.DEADLOCK, "\n  thread 1: waits for a condition variable"),
-        ("limit", Outcome.BODY_FAILED, "a wait for a condition variable with a limit is not modelled by the emulator"),
         ("mutex", Outcome.DEADLOCK, "the main thread: waits for the end of thread 1\n  thread 1: waits for a mutex"),
     ],
 )
 def test_a_thread_that_ends_the_run_says_why(threads: MainProgram, mistake: str, outcome: Outcome, words: str) -> None:
     ended = threads.run_apart("ends", mistake)
     assert ended.outcome is outcome and words in ended.message
+
+
+def test_a_wait_with_a_limit_ends_where_nobody_can_go_on(threads: MainProgram) -> None:
+    ended = threads.run_apart("ends", "limit")
+    assert (ended.outcome, ended.message) == (Outcome.OK, "")
+
+
+def test_threads_of_posix_are_ordered_by_what_they_wait_for_alone(threads: MainProgram) -> None:
+    (found,) = threads.run_apart("pthreads", "synchronize").findings
+    assert {side.what for side in (found.first, found.second) if side} == {"st.global.u32", "cudaMemcpyAsync"}
 
 
 COMMAND = """
@@ -180,7 +189,7 @@ int main() {
     cudaDeviceEnablePeerAccess(1 - gpu, 0);
     store<<<1, 1>>>(memory);
 #ifdef LOOP
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(runtime)
     for (int i = 0; i < 4; ++i) std::printf("%d", i);
 #endif
   }

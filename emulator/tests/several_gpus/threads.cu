@@ -2,6 +2,7 @@
 #include <nccl.h>
 #include <omp.h>
 #include <pthread.h>
+#include <semaphore.h>
 
 #include <atomic>
 #include <barrier>
@@ -244,6 +245,121 @@ int nccl(int gpus) {
   return 0;
 }
 
+// ---- threads of POSIX, with its locks, semaphores and waits with a limit ----
+
+struct Posix {
+  pthread_rwlock_t table = PTHREAD_RWLOCK_INITIALIZER;
+  pthread_spinlock_t spin;
+  sem_t filled;
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+  int* memory = nullptr;
+  int spins = 0, reads = 0;
+  bool is_over = false;
+};
+Posix posix_state;
+
+void* posix_thread(void* number) {
+  Posix& state = posix_state;
+  const bool is_first = number == nullptr;
+  int host[kCount];
+  if (is_first) {
+    pthread_rwlock_wrlock(&state.table);
+    CUDA(cudaMalloc(&state.memory, sizeof host));
+    fill<<<1, kCount>>>(state.memory, 7);
+    if (!is("synchronize")) CUDA(cudaDeviceSynchronize());
+    pthread_rwlock_unlock(&state.table);
+    sem_post(&state.filled);
+    sem_post(&state.filled);
+  } else {
+    sem_wait(&state.filled);
+    pthread_rwlock_rdlock(&state.table);
+    CUDA(cudaSetDevice(1));
+    CUDA(cudaMemcpyAsync(host, state.memory, sizeof host, cudaMemcpyDeviceToHost, cudaStreamPerThread));
+    CUDA(cudaStreamSynchronize(cudaStreamPerThread));
+    CHECK(is("synchronize") || host[3] == 10);
+    pthread_rwlock_unlock(&state.table);
+  }
+  pthread_spin_lock(&state.spin);
+  ++state.spins;
+  pthread_spin_unlock(&state.spin);
+  pthread_mutex_lock(&state.mutex);
+  state.is_over = state.spins == 3;
+  pthread_cond_broadcast(&state.changed);
+  pthread_mutex_unlock(&state.mutex);
+  pthread_exit(number);
+}
+
+int pthreads(int) {
+  pthread_t threads[3];
+  Posix& state = posix_state;
+  pthread_spin_init(&state.spin, PTHREAD_PROCESS_PRIVATE);
+  sem_init(&state.filled, 0, 0);
+  for (size_t i = 0; i < 3; ++i) CHECK(pthread_create(&threads[i], nullptr, posix_thread, reinterpret_cast<void*>(i)) == 0);
+  timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += 100;
+  pthread_mutex_lock(&state.mutex);
+  while (!state.is_over) CHECK(pthread_cond_timedwait(&state.changed, &state.mutex, &until) == 0);
+  CHECK(pthread_cond_timedwait(&state.changed, &state.mutex, &until) == (state.spins == 3 ? ETIMEDOUT : 0));
+  pthread_mutex_unlock(&state.mutex);
+  for (size_t i = 0; i < 3; ++i) {
+    void* result;
+    CHECK(pthread_join(threads[i], &result) == 0 && result == reinterpret_cast<void*>(i));
+  }
+  return 0;
+}
+
+// ---- loops of OpenMP whose threads take iterations as they come, sections, locks ----
+
+int loops(int gpus) {
+  constexpr int kTasks = 12;
+  int owner[kTasks], sum = 0, sections = 0, copied = 0, *memory[kMost] = {};
+  omp_lock_t lock;
+  omp_init_lock(&lock);
+#pragma omp parallel num_threads(gpus)
+  {
+    const int mine = omp_get_thread_num();
+    CUDA(cudaSetDevice(mine));
+    CUDA(cudaMalloc(&memory[mine], kCount * sizeof(int)));
+#pragma omp for schedule(dynamic, 2)
+    for (int task = 0; task < kTasks; ++task) {
+      owner[task] = mine;
+      fill<<<1, kCount>>>(memory[mine], task);
+      CUDA(cudaDeviceSynchronize());
+      omp_set_lock(&lock);
+      sum += task;
+      omp_unset_lock(&lock);
+    }
+    CHECK(sum == kTasks * (kTasks - 1) / 2);
+#pragma omp for schedule(guided) reduction(+ : copied)
+    for (int task = kTasks - 1; task >= 0; --task) copied += task;
+#pragma omp sections reduction(+ : sections)
+    {
+#pragma omp section
+      sections += 1;
+#pragma omp section
+      sections += 10;
+    }
+    int shared = 0;
+#pragma omp single copyprivate(shared)
+    shared = 42;
+    CHECK(shared == 42 && sections == 11 && copied == sum);
+  }
+  omp_destroy_lock(&lock);
+  int owners = 0;
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    bool has_any = false;
+    for (const int each : owner) has_any = has_any || each == gpu;
+    owners += has_any;
+  }
+  CHECK(owners > 1);
+  int serial = 0;
+#pragma omp parallel for schedule(dynamic) num_threads(2) reduction(+ : serial)
+  for (int i = 0; i < 7; ++i) serial += i;
+  return serial == 21 ? 0 : 2;
+}
+
 // ---- threads that end the run ----
 
 int ends(int) {
@@ -256,7 +372,7 @@ int ends(int) {
     if (is("touch")) *memory = 1;
     std::unique_lock<std::mutex> lock(mutex);
     if (is("condition")) never.wait(lock, [] { return false; });
-    if (is("limit")) never.wait_for(lock, std::chrono::seconds(1));
+    while (is("limit") && never.wait_for(lock, std::chrono::milliseconds(1)) != std::cv_status::timeout) {}
     if (is("mutex")) const std::lock_guard<std::mutex> again(mutex);
   });
   thread.join();
@@ -267,7 +383,7 @@ int main(int, char** arguments) {
   int gpus = 0;
   CUDA(cudaGetDeviceCount(&gpus));
   mistake = arguments[2];
-  const std::pair<const char*, int (*)(int)> programs[] = {{"openmp", openmp}, {"condition", condition}, {"posix", posix}, {"standard", standard}, {"joined", joined}, {"callback", callback}, {"nccl", nccl}, {"ends", ends}};
+  const std::pair<const char*, int (*)(int)> programs[] = {{"openmp", openmp}, {"condition", condition}, {"posix", posix}, {"standard", standard}, {"joined", joined}, {"callback", callback}, {"nccl", nccl}, {"pthreads", pthreads}, {"loops", loops}, {"ends", ends}};
   for (const auto& [name, program] : programs) {
     if (std::strcmp(arguments[1], name) == 0) return program(gpus);
   }
