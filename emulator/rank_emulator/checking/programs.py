@@ -150,9 +150,6 @@ def compile_program(program: Program, world_size: int) -> bytes:
             included = list(program.includes) or [sources[0]]
             wrapper.write_text(wrapper_source(program, world_size, included), encoding="utf-8")
             sources = [str(wrapper), *(sources if program.includes else sources[1:])]
-        threads = folder / "check_ranks_threads.cpp"
-        threads.write_text(_CREATE_THREAD, encoding="utf-8")
-        sources.append(str(threads))
         nvcc = str(find_toolkit() / "bin" / "nvcc")
         flags, is_relocatable = relocatable.without_options(program.flags)
         line = [nvcc, *FLAGS, *LIBRARY_FLAGS, "-Xcompiler=-g1", *usable_flags(flags), f"-I{SHIMS}"]
@@ -162,6 +159,8 @@ def compile_program(program: Program, world_size: int) -> bytes:
         if register is not None:
             (folder / "register.cpp").write_text(register, encoding="utf-8")
             sources = [*sources, str(folder / "register.cpp")]
+        (folder / "threads.cpp").write_text(_CREATE_THREAD, encoding="utf-8")
+        sources = [*sources, str(folder / "threads.cpp")]
         wraps = [f"-Xlinker=--wrap={function}" for function in _WRAPPED]
         _compile([*line, *wraps, *sources, "-o", str(folder / "program.so")], folder)
         binary = (folder / "program.so").read_bytes()
