@@ -1,7 +1,9 @@
 // The part of MPI by which tests of CUDA libraries find their ranks and exchange handles, with the names of the MPI standard.
-// All ranks are on one node and in one communicator; buffers lie in memory of the host.
+// All ranks are on one node and in one communicator; buffers lie in memory of the host or, as CUDA-aware libraries take them, of
+// the GPU. Work that still uses such a buffer has to be over, as for host memory.
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -21,7 +23,7 @@ struct MPI_Status {
 };
 enum { MPI_SUCCESS = 0, MPI_ERR_OTHER = 15 };
 enum { MPI_COMM_NULL = 0, MPI_COMM_WORLD = 1, MPI_COMM_TYPE_SHARED = 1, MPI_INFO_NULL = 0 };
-enum { MPI_MAX = 1, MPI_MIN, MPI_SUM, MPI_LAND, MPI_LOR };
+enum { MPI_MAX = 1, MPI_MIN, MPI_SUM, MPI_LAND, MPI_LOR, MPI_PROD };
 enum { MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE };
 enum { MPI_PROC_NULL = -1, MPI_ANY_SOURCE = -2, MPI_ANY_TAG = -3, MPI_UNDEFINED = -4, MPI_MAX_PROCESSOR_NAME = 64, MPI_MAX_ERROR_STRING = 64 };
 #define MPI_IN_PLACE ((void*)1)
@@ -55,12 +57,36 @@ namespace pkb_mpi {
 
 inline size_t bytes_of(MPI_Datatype type) { return size_t(type & 0xff); }
 
-inline int gather(const char* name, const void* mine, void* all, size_t bytes) { return pkb_emu_exchange(name, mine, all, bytes) == 0 ? MPI_SUCCESS : MPI_ERR_OTHER; }
+// Copies have a stream of their own, so that nothing orders them but what the host has waited for.
+inline void copy(void* to, const void* from, size_t bytes) {
+  static cudaStream_t stream = nullptr;
+  if (!bytes) return;
+  cudaPointerAttributes source, target;
+  const auto is_on_gpu = [](cudaPointerAttributes* of, const void* pointer) { return cudaPointerGetAttributes(of, pointer) == cudaSuccess && of->type == cudaMemoryTypeDevice; };
+  if (!is_on_gpu(&source, from) && !is_on_gpu(&target, to)) {
+    memcpy(to, from, bytes);
+    return;
+  }
+  if (!stream) cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
+}
+
+inline int exchange(const char* name, const void* mine, void* all, size_t bytes) { return pkb_emu_exchange(name, mine, all, bytes) == 0 ? MPI_SUCCESS : MPI_ERR_OTHER; }
+
+// What a rank gives, and what all have given, in memory of any kind.
+inline int gather(const char* name, const void* mine, void* all, size_t bytes) {
+  std::vector<char> own(bytes), of_all(bytes * size_t(pkb_emu_rank_count()));
+  copy(own.data(), mine, bytes);
+  const int status = exchange(name, own.data(), of_all.data(), bytes);
+  if (status == MPI_SUCCESS) copy(all, of_all.data(), of_all.size());
+  return status;
+}
 
 template <class T>
 int reduce(const char* name, const void* mine, void* to, int count, MPI_Op operation) {
   const int ranks = pkb_emu_rank_count();
-  std::vector<T> all(size_t(count) * size_t(ranks));
+  std::vector<T> all(size_t(count) * size_t(ranks)), results(static_cast<size_t>(count));
   if (gather(name, mine, all.data(), size_t(count) * sizeof(T)) != MPI_SUCCESS) return MPI_ERR_OTHER;
   for (int i = 0; i < count; ++i) {
     T result = all[size_t(i)];
@@ -70,12 +96,14 @@ int reduce(const char* name, const void* mine, void* to, int count, MPI_Op opera
         case MPI_MAX: result = result < other ? other : result; break;
         case MPI_MIN: result = other < result ? other : result; break;
         case MPI_LAND: result = T(result && other); break;
+        case MPI_PROD: result = T(result * other); break;
         case MPI_LOR: result = T(result || other); break;
         default: result = T(result + other);
       }
     }
-    static_cast<T*>(to)[i] = result;
+    results[size_t(i)] = result;
   }
+  copy(to, results.data(), results.size() * sizeof(T));
   return MPI_SUCCESS;
 }
 
@@ -117,14 +145,15 @@ static inline int MPI_Allgather(const void* mine, int count, MPI_Datatype type, 
   const size_t bytes = size_t(count) * pkb_mpi::bytes_of(type);
   std::vector<char> own(bytes);  // a part of `all` in place
   if (mine != MPI_IN_PLACE) return pkb_mpi::gather("MPI_Allgather", mine, all, bytes);
-  memcpy(own.data(), static_cast<char*>(all) + size_t(pkb_emu_my_rank()) * bytes, bytes);
+  pkb_mpi::copy(own.data(), static_cast<char*>(all) + size_t(pkb_emu_my_rank()) * bytes, bytes);
   return pkb_mpi::gather("MPI_Allgather", own.data(), all, bytes);
 }
 static inline int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm) {
   const size_t bytes = size_t(count) * pkb_mpi::bytes_of(type);
-  std::vector<char> all(bytes * size_t(pkb_emu_rank_count()));
-  const int status = pkb_mpi::gather("MPI_Bcast", buffer, all.data(), bytes);
-  if (status == MPI_SUCCESS) memcpy(buffer, all.data() + size_t(root) * bytes, bytes);
+  std::vector<char> own(bytes), all(bytes * size_t(pkb_emu_rank_count()));
+  if (pkb_emu_my_rank() == root) pkb_mpi::copy(own.data(), buffer, bytes);  // the others' hold nothing yet
+  const int status = pkb_mpi::exchange("MPI_Bcast", own.data(), all.data(), bytes);
+  if (status == MPI_SUCCESS && pkb_emu_my_rank() != root) pkb_mpi::copy(buffer, all.data() + size_t(root) * bytes, bytes);
   return status;
 }
 static inline int MPI_Allreduce(const void* mine, void* to, int count, MPI_Datatype type, MPI_Op operation, MPI_Comm) {
@@ -156,15 +185,15 @@ static inline int MPI_Alltoall(const void* mine, int count, MPI_Datatype type, v
   if (mine == MPI_IN_PLACE) return pkb_emu_refuse("MPI_Alltoall in place"), MPI_ERR_OTHER;
   std::vector<char> all(bytes * ranks);
   const int status = pkb_mpi::gather("MPI_Alltoall", mine, all.data(), bytes);
-  for (size_t rank = 0; rank < ranks; ++rank) memcpy(static_cast<char*>(to) + rank * part, all.data() + rank * bytes + size_t(pkb_emu_my_rank()) * part, part);
+  for (size_t rank = 0; rank < ranks; ++rank) pkb_mpi::copy(static_cast<char*>(to) + rank * part, all.data() + rank * bytes + size_t(pkb_emu_my_rank()) * part, part);
   return status;
 }
 static inline int MPI_Scatter(const void* all, int count, MPI_Datatype type, void* to, int, MPI_Datatype, int root, MPI_Comm comm) {
   const size_t part = size_t(count) * pkb_mpi::bytes_of(type), ranks = size_t(pkb_emu_rank_count());
   std::vector<char> parts(part * ranks);
-  if (pkb_emu_my_rank() == root) memcpy(parts.data(), all, parts.size());
+  if (pkb_emu_my_rank() == root) pkb_mpi::copy(parts.data(), all, parts.size());
   const int status = MPI_Bcast(parts.data(), int(parts.size()), MPI_BYTE, root, comm);
-  if (to != MPI_IN_PLACE) memcpy(to, parts.data() + size_t(pkb_emu_my_rank()) * part, part);
+  if (to != MPI_IN_PLACE) pkb_mpi::copy(to, parts.data() + size_t(pkb_emu_my_rank()) * part, part);
   return status;
 }
 // All ranks call it, as where each has neighbours; one without a neighbour names MPI_PROC_NULL.
@@ -179,13 +208,13 @@ static inline int MPI_Sendrecv(const void* from, int count, MPI_Datatype type, i
   size_t longest = 1;
   for (const Message& each : messages) longest = each.bytes > longest ? each.bytes : longest;
   std::vector<char> own(longest), all(longest * ranks);
-  memcpy(own.data(), from, mine.bytes);
+  pkb_mpi::copy(own.data(), from, mine.bytes);
   if (pkb_mpi::gather("MPI_Sendrecv", own.data(), all.data(), longest) != MPI_SUCCESS) return MPI_ERR_OTHER;
   for (size_t rank = 0; rank < ranks && from_rank != MPI_PROC_NULL; ++rank) {
     const Message& each = messages[rank];
     if (each.to != pkb_emu_my_rank() || (from_rank != MPI_ANY_SOURCE && from_rank != int(rank)) || (from_tag != MPI_ANY_TAG && from_tag != each.tag)) continue;
     const size_t room = size_t(most) * pkb_mpi::bytes_of(type_of_most);
-    memcpy(to, all.data() + rank * longest, each.bytes < room ? each.bytes : room);
+    pkb_mpi::copy(to, all.data() + rank * longest, each.bytes < room ? each.bytes : room);
     if (status) *status = {int(rank), each.tag, MPI_SUCCESS};
     return MPI_SUCCESS;
   }
