@@ -83,6 +83,7 @@ class World:
         segment_bytes: Size of each rank's segment in bytes.
         segments: Address of each rank's segment, the same for all ranks. As all addresses of emulated GPUs it is for
             kernels and functions of CUDA: host code that touches it ends the run with `Outcome.ILLEGAL_ADDRESS`.
+        multicast: Address that stands for the segments of all ranks, in instructions of multicast (`multimem`).
 
     Raises:
         EmulatorError: The emulator cannot be loaded, or refuses an argument.
@@ -125,6 +126,7 @@ class World:
             raise EmulatorError(f"no world could be emulated: {_text(self._library.pkb_emu_error(None))}")
         self.world_size, self.segment_bytes = world_size, segment_bytes
         self.segments = [int(self._library.pkb_emu_segment(self._world, rank)) for rank in range(world_size)]
+        self.multicast = int(self._library.pkb_emu_multicast(self._world))
         self._detector = self._observe(max_findings, strict) if detect_races else None
         self._callbacks: list[Any] = []  # ctypes frees a function when nobody refers to it
 

@@ -524,9 +524,9 @@ PROGRAM(functions_by_name_are_those_of_the_table) {
 PROGRAM(lacking_function_is_null) {
   void* found = own;
   cudaDriverEntryPointQueryResult status{};
-  CUDA(cudaGetDriverEntryPointByVersion("cuMulticastCreate", &found, 12000, cudaEnableDefault, &status));
+  CUDA(cudaGetDriverEntryPointByVersion("cuTexObjectCreate", &found, 12000, cudaEnableDefault, &status));
   CHECK(!found && status == cudaDriverEntryPointSymbolNotFound);
-  CHECK(cudaGetDriverEntryPointByVersion("cuMulticastCreate", &found, 12000, cudaEnableDefault, nullptr) == cudaErrorSymbolNotFound);
+  CHECK(cudaGetDriverEntryPointByVersion("cuTexObjectCreate", &found, 12000, cudaEnableDefault, nullptr) == cudaErrorSymbolNotFound);
   return 0;
 }
 PROGRAM(pools_count_bytes) {

@@ -27,7 +27,7 @@ LOCATED = '.file 1 "kernel.cu"\n'
         "sust.b.1d.b32.zero [%rd2, {%r5}], {%r6};",
         "txq.width.b32 %r4, [%rd2];",
         "alloca.u64 %rd4, %rd3, 8;",
-        "multimem.ld_reduce.relaxed.sys.global.add.f32 %f1, [%rd0];",
+        "multimem.ld_reduce.relaxed.sys.global.add.acc::f16.e4m3x4 %r4, [%rd0];",
         "frobnicate.sync.u32 %r4, %r5;",
     ],
 )

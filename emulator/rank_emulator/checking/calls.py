@@ -23,6 +23,7 @@ class Pointers:
         names: Names of the buffers.
         of_ranks: Address of each buffer on each rank.
         tables: Address of each buffer's table of pointers in memory of the rank's GPU.
+        multicast: Address of each buffer that stands for that of all ranks.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class Pointers:
     names: tuple[str, ...]
     of_ranks: tuple[tuple[int, ...], ...]
     tables: tuple[int, ...]
+    multicast: tuple[int, ...]
 
     def own(self, name: str) -> int:
         """The address of the rank's own buffer."""
@@ -47,6 +49,7 @@ class _Arguments(ctypes.Structure):
         ("own", ctypes.POINTER(ctypes.c_void_p)),
         ("ranks", ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))),
         ("tables", ctypes.POINTER(ctypes.c_void_p)),
+        ("multicast", ctypes.POINTER(ctypes.c_void_p)),
         ("rank", ctypes.c_int),
         ("call", ctypes.c_int),
         ("stream", ctypes.c_void_p),
@@ -74,7 +77,8 @@ class LibraryCalls:
         )
         own = several(*(addresses[pointers.rank] for addresses in pointers.of_ranks))
         self._kept = everywhere
-        self._arguments = _Arguments(own, of_ranks, several(*pointers.tables), pointers.rank, 0, world.stream())
+        tables, multicast = several(*pointers.tables), several(*pointers.multicast)
+        self._arguments = _Arguments(own, of_ranks, tables, multicast, pointers.rank, 0, world.stream())
 
     def set_up(self) -> None:
         """Evaluates the setup and waits for its work.

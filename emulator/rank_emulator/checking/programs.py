@@ -246,6 +246,7 @@ struct Arguments {
   void* const* own;
   void* const* const* ranks;
   void* const* tables;
+  void* const* multicast;
   int rank, call;
   cudaStream_t stream;
 };
@@ -264,6 +265,7 @@ _NAMES = """\
   [[maybe_unused]] auto* const {name} = static_cast<{type}*>(check_ranks_arguments->own[{index}]);
   [[maybe_unused]] auto* const {name}_ranks = reinterpret_cast<{type}* const*>(check_ranks_arguments->ranks[{index}]);
   [[maybe_unused]] auto* const {name}_table = static_cast<{type}**>(check_ranks_arguments->tables[{index}]);
+  [[maybe_unused]] auto* const {name}_multicast = static_cast<{type}*>(check_ranks_arguments->multicast[{index}]);
 """
 _EXPORTED = """
 extern "C" int check_ranks_{name}(void* check_ranks_pointer) {{

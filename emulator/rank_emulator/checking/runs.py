@@ -248,6 +248,7 @@ class _Ranks:
                 tuple(self._address(other, index) for other in range(self._world.world_size)) for index in range(count)
             ),
             tables=tuple(self._address(rank, count + index) for index in range(count)),
+            multicast=tuple(self._world.multicast + self._offsets[index] for index in range(count)),
         )
         if isinstance(built.program, TritonProgram):
             assert isinstance(built.code, tuple)

@@ -118,6 +118,8 @@ void* pkb_emu_segment(pkb_emu_world* world, int rank) {
   return reinterpret_cast<void*>(world->world->ranks[size_t(rank)]->segment.address());
 }
 
+void* pkb_emu_multicast(pkb_emu_world* world) { return reinterpret_cast<void*>(reinterpret_cast<uint64_t>(world->world->multicast.data()) | kGpuBits); }
+
 void* pkb_emu_own(pkb_emu_world* world, const void* address, uint64_t bytes) {
   const auto seen = reinterpret_cast<uint64_t>(address);
   return world->world->engine.memory.find_seen(seen, bytes) ? reinterpret_cast<void*>(own_address(seen)) : nullptr;

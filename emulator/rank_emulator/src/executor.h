@@ -130,6 +130,7 @@ class Executor {
 // The handler of an instruction, with what it needs in `detail`; null: it is none of this group.
 Handler find_memory_handler(const Instruction& instruction, Detail& detail);
 Handler find_atomic_handler(const Instruction& instruction, Detail& detail);
+Handler find_multimem_handler(const Instruction& instruction, Detail& detail);
 Handler find_barrier_handler(const Instruction& instruction, Detail& detail);
 Handler find_mbarrier_handler(const Instruction& instruction, Detail& detail);
 Handler find_warp_handler(const Instruction& instruction, Detail& detail);
@@ -143,6 +144,13 @@ Handler find_call_handler(const Instruction& instruction, Detail& detail);
 Handler find_control_handler(const Instruction& instruction, Detail& detail);
 Handler find_misc_handler(const Instruction& instruction, Detail& detail);
 Handler find_video_handler(const Instruction& instruction, Detail& detail);
+
+// Reads from atom, red and the like what they compute of two numbers; false: nothing that is known.
+bool read_update(const Instruction& instruction, Detail& detail);
+// What stands in memory after it.
+uint64_t updated(const Detail& detail, bool global, uint64_t old, uint64_t b, uint64_t c);
+// Memory holds what the lanes can see of these places, and others see what a release makes visible.
+void settle(Executor& x, const Detail& detail, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes);
 
 // Calls of vprintf, malloc and free.
 Step print_call(Executor& x, const Op& op, uint32_t lanes);

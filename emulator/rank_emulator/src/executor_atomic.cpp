@@ -64,29 +64,6 @@ uint64_t extreme(uint64_t a, uint64_t b, Number number, int bytes, bool greater)
   return less == greater ? b : a;
 }
 
-uint64_t updated(const Detail& detail, bool global, uint64_t old, uint64_t b, uint64_t c) {
-  const auto number = Number(detail.number);
-  switch (Update(detail.variant)) {
-    case Update::kAdd: return add(old, b, number, global);
-    case Update::kMin: return extreme(old, b, number, detail.element_bytes, false);
-    case Update::kMax: return extreme(old, b, number, detail.element_bytes, true);
-    case Update::kAnd: return old & b;
-    case Update::kOr: return old | b;
-    case Update::kXor: return old ^ b;
-    case Update::kExchange: return b;
-    case Update::kCompareAndSwap: return old == b ? c : old;
-    case Update::kIncrement: return old >= b ? 0 : old + 1;
-    default: return old == 0 || old > b ? b : old - 1;
-  }
-}
-
-// Memory holds what the lanes can see of these places, and others see what a release makes visible.
-void settle(Executor& x, const Detail& detail, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
-  if (x.engine.store_buffers.empty()) return;
-  if (detail.order == Order::kRelease || detail.order == Order::kAcquireRelease || detail.order == Order::kSequential) x.publish(detail.scope);
-  each_lane(lanes, [&](int lane) { x.settle(addresses[lane], bytes); });
-}
-
 // values: the old value if there is a result, then the operands.
 Step atomic(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
@@ -158,9 +135,29 @@ Step atomic_wide(Executor& x, const Op& op, uint32_t lanes) {
 
 }  // namespace
 
-Handler find_atomic_handler(const Instruction& instruction, Detail& detail) {
-  const auto name = instruction.parts[0];
-  if ((name != "atom" && name != "red") || instruction.has("async")) return nullptr;
+uint64_t updated(const Detail& detail, bool global, uint64_t old, uint64_t b, uint64_t c) {
+  const auto number = Number(detail.number);
+  switch (Update(detail.variant)) {
+    case Update::kAdd: return add(old, b, number, global);
+    case Update::kMin: return extreme(old, b, number, detail.element_bytes, false);
+    case Update::kMax: return extreme(old, b, number, detail.element_bytes, true);
+    case Update::kAnd: return old & b;
+    case Update::kOr: return old | b;
+    case Update::kXor: return old ^ b;
+    case Update::kExchange: return b;
+    case Update::kCompareAndSwap: return old == b ? c : old;
+    case Update::kIncrement: return old >= b ? 0 : old + 1;
+    default: return old == 0 || old > b ? b : old - 1;
+  }
+}
+
+void settle(Executor& x, const Detail& detail, uint32_t lanes, const uint64_t (&addresses)[kLanes], uint32_t bytes) {
+  if (x.engine.store_buffers.empty()) return;
+  if (detail.order == Order::kRelease || detail.order == Order::kAcquireRelease || detail.order == Order::kSequential) x.publish(detail.scope);
+  each_lane(lanes, [&](int lane) { x.settle(addresses[lane], bytes); });
+}
+
+bool read_update(const Instruction& instruction, Detail& detail) {
   static constexpr std::pair<const char*, Update> kUpdates[] = {
       {"add", Update::kAdd}, {"min", Update::kMin}, {"max", Update::kMax}, {"and", Update::kAnd}, {"or", Update::kOr},
       {"xor", Update::kXor}, {"exch", Update::kExchange}, {"cas", Update::kCompareAndSwap}, {"inc", Update::kIncrement},
@@ -169,7 +166,7 @@ Handler find_atomic_handler(const Instruction& instruction, Detail& detail) {
   for (const auto& [word, update] : kUpdates) {
     if (instruction.has(word)) detail.variant = int(update);
   }
-  if (detail.variant < 0) return nullptr;
+  if (detail.variant < 0) return false;
   std::string_view type = instruction.parts.back();
   static constexpr std::pair<const char*, Number> kNumbers[] = {
       {"f32", Number::kF32}, {"f64", Number::kF64}, {"f16", Number::kF16}, {"bf16", Number::kBF16},
@@ -178,6 +175,13 @@ Handler find_atomic_handler(const Instruction& instruction, Detail& detail) {
   for (const auto& [word, number] : kNumbers) {
     if (instruction.has(word)) detail.number = uint64_t(number);
   }
+  return true;
+}
+
+Handler find_atomic_handler(const Instruction& instruction, Detail& detail) {
+  const auto name = instruction.parts[0];
+  if ((name != "atom" && name != "red") || instruction.has("async")) return nullptr;
+  if (!read_update(instruction, detail)) return nullptr;
   if (detail.order == Order::kWeak) detail.order = Order::kRelaxed;
   if (detail.scope == Scope::kNone) detail.scope = Scope::kGpu;
   return detail.element_bytes == 16 ? atomic_wide : atomic;

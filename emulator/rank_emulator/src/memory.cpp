@@ -88,6 +88,20 @@ void Memory::remove_alias(uint64_t address) {
   ++removals_;
 }
 
+void Memory::add_multicast(uint64_t begin, uint64_t bytes, std::vector<uint64_t> members) {
+  multicasts_[begin] = {begin, begin + bytes, std::move(members)};
+}
+
+void Memory::remove_multicasts(uint64_t begin, uint64_t end) { multicasts_.erase(multicasts_.lower_bound(begin), multicasts_.lower_bound(end)); }
+
+const Multicast* Memory::find_multicast(uint64_t address, uint64_t bytes) const {
+  const uint64_t own = own_address(address);
+  auto after = multicasts_.upper_bound(own);
+  if (!is_of_gpu(address) || after == multicasts_.begin()) return nullptr;
+  const Multicast& found = (--after)->second;
+  return own + bytes <= found.end ? &found : nullptr;
+}
+
 void Memory::restrict(uint64_t region, const uint32_t* ranks) { extents_.at(regions_.at(region).address).reached_by = ranks; }
 
 void Memory::share_with_host(uint64_t id) {
@@ -168,6 +182,9 @@ void Memory::set_observer(Observer* observer) {
 }
 
 std::string Memory::describe(uint64_t address) const {
+  if (const Multicast* const multicast = find_multicast(address, 1)) {
+    return "byte " + std::to_string(own_address(address) - multicast->begin) + " of multicast memory, which multimem instructions alone may use";
+  }
   address = own_address(address);
   static constexpr const char* kKinds[] = {"segment", "argument", "output", "scratch", "signals", "allocation", "host memory",
                                            "variable", "constant", "parameters", "shared memory", "local memory"};

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "events.h"
 
@@ -98,6 +99,12 @@ struct Extent {
   }
 };
 
+// Addresses that stand for the same place in the memory of several GPUs (NVLink multicast).
+struct Multicast {
+  uint64_t begin, end;            // own addresses
+  std::vector<uint64_t> members;  // own address on each GPU of what lies at `begin`
+};
+
 // Addresses are the emulator's own, unless something else is said.
 class Memory {
  public:
@@ -110,6 +117,12 @@ class Memory {
   // Lets programs reach memory of a GPU at a further address; `region` is the one that it belongs to.
   void add_alias(uint64_t region, int rank, uint64_t address, uint64_t bytes, uint8_t* written);
   void remove_alias(uint64_t address);
+  // Addresses that instructions for multicast alone may use.
+  void add_multicast(uint64_t begin, uint64_t bytes, std::vector<uint64_t> members);
+  // Those from `begin` to `end`.
+  void remove_multicasts(uint64_t begin, uint64_t end);
+  // Where all of these bytes lie, at an address that a program uses; null: nowhere.
+  const Multicast* find_multicast(uint64_t address, uint64_t bytes) const;
   // Lets kernels of those ranks alone have access that have a bit in `ranks`, which lives as long as the region.
   void restrict(uint64_t region, const uint32_t* ranks);
   // Gives memory of a GPU the one address that host code may touch, too.
@@ -153,6 +166,7 @@ class Memory {
   const Extent* find_slowly(uint64_t address, uint64_t bytes);
 
   std::map<uint64_t, Extent> extents_;  // by begin
+  std::map<uint64_t, Multicast> multicasts_;  // by begin
   std::map<uint64_t, Region> regions_;  // by id
   struct Freed {
     uint64_t address, bytes;

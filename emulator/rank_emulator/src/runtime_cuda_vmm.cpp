@@ -2,47 +2,33 @@
 #include <cuda.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstring>
 
 #include "aliases.h"
+#include "physical_memory.h"
 #include "runtime_cuda.h"
-#include "runtime_ranks.h"
 
 using namespace pkb::emulator;
 
 namespace pkb::emulator {
 
-struct PhysicalMemory {
-  PhysicalMemory(int file_, int rank_, uint64_t bytes_, char* known_, uint64_t region_, const CUmemAllocationProp& properties_)
-      : file(file_), rank(rank_), bytes(bytes_), known(known_), region(region_), properties(properties_), written(bytes_ / 8) {}
-  PhysicalMemory(const PhysicalMemory&) = delete;
-  PhysicalMemory& operator=(const PhysicalMemory&) = delete;
-  ~PhysicalMemory() {
-    munmap(known, bytes);
-    close(file);
-  }
-
-  const int file;
-  const int rank;
-  const uint64_t bytes;
-  char* const known;              // where the detector knows it; no program sees this address
-  const uint64_t region;
-  const CUmemAllocationProp properties;
-  std::vector<uint8_t> written;   // a bit for each byte, as of Mapping
-  int references = 1;             // handles, and mappings
-};
-
 SharedState::~SharedState() {
   for (const auto& [begin, reserved_bytes] : reserved) munmap(reinterpret_cast<void*>(begin), reserved_bytes);
+}
+
+void let_go(RankState& rank, SharedState& state, PhysicalMemory* memory) {
+  if (--memory->references > 0) return;
+  if (memory->multicast) unbind_all(rank, state, *memory->multicast);
+  if (memory->known) rank.world->engine.memory.remove_alias(reinterpret_cast<uint64_t>(memory->known));
+  rank.world->engine.memory.remove(memory->region);
+  state.physical.erase(memory);
 }
 
 }  // namespace pkb::emulator
 
 namespace {
 
-constexpr uint64_t kGranularity = 2 << 20;  // as GPUs have
 constexpr uint64_t kPoisoned = 64 << 20;    // bytes of larger allocations are zero behind these
 constexpr uint64_t kFabricMagic = 0x706b622d66616231;
 
@@ -52,25 +38,6 @@ struct FabricHandle {
 };
 static_assert(sizeof(FabricHandle) <= sizeof(CUmemFabricHandle));
 
-template <class F>
-CUresult on_rank(F f) {
-  RankState* const rank = calling_rank();
-  if (!rank) return CUDA_ERROR_NOT_INITIALIZED;
-  if (rank->world->failed()) return CUDA_ERROR_LAUNCH_FAILED;
-  return f(*rank, shared_state(*rank->world));
-}
-
-PhysicalMemory* memory_of(SharedState& state, CUmemGenericAllocationHandle handle) {
-  const auto found = state.physical.find(reinterpret_cast<PhysicalMemory*>(handle));
-  return found == state.physical.end() ? nullptr : found->first;
-}
-
-void let_go(RankState& rank, SharedState& state, PhysicalMemory* memory) {
-  if (--memory->references > 0) return;
-  rank.world->engine.memory.remove(memory->region);
-  state.physical.erase(memory);
-}
-
 // The mapping that begins at an address; null: none does.
 VirtualMapping* mapping_at(SharedState& state, CUdeviceptr address) {
   const auto found = state.mappings.find(own_address(address));
@@ -79,9 +46,10 @@ VirtualMapping* mapping_at(SharedState& state, CUdeviceptr address) {
 
 void hide(RankState& rank, SharedState& state, uint64_t begin, VirtualMapping& mapping) {
   if (!mapping.is_accessible) return;
+  mapping.is_accessible = false;
+  if (mapping.memory->multicast) return rank.world->engine.memory.remove_multicasts(begin, begin + mapping.bytes);
   rank.world->engine.memory.remove_alias(begin);
   if (state.aliases) state.aliases->remove(begin);
-  mapping.is_accessible = false;
 }
 
 }  // namespace
@@ -104,6 +72,7 @@ PKB_CUDART CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t byt
     Memory& memory = rank.world->engine.memory;
     const uint64_t region = memory.add(RegionKind::kAllocation, owner, "cuMemCreate", reinterpret_cast<uint64_t>(known), bytes, Space::kGlobal, false, 0, false);
     const auto made = std::make_shared<PhysicalMemory>(file, owner, bytes, static_cast<char*>(known), region, *properties);
+    memory.add_alias(region, owner, reinterpret_cast<uint64_t>(known), bytes, made->written.data());
     *handle = reinterpret_cast<CUmemGenericAllocationHandle>(made.get());
     state.physical[made.get()] = made;
     if (!state.aliases && rank.world->engine.observer) {
@@ -219,8 +188,9 @@ PKB_CUDART CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, C
     if (!memory || bytes == 0 || bytes % kGranularity || offset % kGranularity || offset + bytes > memory->bytes || reserved == state.reserved.begin()) return CUDA_ERROR_INVALID_VALUE;
     --reserved;
     if (begin + bytes > reserved->first + reserved->second || mapping_at(state, address)) return CUDA_ERROR_INVALID_VALUE;
-    void* const mapped = mmap(reinterpret_cast<void*>(begin), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory->file, off_t(offset));
-    if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!memory->multicast && mmap(reinterpret_cast<void*>(begin), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory->file, off_t(offset)) == MAP_FAILED) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     ++memory->references;
     state.mappings[begin] = {memory, bytes, offset, false};
     return CUDA_SUCCESS;
@@ -253,9 +223,13 @@ PKB_CUDART CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUme
       hide(rank, state, found->first, mapping);
       if (access[count - 1].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) continue;
       PhysicalMemory& memory = *mapping.memory;
+      mapping.is_accessible = true;
+      if (memory.multicast) {
+        show_multicast(*rank.world, found->first, mapping);
+        continue;
+      }
       rank.world->engine.memory.add_alias(memory.region, memory.rank, found->first, mapping.bytes, memory.written.data() + mapping.offset / 8);
       if (state.aliases) state.aliases->add(found->first, mapping.bytes, reinterpret_cast<uint64_t>(memory.known) + mapping.offset);
-      mapping.is_accessible = true;
     }
     return CUDA_SUCCESS;
   });

@@ -30,6 +30,12 @@ World::World(int count, uint64_t segment_bytes, const Device& device, const Poli
     }
     rank_order_.push_back(rank);
   }
+  if (segment_bytes) {
+    std::vector<uint64_t> members;
+    for (const auto& rank : ranks) members.push_back(reinterpret_cast<uint64_t>(rank->segment.data()));
+    multicast = Mapping(segment_bytes);
+    engine.memory.add_multicast(reinterpret_cast<uint64_t>(multicast.data()), segment_bytes, std::move(members));
+  }
   choose_policy(policy);
 }
 

@@ -230,6 +230,7 @@ class World {
   Engine engine;
   const bool one_process;
   std::vector<std::unique_ptr<RankState>> ranks;
+  Mapping multicast;                               // addresses that stand for all ranks' segments; nothing lies there
   std::vector<std::unique_ptr<HostThread>> hosts;  // bodies first
   uint64_t max_seconds = 0;
   bool notes_call_sites = false;
