@@ -89,7 +89,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "pkb_emu_print_by_rank": (None, ()),
     "pkb_emu_error": (_TEXT, (_POINTER,)),
     "pkb_emu_segment": (_POINTER, (_POINTER, _INT)),
-    "pkb_emu_multicast": (_POINTER, (_POINTER,)),
+    "pkb_emu_multicast_segment": (_POINTER, (_POINTER,)),
     "pkb_emu_own": (_POINTER, (_POINTER, _POINTER, _U64)),
     "pkb_emu_foreign": (ctypes.c_int64, (_POINTER, _POINTER, _U64, _POINTER)),
     "pkb_emu_trace": (None, (_POINTER,)),

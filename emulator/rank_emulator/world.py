@@ -126,7 +126,7 @@ class World:
             raise EmulatorError(f"no world could be emulated: {_text(self._library.pkb_emu_error(None))}")
         self.world_size, self.segment_bytes = world_size, segment_bytes
         self.segments = [int(self._library.pkb_emu_segment(self._world, rank)) for rank in range(world_size)]
-        self.multicast = int(self._library.pkb_emu_multicast(self._world))
+        self.multicast = int(self._library.pkb_emu_multicast_segment(self._world))
         self._detector = self._observe(max_findings, strict) if detect_races else None
         self._callbacks: list[Any] = []  # ctypes frees a function when nobody refers to it
 

@@ -48,7 +48,8 @@ calls, such as flags; the others are inputs with new random values for each call
 
 CALL_HELP = """\
 what each rank calls, in C++: NAME is its own pointer to a buffer, NAME_ranks the array of all ranks' pointers on the
-host, NAME_table the same on the GPU; rank, world_size (a constant), stream and call
+host, NAME_table the same on the GPU, NAME_multicast what stands for all of them in multimem instructions; rank,
+world_size (a constant), stream and call
 """
 
 _NVCC_OPTIONS = frozenset(

@@ -88,7 +88,8 @@ class Program:
         sources: Files of CUDA or C++, and objects.
         call: Expression of C++ that each rank evaluates for a call; None for `main`. It may use the names of the
             buffers (pointers to the rank's own), NAME_ranks (host array of the pointers of all ranks), NAME_table (the
-            same array in memory of the GPU), and rank, world_size (a constant expression), stream and call.
+            same array in memory of the GPU), NAME_multicast (an address that stands for all of them in `multimem`
+            instructions), and rank, world_size (a constant expression), stream and call.
         setup: Expression that each rank evaluates once before its calls; None for nothing.
         buffers: Symmetric buffers.
         includes: Headers that declare what the expressions use; where there are none, the first source is compiled

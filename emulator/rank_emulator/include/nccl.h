@@ -60,6 +60,7 @@ typedef struct {
 namespace pkb_nccl {
 struct Window {  // in memory of the GPU
   char* base[kMaxRanks];
+  char* multicast;
   int rank;
 };
 inline std::map<void*, Window>& windows() {
@@ -241,13 +242,17 @@ static inline ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer,
     if (all[size_t(rank)].bytes != bytes) return ncclInvalidArgument;
     content.base[rank] = all[size_t(rank)].base;
   }
+  content.multicast = static_cast<char*>(pkb_emu_multicast(content.base, bytes));
   if (cudaMalloc(reinterpret_cast<void**>(made), sizeof content) != cudaSuccess) return ncclUnhandledCudaError;
   cudaMemcpy(*made, &content, sizeof content, cudaMemcpyHostToDevice);
   pkb_nccl::windows()[*made] = content;
   return pkb_nccl::meet("ncclCommWindowRegister");
 }
 static inline ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
-  pkb_nccl::windows().erase(window);
+  const auto found = pkb_nccl::windows().find(window);
+  if (found == pkb_nccl::windows().end()) return ncclInvalidArgument;
+  pkb_emu_end_multicast(found->second.multicast);
+  pkb_nccl::windows().erase(found);
   cudaFree(window);
   return pkb_nccl::meet("ncclCommWindowDeregister");
 }

@@ -41,8 +41,12 @@ struct ncclTeamTagLsa {};
 struct ncclLsaBarrierHandle {};
 typedef ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 
+struct ncclMultimemHandle {};
+typedef ncclMultimemHandle ncclMultimemHandle_t;
+
 struct ncclDevComm {
   int rank, nRanks, lsaRank, lsaSize;
+  ncclMultimemHandle_t lsaMultimem;
   uint8_t ginContextCount;
   ncclLsaBarrierHandle_t lsaBarrier;
   unsigned* pkb_barriers[pkb_nccl::kMaxRanks];  // of each rank: how often it has come, then how often each rank has; of each barrier
@@ -62,7 +66,6 @@ typedef ncclDevCommRequirements ncclDevCommRequirements_t;
 
 static inline ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements* wanted, ncclDevComm* made) {
   if (comm->ranks != pkb_emu_rank_count()) return pkb_nccl::refuse("ncclDevCommCreate of a part of the ranks");
-  if (wanted->lsaMultimem) return pkb_nccl::refuse("multicast (lsaMultimem of ncclDevCommCreate)");
   if (wanted->ginForceEnable || wanted->ginSignalCount || wanted->ginCounterCount || wanted->railGinBarrierCount) return pkb_nccl::refuse("GIN (of ncclDevCommCreate)");
   if (wanted->lsaLLA2ABlockCount || wanted->lsaLLA2ASlotCount) return pkb_nccl::refuse("LLA2A (of ncclDevCommCreate)");
   *made = ncclDevComm{};
@@ -87,6 +90,9 @@ __host__ __device__ inline int ncclTeamRankToLsa(const ncclDevComm&, ncclTeam, i
 // ---- pointers ----
 __device__ inline void* ncclGetLocalPointer(ncclWindow_t window, size_t offset) { return window->base[window->rank] + offset; }
 __device__ inline void* ncclGetLsaPointer(ncclWindow_t window, size_t offset, int peer) { return window->base[peer] + offset; }
+// Of all ranks, for instructions of multicast.
+__device__ inline void* ncclGetLsaMultimemPointer(ncclWindow_t window, size_t offset, const ncclDevComm&) { return window->multicast + offset; }
+__device__ inline void* ncclGetMultimemPointer(ncclWindow_t window, size_t offset, ncclMultimemHandle) { return window->multicast + offset; }
 __device__ inline void* ncclGetPeerPointer(ncclWindow_t window, size_t offset, int peer) { return window->base[peer] + offset; }
 __device__ inline void* ncclGetPeerPointer(ncclWindow_t window, size_t offset, ncclTeam, int peer) { return window->base[peer] + offset; }
 
@@ -94,8 +100,8 @@ __device__ inline void* ncclGetPeerPointer(ncclWindow_t window, size_t offset, n
 template <class Coop>
 class ncclLsaBarrierSession {
  public:
-  __device__ ncclLsaBarrierSession(Coop coop, const ncclDevComm& comm, ncclTeamTagLsa, uint32_t index, bool multimem = false) : coop_(coop), comm_(comm), index_(index) {
-    if (multimem || index >= uint32_t(comm.pkb_barrier_count)) __trap();
+  __device__ ncclLsaBarrierSession(Coop coop, const ncclDevComm& comm, ncclTeamTagLsa, uint32_t index, bool = false) : coop_(coop), comm_(comm), index_(index) {
+    if (index >= uint32_t(comm.pkb_barrier_count)) __trap();
     coop_.sync();  // an earlier session of this index has ended
     epoch_ = *own();
   }

@@ -48,6 +48,7 @@ struct Team {
 };
 struct State {
   char* base[kMaxPes];             // of each PE's symmetric heap
+  char* multicast;                 // of all of them
   unsigned long long* barriers;    // of each team: how often this PE has come, then how often each member has
   int pe, pes;
   Team teams[kMaxTeams];
@@ -317,6 +318,7 @@ PKB_HOST void nvshmem_init() {
   s.pe = pkb_emu_my_rank();
   const int pes = pkb_emu_rank_count();
   for (int pe = 0; pe < pes; ++pe) s.base[pe] = static_cast<char*>(pkb_emu_symmetric_base(pe));
+  s.multicast = static_cast<char*>(pkb_emu_multicast(s.base, pkb_emu_symmetric_bytes()));
   const size_t bytes = kMaxTeams * (1 + kMaxPes) * sizeof(unsigned long long);
   s.barriers = static_cast<unsigned long long*>(pkb_emu_symmetric_allocate("nvshmem_init", bytes, 128));
   s.pes = pes;
@@ -355,6 +357,11 @@ PKB_BOTH int nvshmem_team_translate_pe(nvshmem_team_t from, int member, nvshmem_
   return -1;
 }
 PKB_BOTH void* nvshmem_ptr(const void* object, int pe) { return pkb_nvshmem::on(static_cast<char*>(const_cast<void*>(object)), pe); }
+// The same object on all PEs of a team, for instructions of multicast; null: the team leaves PEs out.
+PKB_BOTH void* nvshmemx_mc_ptr(nvshmem_team_t team, const void* object) {
+  const pkb_nvshmem::State& s = pkb_nvshmem::state();
+  return s.teams[team].size == s.pes ? s.multicast + (static_cast<const char*>(object) - s.base[s.pe]) : nullptr;
+}
 
 // ---- memory management, of hosts ----
 PKB_HOST void* nvshmem_align(size_t alignment, size_t bytes) {

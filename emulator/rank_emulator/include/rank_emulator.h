@@ -40,6 +40,11 @@ int pkb_emu_symmetric_free(const char* name, void* pointer);
 void* pkb_emu_symmetric_base(int rank);
 size_t pkb_emu_symmetric_bytes(void);
 
+// An address of the calling rank that stands for the same place on all ranks, of these many bytes at an address of each, in
+// instructions of multicast (multimem); and its end. Not collective.
+void* pkb_emu_multicast(char* const* of_ranks, size_t bytes);
+void pkb_emu_end_multicast(void* address);
+
 // Ends the run: the emulator does not model what the program has asked for. Not collective.
 void pkb_emu_refuse(const char* what);
 

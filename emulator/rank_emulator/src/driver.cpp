@@ -118,7 +118,7 @@ void* pkb_emu_segment(pkb_emu_world* world, int rank) {
   return reinterpret_cast<void*>(world->world->ranks[size_t(rank)]->segment.address());
 }
 
-void* pkb_emu_multicast(pkb_emu_world* world) { return reinterpret_cast<void*>(reinterpret_cast<uint64_t>(world->world->multicast.data()) | kGpuBits); }
+void* pkb_emu_multicast_segment(pkb_emu_world* world) { return reinterpret_cast<void*>(gpu_address(reinterpret_cast<uint64_t>(world->world->multicast.data()))); }
 
 void* pkb_emu_own(pkb_emu_world* world, const void* address, uint64_t bytes) {
   const auto seen = reinterpret_cast<uint64_t>(address);

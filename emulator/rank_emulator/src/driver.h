@@ -97,7 +97,7 @@ PKB_EMU_API int pkb_emu_schedule(pkb_emu_world* world, int policy, uint64_t seed
 PKB_EMU_API void* pkb_emu_segment(pkb_emu_world* world, int rank);
 
 // Where the segments of all ranks begin for instructions of multicast (multimem).
-PKB_EMU_API void* pkb_emu_multicast(pkb_emu_world* world);
+PKB_EMU_API void* pkb_emu_multicast_segment(pkb_emu_world* world);
 
 // Where the caller of this interface reaches memory that programs see at an address; null: it is no such memory.
 PKB_EMU_API void* pkb_emu_own(pkb_emu_world* world, const void* address, uint64_t bytes);

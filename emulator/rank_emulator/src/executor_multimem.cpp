@@ -113,6 +113,7 @@ Step load(Executor& x, const Op& op, uint32_t lanes) {
 
 Handler find_multimem_handler(const Instruction& instruction, Detail& detail) {
   if (instruction.parts[0] != "multimem" || instruction.parts.size() < 3 || detail.addresses.size() != 1 || detail.vector > 8) return nullptr;
+  if (instruction.parts.back().starts_with("e4m3") || instruction.parts.back().starts_with("e5m2")) return nullptr;
   const auto kind = instruction.parts[1];
   detail.space = Space::kGlobal;
   detail.generic = false;

@@ -128,6 +128,28 @@ PKB_RANKS void* pkb_emu_symmetric_base(int number) {
   return reinterpret_cast<void*>(of.segment.address() + heap_offset(of));
 }
 
+PKB_RANKS void* pkb_emu_multicast(char* const* of_ranks, size_t bytes) {
+  RankState* const rank = calling_rank();
+  if (!rank || bytes == 0) return nullptr;
+  std::vector<uint64_t> members;
+  for (size_t i = 0; i < rank->world->ranks.size(); ++i) members.push_back(own_address(reinterpret_cast<uint64_t>(of_ranks[i])));
+  constexpr uint64_t kPage = 4096;
+  const uint64_t inside = members.front() % kPage;  // as aligned as the memory
+  Mapping range(inside + bytes);
+  const uint64_t begin = reinterpret_cast<uint64_t>(range.data()) + inside;
+  rank->world->engine.memory.add_multicast(begin, bytes, std::move(members));
+  shared_state(*rank->world).multicasts.emplace(begin, std::move(range));
+  return reinterpret_cast<void*>(gpu_address(begin));
+}
+
+PKB_RANKS void pkb_emu_end_multicast(void* address) {
+  RankState* const rank = calling_rank();
+  if (!rank) return;
+  const uint64_t begin = own_address(reinterpret_cast<uint64_t>(address));
+  rank->world->engine.memory.remove_multicasts(begin, begin + 1);
+  shared_state(*rank->world).multicasts.erase(begin);
+}
+
 PKB_RANKS size_t pkb_emu_symmetric_bytes() {
   RankState* const rank = calling_rank();
   return rank ? rank->segment.bytes() - heap_offset(*rank) : 0;

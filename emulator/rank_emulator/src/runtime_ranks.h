@@ -46,6 +46,7 @@ struct SharedState {
   std::map<PhysicalMemory*, std::shared_ptr<PhysicalMemory>> physical;
   std::map<uint64_t, uint64_t> reserved;                      // bytes of reserved ranges, by own address
   std::map<uint64_t, VirtualMapping> mappings;                // by own address
+  std::map<uint64_t, Mapping> multicasts;                     // addresses of multicast that libraries have made; nothing lies there
   std::shared_ptr<Aliases> aliases;                           // null: no memory has several addresses, or nobody observes
   std::vector<std::map<uint64_t, SymmetricBlock>> symmetric;  // allocations of each rank's heap, by offset
 };

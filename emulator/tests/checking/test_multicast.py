@@ -40,6 +40,19 @@ def test_what_is_no_multicast_memory_is_an_illegal_address(objects: MainProgram,
     assert message in ended.message
 
 
+@pytest.fixture(scope="module")
+def libraries(emulator_path: Path | None, tmp_path_factory: pytest.TempPathFactory) -> MainProgram:
+    return MainProgram.of(
+        (SOURCES / "libraries.cu").read_text(), 3, emulator_path, tmp_path_factory.mktemp("libraries")
+    )
+
+
+@pytest.mark.parametrize("library", ["nvshmem", "nccl"])
+def test_libraries_hand_out_addresses_of_all_ranks(libraries: MainProgram, library: str) -> None:
+    ended = libraries.run(library)
+    assert (ended.outcome, ended.message, ended.findings, ended.printed) == (Outcome.OK, "", (), "")
+
+
 def check(emulator_path: Path | None, *words: str) -> int:
     if emulator_path is None:
         pytest.skip("needs the CUDA toolkit")
