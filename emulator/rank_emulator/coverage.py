@@ -8,13 +8,14 @@ from functools import cache
 from .building import contents
 
 _DEFINED = re.compile(r"^PKB_CUDART [^(]*\b(cu(?:da)?[A-Z]\w+)\(", re.MULTILINE)
+_OF_OLDER_TOOLKITS = re.compile(r"(#if CUD[A-Z]*_VERSION >= .*?)#else\n.*?(?=#endif)", re.DOTALL)
 
 
 @cache
 def cuda_functions() -> frozenset[str]:
-    """Names such as "cudaMalloc". A library that needs another function is not loaded."""
+    """Names such as "cudaMalloc", with the headers of CUDA 13. A call of another function ends the run."""
     sources = (text.decode() for name, text in contents().items() if name.startswith("runtime_cuda"))
-    return frozenset(name for text in sources for name in _DEFINED.findall(text))
+    return frozenset(name for text in sources for name in _DEFINED.findall(_OF_OLDER_TOOLKITS.sub(r"\1", text)))
 
 
 def cuda_functions_table() -> str:

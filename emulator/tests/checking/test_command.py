@@ -59,13 +59,11 @@ def test_a_program_that_does_not_compile_is_shown_as_nvcc_says(
     path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "k.cu"
-    source.write_text(
-        "#include <nccl_device.h>\n__global__ void f(ncclWindow_t w) { ncclGetLsaMultimemPointer(w, 0); }\n"
-    )
+    source.write_text("#include <nccl_device.h>\n__global__ void f(ncclWindow_t w) { ncclGetFarPointer(w, 0); }\n")
     assert main([str(source), "--emulator", path]) == 2
     shown = capsys.readouterr().err
-    assert "nvcc refuses the program" in shown and 'identifier "ncclGetLsaMultimemPointer" is undefined' in shown
-    assert "not among the functions that the emulator models (see its README): ncclGetLsaMultimemPointer" in shown
+    assert "nvcc refuses the program" in shown and 'identifier "ncclGetFarPointer" is undefined' in shown
+    assert "not among the functions that the emulator models (see its README): ncclGetFarPointer" in shown
 
 
 def test_a_source_without_main_and_call_says_what_to_add(

@@ -268,12 +268,6 @@ int cooperative(int gpus) {
 
 int refused(int) {
   int* memory;
-  cudaStream_t streams[2];
-  cudaEvent_t event;
-  for (int i = 0; i < 2; ++i) {
-    CUDA(cudaSetDevice(i));
-    CUDA(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
-  }
   CUcontext first;
   CHECK(cuDevicePrimaryCtxRetain(&first, 0) == CUDA_SUCCESS && cuCtxSetCurrent(first) == CUDA_SUCCESS);
   int device = -1;
@@ -287,10 +281,6 @@ int refused(int) {
   CHECK(cudaPointerGetAttributes(&attributes, memory) == cudaSuccess && attributes.device == 0);
   CHECK(cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess);
   CHECK(cudaDeviceDisablePeerAccess(0) == cudaErrorPeerAccessNotEnabled && cudaDeviceEnablePeerAccess(1, 0) == cudaErrorInvalidDevice);
-  CUDA(cudaEventCreate(&event));
-  CUDA(cudaStreamBeginCapture(streams[1], cudaStreamCaptureModeGlobal));
-  CUDA(cudaEventRecord(event, streams[1]));
-  CUDA(cudaStreamWaitEvent(streams[0], event, 0));
   return 0;
 }
 
