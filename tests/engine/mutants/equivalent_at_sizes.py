@@ -92,6 +92,11 @@ WAITS_END_KERNELS = (
     "relaxed load that has seen a release, and a fence, acquire as well (PTX ISA 8.8, acquire patterns)"
 )
 
+ONE_CALL_ALONE = (
+    "one call in all takes the tensor cores, as the others have strides along W or other rows: no flag of an earlier "
+    "call is met; GemmAllReduce has these mutants refused"
+)
+
 NO_BULK_STORES = "sums stay in registers: no bulk store is made that could be under way"
 
 ENTERS_WITHOUT_WAITING = "this kernel's hooks do nothing at entry"
@@ -277,6 +282,12 @@ AT_TINY: Mapping[tuple[str, str], str] = {
     ("SampleSort", "expert:253: __syncthreads() -> ((void)0)"): TWO_RUNS,
     ("GaussianSplatting", BEGUN_OF_ALL): BARRIER_BEHIND,
     ("TileParallelVAEDecode", WAIT): READ_BY_THE_NEXT_KERNEL,
+    **{
+        ("Conv3dAllReduce", mutant): ONE_CALL_ALONE
+        for mutant in ("gemm_reduce.h:91: comm.epoch", "gemm_reduce.h:128: comm.epoch", "every epoch")
+    },
+    ("Conv3dAllReduce", READ_BEFORE_STAGING): ONE_TILE,
+    ("Conv3dAllReduce", "gemm_sm90.h:251: __syncwarp() -> ((void)0)"): ELECTED_ALONE,
     ("Conv2dBoundaryExchange", READ_BEFORE_STAGING): ONE_TILE,
     ("Conv2dBoundaryExchange", "gemm_sm90_ptx.h:47: st.release -> st.relaxed"): NOBODY_LOADS_IT,
     ("Conv2dBoundaryExchange", "gemm_sm90.h:251: __syncwarp() -> ((void)0)"): ELECTED_ALONE,

@@ -47,7 +47,7 @@ ROWS_ARE_PUSHED = (
     "rows of each, which have begun the call"
 )
 
-PRODUCTS_OF_ALL = ("AllGatherGemm", "AllGatherGemmAT", "CombinedShardedGemms", "GemmAllReduce", "GemmReduceScatter")
+PRODUCTS_OF_ALL = ("AllGatherGemm", "AllGatherGemmAT", "GemmAllReduce", "GemmReduceScatter")
 
 FILTERED_LOG_PROBS = ("VocabParallelLogProb", "VocabParallelLogProbChunked")
 
@@ -76,7 +76,7 @@ RAGGED_EXCHANGES = (
 
 EQUIVALENTS: Sequence[Equivalent] = (
     Equivalent("gemm_peers.h", "wait_begun(block)", PRODUCTS_OF_ALL, SUMS_OF_ALL, "cu", nth=1),
-    Equivalent("gemm_reduce.h", "comm.epoch % 2", ("GemmAllReduce",), MEET_AT_END, "cu"),
+    Equivalent("gemm_reduce.h", "comm.epoch % 2", ("Conv3dAllReduce", "GemmAllReduce"), MEET_AT_END, "cu"),
     Equivalent("expert", "comm_.wait_all_begun(", ("HyenaCP",), ROWS_ARE_PUSHED, "cu", nth=1),
     Equivalent("filtered_log_prob_cuda.h", "comm.epoch % 2", FILTERED_LOG_PROBS, RESULTS_OF_ALL, "cu"),
     Equivalent("mlp_step_cuda.h", "comm.barrier()", ("FSDPStep",), GRADIENTS_ARE_READ, "cu", nth=1),

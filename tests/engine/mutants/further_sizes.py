@@ -89,6 +89,10 @@ EMULATED_SIZES: Mapping[str, tuple[str, ...]] = {
     # A block takes a row, not a warp: the operations among ranks are the same.
     "VocabParallelCrossEntropy": ('{"B": 1, "S": 10, "V": 20000}',),
     # On tensor cores.
+    "Conv3dAllReduce": (
+        '{"N": 1, "C": 8, "Co": 4, "size": [3, 3, 64], "kernel": [3, 3, 3], "stride": [1, 1, 1], '
+        '"padding": [1, 1, 1], "dilation": [1, 1, 1], "groups": 1, "has_bias": true}',
+    ),
     "Conv2dBoundaryExchange": (
         '{"B": 1, "C": 4, "Co": 4, "Hl": 4, "width": 64, "kh": 3, "kw": 3, "stride": 1, "padding": 1, '
         '"has_bias": true}',

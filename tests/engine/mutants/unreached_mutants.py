@@ -37,6 +37,9 @@ class Unreached:
 BOTH_WAYS = "for collectives in which some rank only sends or only receives; here every rank does both"
 OWN_FACTORS = "for factors of other ranks; here a product has the rank's own alone"
 NO_PEERS = "for products that read or store peers' memory; here their operands and results are the rank's own"
+PARTS_OF_AN_ARGUMENT = (
+    "for shards that scratch does not hold; here they are parts of one argument, and it has twice as much"
+)
 LARGE_WEIGHTS = "for weights of more than 16 MiB, which copy engines bring in; published ones are smaller"
 OWN_ROWS = "for sums that all ranks get; here each tile's sum stays on one"
 WHOLE_WORLD = "for groups that leave ranks out; here dense gradients are summed over all ranks"
@@ -57,6 +60,7 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("moves_cuda.h", r"comm\.(signal_begun\(\)|wait_all_begun)", MOVES_OF_ALL, BOTH_WAYS, nth=0),
     Unreached("shares_cuda.h", r"comm\.(signal_begun|wait_all_begun)", ("AllReduce", "ReduceScatter"), BOTH_WAYS),
     Unreached("gemm_peers.h", r"wait_begun\(block\)", ("GemmAllGather",), OWN_FACTORS, nth=0),
+    Unreached("gemm_peers.h", r"", ("CombinedShardedGemms",), PARTS_OF_AN_ARGUMENT),
     Unreached("gemm_reduce.h", r"meet_at_end", ("GemmReduceScatter",), OWN_ROWS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DDP", "FSDPStep", "FSDPTensorParallel", "ZeRO1", "ZeRO2"), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("GNNSparseFeatureFetch", "ImportanceSamplingLoss"), NO_PEERS),
