@@ -18,7 +18,6 @@ DIFFERENT: dict[str, tuple[str, str]] = {
     "broken/endless_kernel.cu": ("deadlock", ENDLESS),
     "hostile/finishes_in_a_thread.cu": ("output_mismatch", THREAD),
     "hostile/hoards_device_memory.cu": ("out_of_memory", "emulated GPUs share the memory that the evaluation may have"),
-    "hostile/leaves_a_kernel_spinning.cu": ("deadlock", ENDLESS),
     "hostile/memoises_once_timed.cu": ("passed", UNTIMED),
     "hostile/pretends_to_wait.cu": ("deadlock", ENDLESS),
     "hostile/second_context.cu": ("runtime_error", CONTEXT),
