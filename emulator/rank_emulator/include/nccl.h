@@ -224,6 +224,24 @@ static inline ncclResult_t ncclCommCount(ncclComm_t comm, int* count) { return *
 static inline ncclResult_t ncclCommUserRank(ncclComm_t comm, int* rank) { return *rank = comm->rank, ncclSuccess; }
 static inline ncclResult_t ncclCommCuDevice(ncclComm_t comm, int* device) { return *device = comm->device, ncclSuccess; }
 
+enum ncclGinType_t { NCCL_GIN_TYPE_NONE = 0 };
+// What a communicator can do on one node, whose ranks reach each other's memory.
+typedef struct {
+  size_t size;
+  unsigned magic, version;
+  int rank, nRanks, cudaDev, nvmlDev;
+  bool deviceApiSupport, multimemSupport;
+  ncclGinType_t ginType;
+  int nLsaTeams;
+  bool hostRmaSupport;
+} ncclCommProperties_t;
+#define NCCL_COMM_PROPERTIES_INITIALIZER {sizeof(ncclCommProperties_t)}
+static inline ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* properties) {
+  const bool is_whole = comm->ranks == pkb_emu_rank_count();  // as ncclDevCommCreate wants it
+  *properties = {sizeof *properties, 0, NCCL_VERSION_CODE, comm->rank, comm->ranks, comm->device, comm->device, is_whole, is_whole, NCCL_GIN_TYPE_NONE, 1, false};
+  return ncclSuccess;
+}
+
 // ---- memory and windows ----
 static inline ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) { return cudaMalloc(pointer, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }
 static inline ncclResult_t ncclMemFree(void* pointer) { return cudaFree(pointer) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError; }

@@ -41,7 +41,9 @@ struct ncclTeamTagLsa {};
 struct ncclLsaBarrierHandle {};
 typedef ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 
-struct ncclMultimemHandle {};
+struct ncclMultimemHandle {
+  void* mcBasePtr;  // null: none was asked for; it is no address of a window
+};
 typedef ncclMultimemHandle ncclMultimemHandle_t;
 
 struct ncclDevComm {
@@ -71,6 +73,7 @@ static inline ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommR
   *made = ncclDevComm{};
   made->rank = made->lsaRank = comm->rank;
   made->nRanks = made->lsaSize = comm->ranks;
+  if (wanted->lsaMultimem) made->lsaMultimem.mcBasePtr = made;
   made->pkb_barrier_count = wanted->lsaBarrierCount + wanted->barrierCount;
   const size_t bytes = sizeof(unsigned) * size_t(1 + comm->ranks) * size_t(made->pkb_barrier_count + 1);
   unsigned* mine = nullptr;
@@ -95,6 +98,35 @@ __device__ inline void* ncclGetLsaMultimemPointer(ncclWindow_t window, size_t of
 __device__ inline void* ncclGetMultimemPointer(ncclWindow_t window, size_t offset, ncclMultimemHandle) { return window->multicast + offset; }
 __device__ inline void* ncclGetPeerPointer(ncclWindow_t window, size_t offset, int peer) { return window->base[peer] + offset; }
 __device__ inline void* ncclGetPeerPointer(ncclWindow_t window, size_t offset, ncclTeam, int peer) { return window->base[peer] + offset; }
+
+// A place in a window.
+template <class T>
+struct ncclSymPtr {
+  typedef T ElementType;
+  ncclWindow_t window = nullptr;
+  size_t offset = 0;
+  __host__ __device__ constexpr ncclSymPtr(ncclWindow_t of = nullptr, size_t at = 0) : window(of), offset(at) {}
+  template <class Integer>
+  __host__ __device__ ncclSymPtr& operator+=(Integer elements) {
+    offset += size_t(elements) * sizeof(T);
+    return *this;
+  }
+  template <class Integer>
+  __host__ __device__ ncclSymPtr& operator-=(Integer elements) {
+    offset -= size_t(elements) * sizeof(T);
+    return *this;
+  }
+  template <class Integer>
+  __host__ __device__ friend ncclSymPtr operator+(ncclSymPtr from, Integer elements) { return from += elements; }
+  template <class Integer>
+  __host__ __device__ friend ncclSymPtr operator-(ncclSymPtr from, Integer elements) { return from -= elements; }
+  __device__ T* localPtr() const { return static_cast<T*>(ncclGetLocalPointer(window, offset)); }
+  __device__ T* lsaPtr(int peer) const { return static_cast<T*>(ncclGetLsaPointer(window, offset, peer)); }
+  __device__ T* peerPtr(int peer) const { return static_cast<T*>(ncclGetPeerPointer(window, offset, peer)); }
+  __device__ T* peerPtr(ncclTeam team, int peer) const { return static_cast<T*>(ncclGetPeerPointer(window, offset, team, peer)); }
+  __device__ T* multimemPtr(ncclMultimemHandle handle) const { return static_cast<T*>(ncclGetMultimemPointer(window, offset, handle)); }
+  __device__ T* lsaMultimemPtr(const ncclDevComm& comm) const { return static_cast<T*>(ncclGetLsaMultimemPointer(window, offset, comm)); }
+};
 
 // ---- barriers ----
 template <class Coop>

@@ -20,8 +20,10 @@ __global__ void by_nvshmem(unsigned* counter, int ranks) {
 __global__ void by_nccl(ncclWindow_t window, ncclDevComm comm) {
   ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm, ncclTeamTagLsa(), 0, true);
   barrier.sync(ncclCoopCta(), cuda::memory_order_relaxed);
-  add_to_all(static_cast<unsigned*>(ncclGetLsaMultimemPointer(window, 64, comm)));
-  await(static_cast<unsigned*>(ncclGetLocalPointer(window, 64)), comm.nRanks);
+  const ncclSymPtr<unsigned> counter = ncclSymPtr<unsigned>(window, 60) + 1;
+  if (comm.lsaMultimem.mcBasePtr) add_to_all(counter.lsaMultimemPtr(comm));
+  await(counter.localPtr(), comm.nRanks);
+  if (counter.peerPtr(comm.rank) != ncclGetLsaPointer(window, 64, comm.rank)) __trap();
   barrier.sync(ncclCoopCta(), cuda::memory_order_release);
 }
 
@@ -46,6 +48,8 @@ int main(int, char** arguments) {
   void* memory = nullptr;
   if (nvshmem_my_pe() == 0) ncclGetUniqueId(&id);
   if (ncclCommInitRank(&comm, ranks, id, nvshmem_my_pe()) != ncclSuccess || ncclMemAlloc(&memory, 4096) != ncclSuccess) return 4;
+  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+  if (ncclCommQueryProperties(comm, &properties) != ncclSuccess || !properties.deviceApiSupport || !properties.multimemSupport || properties.nLsaTeams != 1) return 11;
   if (cudaMemset(memory, 0, 4096) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess) return 5;
   if (ncclCommWindowRegister(comm, memory, 4096, &window, NCCL_WIN_COLL_SYMMETRIC) != ncclSuccess) return 6;
   if (ncclDevCommCreate(comm, &wanted, &on_gpu) != ncclSuccess) return 7;
