@@ -13,15 +13,16 @@
 #include <algorithm>
 
 #include "pkb/exchange_cuda.h"
-#include "pkb/shares_cuda.h"
 #include "pkb/symm.h"
 #include "pkb/tensor_list_cuda.h"
+#include "pkb/transfer_cuda.h"
 
 using tvm::ffi::TensorView;
 
 namespace {
 
 constexpr int kThreads = pkb::kTransferThreads, kTensors = 3;
+constexpr uint64_t kMostRounds = 8;  // more of them would pay for more signals than they hide
 // Scratch: tagged words of even and of odd calls, which are twice as long as what they carry, then tiles of both.
 constexpr uint64_t kTaggedHalf = 2 * pkb::kTaggedBytes + pkb::kMaxRanks * kTensors * sizeof(pkb::TaggedPair);
 
@@ -56,6 +57,14 @@ struct Units {
 };
 
 template <class T>
+__device__ __forceinline__ void add_eight(pkb::Accumulator<T> (&sums)[8 / sizeof(T)], uint2 eight) {
+  pkb::Packet<T, 8 / sizeof(T)> packet;
+  memcpy(&packet, &eight, sizeof(packet));
+#pragma unroll
+  for (int lane = 0; lane < 8 / int(sizeof(T)); ++lane) sums[lane] += static_cast<pkb::Accumulator<T>>(packet.lanes[lane]);
+}
+
+template <class T>
 __global__ void __launch_bounds__(kThreads, pkb::kBlocksPerSm)
     sum_small(const __grid_constant__ Units units, int64_t group, const __grid_constant__ pkb::Device comm) {
   constexpr int kLanes = 8 / int(sizeof(T));
@@ -80,8 +89,8 @@ __global__ void __launch_bounds__(kThreads, pkb::kBlocksPerSm)
     const Units::Place place = units.place(i);
     pkb::Accumulator<T> sums[kLanes] = {};
     for (int member = 0; member < members; ++member) {
-      pkb::add_eight<T>(sums, member == own ? pkb::load_eight(place.at, place.left)
-                                            : pkb::wait_tagged(box(own, member) + i, tag));
+      add_eight<T>(sums, member == own ? pkb::load_eight(place.at, place.left)
+                                       : pkb::wait_tagged(box(own, member) + i, tag));
     }
     pkb::Packet<T, kLanes> packet;
 #pragma unroll
@@ -177,7 +186,7 @@ void solution(TensorView grad_fc1_1_lora_A, TensorView grad_fc1_2_lora_A, Tensor
         TVM_FFI_THROW(ValueError) << "half of scratch holds " << tiles.half << " bytes, not those of " << units.all() * 8;
       }
       const unsigned blocks = unsigned(std::min<uint64_t>(rows, pkb::max_blocks()));
-      tiles.rounds = uint32_t(std::clamp<uint64_t>(rows / blocks / 2, 1, pkb::kMostRounds));
+      tiles.rounds = uint32_t(std::clamp<uint64_t>(rows / blocks / 2, 1, kMostRounds));
       sum_large<T><<<blocks, kThreads, 0, comm.cuda_stream()>>>(tiles, group, comm.device());
     }
     PKB_CUDA_LAUNCHED();

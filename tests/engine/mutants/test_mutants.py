@@ -301,7 +301,7 @@ OTHER_PATHS = {
     ("FP8AllGatherParams", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
     ("FP8ReduceScatterGrads", sizes.MANY_PARAMETERS): "fp8_exchange_cuda.h:300: comm.wait_block(",
     ("FusedAdamAllGather", sizes.MANY_PARAMETERS): "gather_made_cuda.h:92: comm.wait_block(",
-    ("MoELoRAGroupGemmBackward", sizes.MANY_GRADIENTS): "expert:151: comm.wait_block(",
+    ("MoELoRAGroupGemmBackward", sizes.MANY_GRADIENTS): "expert:160: comm.wait_block(",
     ("ReduceScatterRMSNorm", sizes.LONG_ROWS): "expert:124: comm.wait_block(",
     ("RopeAllGather", sizes.LONG_SEQUENCE): "gather_made_cuda.h:92: comm.wait_block(",
     ("UlyssesGatherHeadsScatterSeq", sizes.MANY_HEADS): "reshard_cuda.h:225: comm.wait_block(",

@@ -49,7 +49,6 @@ TWO_RANKS = "for more than two ranks, which share what two do alone"
 NO_BOXES = "for boxes of messages; here ranks tell each other numbers alone"
 OWN_BOXES = "for boxes of messages to all ranks of the world; here the kernel lays out those of a group"
 PLACED = "for boxes of messages; here what ranks send goes straight to its place"
-OWN_ROUNDS = "for kernels of whole shares; here the kernel goes through rounds of its own, and takes the adding alone"
 WAITED_BEFORE = "for products that wait for peers themselves; here what comes before them has waited"
 NO_NUMBERS = "for numbers that ranks tell each other; here owners and places follow from ids"
 
@@ -67,7 +66,6 @@ UNREACHED: Sequence[Unreached] = (
     Unreached("gemm_simt.h", r"comm\.barrier", ("RingAttentionTP", "UlyssesAttention"), NO_PEERS),
     Unreached("gemm_simt.h", r"comm\.barrier", ("DistributedKNN",), WAITED_BEFORE),
     Unreached("exchange_cuda.h", r"comm\.epoch", ("MoELoRAGroupGemmBackward",), OWN_BOXES),
-    Unreached("shares_cuda.h", r"comm\.|store_tagged|wait_tagged", ("MoELoRAGroupGemmBackward",), OWN_ROUNDS),
     Unreached("exchange_cuda.h", r"comm\.epoch", PLACING, PLACED),
     Unreached("exchange_cuda.h", r"comm\.epoch", RAGGED_EXCHANGES, NO_BOXES),
     Unreached("ragged_cuda.h", r"comm\.epoch|store_release", ("GNNSparseFeatureFetch", "NeighborSampling"), NO_NUMBERS),
