@@ -74,10 +74,16 @@ def _of_family(problem: str) -> Kernel:
     return Kernel(f"family {problem}", problem, variant.source)
 
 
-def group_of(name: str) -> tuple[list[Kernel], int]:
-    """The group of a kernel, and its place there."""
+MOST_TOGETHER = 12
+"""Kernels of a translation unit: the compiler may write files of a limited size, and takes long for large ones."""
+
+
+def compiled_with(name: str) -> tuple[list[Kernel], int]:
+    """The kernels that share a translation unit with one, and its place there."""
     group = groups()[name.split()[0]]
-    return group, [kernel.name for kernel in group].index(name)
+    at = [kernel.name for kernel in group].index(name)
+    begin = at // MOST_TOGETHER * MOST_TOGETHER
+    return group[begin : begin + MOST_TOGETHER], at - begin
 
 
 def _sequence(positions: int, head: int, **others: object) -> str:
@@ -319,15 +325,16 @@ def assert_right(evaluator: LocalEvaluator, kernel: Kernel, source: str, config:
 
 @pytest.fixture(scope="module")
 def together(compiled_before: Path) -> None:
-    """The groups; the tests find them in the cache."""
-    for group in filter(None, groups().values()):
-        compile_together(group, CompileCache.in_folder(compiled_before))
+    """All of them; the tests find them in the cache."""
+    for group in groups().values():
+        for kernel in group[::MOST_TOGETHER]:
+            compile_together(compiled_with(kernel.name)[0], CompileCache.in_folder(compiled_before))
 
 
 @pytest.mark.usefixtures("together")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_right_and_has_no_finding(name: str, local_evaluator: LocalEvaluator) -> None:
-    group, place = group_of(name)
+    group, place = compiled_with(name)
     config = config_of(trials=FEW_CALLS.get(name, 14))
     assert_right(local_evaluator, group[place], joined(group, place), config)
 
@@ -346,7 +353,7 @@ OTHER_SIZES = [
 @pytest.mark.parametrize(("name", "size"), OTHER_SIZES)
 def test_it_takes_its_other_paths(name: str, size: str, local_evaluator: LocalEvaluator) -> None:
     """Three calls: two together, and one under another policy."""
-    group, place = group_of(f"expert {name}")
+    group, place = compiled_with(f"expert {name}")
     config = config_of(trials=3).model_copy(update=config_of_size(size))
     assert_right(local_evaluator, group[place], joined(group, place), config)
 
@@ -362,5 +369,5 @@ def alone(local_evaluator: LocalEvaluator) -> None:
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_right_as_its_own_source(name: str, local_evaluator: LocalEvaluator) -> None:
-    group, place = group_of(name)
+    group, place = compiled_with(name)
     assert_right(local_evaluator, group[place], group[place].source, config_of(seed=1))
