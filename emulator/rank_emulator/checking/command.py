@@ -55,15 +55,8 @@ world_size (a constant), stream and call
 _NVCC_OPTIONS = frozenset(
     {"--device-debug", "--disable-warnings", "--expt-extended-lambda", "--expt-relaxed-constexpr", "--extended-lambda"}
     | {"--extra-device-vectorization", "--fmad", "--ftz", "--generate-line-info", "--prec-div", "--prec-sqrt"}
-    | {
-        "--device-c",
-        "--device-link",
-        "--dlink-time-opt",
-        "--resource-usage",
-        "--restrict",
-        "--use_fast_math",
-        "--verbose",
-    }
+    | {"--device-c", "--device-link", "--dlink-time-opt"}
+    | {"--resource-usage", "--restrict", "--use_fast_math", "--verbose"}
 )
 """Long options of nvcc; some have a value behind =."""
 _NVCC_VALUED = frozenset(

@@ -14,19 +14,12 @@ using namespace pkb::emulator;
 
 namespace {
 
-struct ModuleWrapper {
-  uint32_t magic, version;
-  const void* data;
-  void* file;
-};
-constexpr uint32_t kWrapperMagic = 0x466243b1, kFatMagic = 0xba55ed50;
-
 CUresult load(CUmodule* handle, const void* image) {
   return driver_result(with_rank([&](RankState& rank) {
     uint32_t magic;
     std::memcpy(&magic, image, sizeof magic);
-    if (magic == kWrapperMagic) {
-      image = static_cast<const ModuleWrapper*>(image)->data;
+    if (magic == kFatWrapperMagic) {
+      image = static_cast<const FatWrapper*>(image)->data;
       magic = kFatMagic;
     }
     World& world = *rank.world;

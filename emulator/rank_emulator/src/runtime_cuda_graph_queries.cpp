@@ -9,14 +9,10 @@ using namespace pkb::emulator;
 
 namespace {
 
-const Graph& the_graph(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
-GraphNode* the_node(cudaGraphNode_t handle) { return reinterpret_cast<GraphNode*>(handle); }
-cudaGraphNode_t the_handle(GraphNode* node) { return reinterpret_cast<cudaGraphNode_t>(node); }
-
 // As they were given; those of captured copies and fills are not known.
 template <class T>
 cudaError_t give_parameters(cudaGraphNode_t handle, cudaGraphNodeType type, T* parameters) {
-  const GraphNode& node = *the_node(handle);
+  const GraphNode& node = *node_of(handle);
   if (node.type != int(type)) return finish(cudaErrorInvalidValue);
   if (!node.parameters) return finish(cudaErrorNotSupported);
   *parameters = *static_cast<const T*>(node.parameters.get());
@@ -36,7 +32,7 @@ std::vector<Edge> edges_of(const Graph& graph) {
 // Gives at most *count nodes, or their number alone.
 cudaError_t give(const std::vector<GraphNode*>& all, cudaGraphNode_t* nodes, size_t* count) {
   if (nodes) {
-    for (size_t i = 0; i < std::min(*count, all.size()); ++i) nodes[i] = the_handle(all[i]);
+    for (size_t i = 0; i < std::min(*count, all.size()); ++i) nodes[i] = handle_of(all[i]);
     *count = std::min(*count, all.size());
   } else {
     *count = all.size();
@@ -64,7 +60,7 @@ std::vector<GraphNode*> dependents_of(const GraphNode* node) {
 }
 
 cudaError_t remove_edges(const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
-  for (size_t i = 0; i < count; ++i) std::erase(the_node(to[i])->needs, the_node(from[i]));
+  for (size_t i = 0; i < count; ++i) std::erase(node_of(to[i])->needs, node_of(from[i]));
   return cudaSuccess;
 }
 
@@ -87,7 +83,7 @@ cudaError_t release(cudaUserObject_t handle, unsigned count) {
 
 PKB_CUDART cudaError_t cudaGraphGetRootNodes(cudaGraph_t handle, cudaGraphNode_t* nodes, size_t* count) {
   std::vector<GraphNode*> all;
-  for (const auto& node : the_graph(handle).nodes) {
+  for (const auto& node : graph_of(handle).nodes) {
     if (node->needs.empty()) all.push_back(node.get());
   }
   return give(all, nodes, count);
@@ -95,30 +91,30 @@ PKB_CUDART cudaError_t cudaGraphGetRootNodes(cudaGraph_t handle, cudaGraphNode_t
 
 #if CUDART_VERSION >= 13000
 PKB_CUDART cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData* data, size_t* count) {
-  const cudaError_t error = give_edges(the_graph(graph), from, to, count);
+  const cudaError_t error = give_edges(graph_of(graph), from, to, count);
   if (data) std::fill_n(data, *count, cudaGraphEdgeData{});
   return error;
 }
 PKB_CUDART cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData* data, size_t* count) {
-  const cudaError_t error = give(the_node(node)->needs, needs, count);
+  const cudaError_t error = give(node_of(node)->needs, needs, count);
   if (data) std::fill_n(data, *count, cudaGraphEdgeData{});
   return error;
 }
 PKB_CUDART cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* dependents, cudaGraphEdgeData* data, size_t* count) {
-  const cudaError_t error = give(dependents_of(the_node(node)), dependents, count);
+  const cudaError_t error = give(dependents_of(node_of(node)), dependents, count);
   if (data) std::fill_n(data, *count, cudaGraphEdgeData{});
   return error;
 }
 PKB_CUDART cudaError_t cudaGraphRemoveDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*, size_t count) { return remove_edges(from, to, count); }
 #else
-PKB_CUDART cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) { return give_edges(the_graph(graph), from, to, count); }
-PKB_CUDART cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count) { return give(the_node(node)->needs, needs, count); }
-PKB_CUDART cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* dependents, size_t* count) { return give(dependents_of(the_node(node)), dependents, count); }
+PKB_CUDART cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) { return give_edges(graph_of(graph), from, to, count); }
+PKB_CUDART cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count) { return give(node_of(node)->needs, needs, count); }
+PKB_CUDART cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* dependents, size_t* count) { return give(dependents_of(node_of(node)), dependents, count); }
 PKB_CUDART cudaError_t cudaGraphRemoveDependencies(cudaGraph_t, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) { return remove_edges(from, to, count); }
 #endif
 
 PKB_CUDART cudaError_t cudaGraphDestroyNode(cudaGraphNode_t handle) {
-  const GraphNode* const node = the_node(handle);
+  const GraphNode* const node = node_of(handle);
   for (GraphNode* const dependent : dependents_of(node)) std::erase(dependent->needs, node);
   std::erase_if(node->graph->nodes, [&](const auto& each) { return each.get() == node; });
   return cudaSuccess;
@@ -126,7 +122,7 @@ PKB_CUDART cudaError_t cudaGraphDestroyNode(cudaGraphNode_t handle) {
 
 // The arguments lie in memory of the node until its parameters are set.
 PKB_CUDART cudaError_t cudaGraphKernelNodeGetParams(cudaGraphNode_t handle, cudaKernelNodeParams* parameters) {
-  GraphNode& node = *the_node(handle);
+  GraphNode& node = *node_of(handle);
   const KernelLaunch* const launch = node.works.empty() ? nullptr : node.works.front().launch.get();
   if (!launch || !launch->function) return finish(cudaErrorNotSupported);
   return with_rank([&](RankState& rank) {

@@ -9,10 +9,6 @@ using namespace pkb::emulator;
 
 namespace {
 
-Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
-cudaGraph_t handle_of(Graph* graph) { return reinterpret_cast<cudaGraph_t>(graph); }
-GraphNode* node_of(cudaGraphNode_t handle) { return reinterpret_cast<GraphNode*>(handle); }
-cudaGraphNode_t handle_of(GraphNode* node) { return reinterpret_cast<cudaGraphNode_t>(node); }
 ExecutableGraph& executable_of(cudaGraphExec_t handle) { return *reinterpret_cast<ExecutableGraph*>(handle); }
 
 // What a call would enqueue on the legacy stream.

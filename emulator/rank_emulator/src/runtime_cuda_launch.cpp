@@ -7,12 +7,6 @@ using namespace pkb::emulator;
 
 namespace {
 
-struct FatWrapper {
-  int magic, version;
-  const void* data;
-  void* file;
-};
-
 void to_array(uint32_t (&to)[3], dim3 from) {
   to[0] = from.x;
   to[1] = from.y;

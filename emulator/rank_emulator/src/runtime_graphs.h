@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime_world.h"
+#include "runtime_cuda.h"
 
 namespace pkb::emulator {
 
@@ -48,6 +48,12 @@ struct Graph {
 struct ExecutableGraph {
   std::shared_ptr<Graph> graph;
 };
+
+// Handles, as programs have them.
+inline Graph& graph_of(cudaGraph_t handle) { return *reinterpret_cast<Graph*>(handle); }
+inline GraphNode* node_of(cudaGraphNode_t handle) { return reinterpret_cast<GraphNode*>(handle); }
+inline cudaGraph_t handle_of(Graph* graph) { return reinterpret_cast<cudaGraph_t>(graph); }
+inline cudaGraphNode_t handle_of(GraphNode* node) { return reinterpret_cast<cudaGraphNode_t>(node); }
 
 std::unique_ptr<Graph> copy_of_graph(const Graph& graph);
 // The node of a copy, or of the graphs in its nodes; null: it has none.

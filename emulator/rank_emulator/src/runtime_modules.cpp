@@ -27,7 +27,6 @@ struct FatEntry {
   uint32_t name_offset, name_bytes;
   uint64_t flags;
 };
-constexpr uint32_t kFatMagic = 0xba55ed50;
 constexpr uint16_t kPtx = 1, kMachineCode = 2;
 constexpr uint64_t kCompressed = 0x2000 | 0x8000;
 

@@ -371,6 +371,14 @@ class World {
   std::mt19937_64 late_random_;
 };
 
+constexpr uint32_t kFatWrapperMagic = 0x466243b1, kFatMagic = 0xba55ed50;
+// What libraries hand over for a fat binary.
+struct FatWrapper {
+  uint32_t magic, version;
+  const void* data;
+  void* file;
+};
+
 // The PTX in a fat binary (what __cudaRegisterFatBinary is given). Throws PtxError: there is none, or it is compressed.
 std::string ptx_of(const void* fat_binary);
 

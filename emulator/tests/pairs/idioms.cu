@@ -1,43 +1,14 @@
 // Idioms of one GPU, and a mistake of each: clusters, grids, pipelines of warps, graphs of work, streams.
 #include <cooperative_groups.h>
 
-#include "pairs.cuh"
+#include "clusters.cuh"
 
-__device__ inline uint32_t address(const void* shared) { return uint32_t(__cvta_generic_to_shared(shared)); }
-__device__ inline uint32_t in_block(const void* shared, unsigned block) {
-  uint32_t at;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(address(shared)), "r"(block));
-  return at;
-}
-__device__ inline unsigned load_of_cluster(uint32_t at) {
-  unsigned value;
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
-  return value;
-}
-__device__ inline void cluster_barrier() { asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory"); }
 __device__ inline void relaxed_cluster_barrier() {
   asm volatile("barrier.cluster.arrive.relaxed; barrier.cluster.wait;" ::: "memory");
 }
-__device__ inline void init(uint64_t* barrier, unsigned count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(count) : "memory");
-}
-__device__ inline void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ inline void arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
-}
-__device__ inline void arrive_in_cluster(uint32_t at) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
-}
-__device__ inline void wait_for_phase(uint64_t* barrier, unsigned phase) {
-  unsigned done = 0;
-  while (!done) {
-    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done) : "r"(address(barrier)), "r"(phase) : "memory");
-  }
-}
 __device__ inline void bulk_load(unsigned* tile, const unsigned* from, uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(address(barrier)) : "memory");
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 128, [%2];" ::"r"(address(tile)), "l"(from), "r"(address(barrier)) : "memory");
+  expect(barrier, kBytes);
+  load_tile(tile, from, barrier);
 }
 __device__ inline void copy_async(unsigned* tile, const unsigned* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address(tile)), "l"(from) : "memory");
@@ -61,7 +32,7 @@ __global__ void __cluster_dims__(2) behind_a_fence(Rank r) {
   }
   relaxed_cluster_barrier();
   r.out()[blockIdx.x * 32 + threadIdx.x] = load_of_cluster(in_block(&value, 1 - blockIdx.x));
-  cluster_barrier();
+  meet_cluster();
 }
 
 // A word in shared memory of the other block, behind a fence and a relaxed barrier of the cluster.
@@ -81,11 +52,11 @@ __global__ void __cluster_dims__(2) signals_its_peer(Rank r) {
   relaxed_cluster_barrier();
   if (threadIdx.x == 0) {
     asm volatile("st.shared::cluster.u32 [%0], 7;" ::"r"(in_block(&value, 1 - blockIdx.x)) : "memory");
-    arrive_in_cluster(in_block(&full, 1 - blockIdx.x));
+    arrive_in(in_block(&full, 1 - blockIdx.x));
   }
   wait_for_phase(&full, 0);
   r.out()[blockIdx.x * 32 + threadIdx.x] = value;
-  cluster_barrier();
+  meet_cluster();
 }
 
 // mbarriers of both blocks are there for both behind fence.mbarrier_init and a relaxed barrier of the cluster.
@@ -98,9 +69,9 @@ template <bool right>
 __global__ void __cluster_dims__(2) counts_in_the_other(Rank r) {
   __shared__ unsigned counts[32];
   counts[threadIdx.x] = 0;
-  RIGHT(cluster_barrier())
+  RIGHT(meet_cluster())
   asm volatile("red.relaxed.cluster.shared::cluster.add.u32 [%0], 1;" ::"r"(in_block(&counts[threadIdx.x % 4], 1 - blockIdx.x)) : "memory");
-  cluster_barrier();
+  meet_cluster();
   r.out()[blockIdx.x * 32 + threadIdx.x] = counts[threadIdx.x];
 }
 
@@ -115,7 +86,7 @@ __global__ void __cluster_dims__(2) brings_registers(Rank r) {
     init(&full, 1);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" ::"r"(address(&full)) : "memory");
   }
-  cluster_barrier();
+  meet_cluster();
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(in_block(&values[threadIdx.x], other)), "r"(threadIdx.x), "r"(in_block(&full, other)) : "memory");
   asm volatile("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%0], %1, [%2];" ::"r"(in_block(&total, other)), "r"(threadIdx.x), "r"(in_block(&full, other)) : "memory");
   RIGHT(wait_for_phase(&full, 0))
@@ -123,7 +94,7 @@ __global__ void __cluster_dims__(2) brings_registers(Rank r) {
   WRONG(wait_for_phase(&full, 0))
   r.out()[blockIdx.x * 32 + threadIdx.x] = value;
   RIGHT(CHECK(value == 496 + threadIdx.x))
-  cluster_barrier();
+  meet_cluster();
 }
 
 // Registers go to the other block by asynchronous stores and reductions, whose bytes its mbarrier counts.
