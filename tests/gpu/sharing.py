@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from typing import Any, TypedDict
 
@@ -9,12 +10,13 @@ import pytest
 
 from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
-from pkb_gym.engine.hardware import gpus
+from pkb_gym.engine.hardware import gpus, host
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Feedback
 from pkb_gym.engine.support.header_libraries import THUNDERKITTENS, find
 from pkb_gym.problems.catalogue import find_problem
 from tests.engine.candidates import FOLDER, Candidate, read
+from tests.engine.compiling import compile_ahead
 
 GOOD = read(FOLDER / "cuda" / "good" / "reads_peers.cu")
 
@@ -67,3 +69,22 @@ def config_here(candidate: Candidate) -> EvalConfig:
 def evaluate(evaluator: LocalEvaluator, candidate: Candidate) -> Feedback:
     """The feedback on a candidate, on the GPUs that there are."""
     return evaluator.evaluate(find_problem(candidate.problem), candidate.source, config_here(candidate))
+
+
+def compile_selected(evaluator: LocalEvaluator, request: pytest.FixtureRequest) -> None:
+    """Compiles the candidates of those tests of the requesting file that are going to run, side by side."""
+    if gpus.names():
+        sources: list[Candidate] = [test["candidate"] for test in selected(request)]
+        work = [(find_problem(each.problem), each.source, config_here(each)) for each in sources]
+        compile_ahead(evaluator, work, threads=host.processors())
+
+
+def assert_as_expected(candidate: Candidate, feedback: Feedback) -> None:
+    """Fails unless a candidate ended as its file says.
+
+    Ranks that share a GPU run in turns, so that the same mistake shows in another way: the failure counts alone.
+    """
+    if feedback.config.ranks_per_gpu > 1:
+        others = {key: value for key, value in candidate.options.items() if key != "race"}
+        candidate = dataclasses.replace(candidate, words=(), options=others)
+    candidate.assert_as_expected(feedback)
