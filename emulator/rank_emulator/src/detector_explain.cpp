@@ -188,27 +188,24 @@ bool Races::reader_is_known(const FailedEdge& edge, const Accessor& who) const {
 // Looks for a flag that was read and made no edge, but would have made this one; in several hops if need be.
 bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, const Accessor& who) {
   constexpr size_t kMostReached = 64;
-  std::vector<const FailedEdge*> rest = flags_.failed();
-  std::reverse(rest.begin(), rest.end());
+  std::vector<FailedEdge> reached;
   // A flag that was loaded before the access leads nowhere from it.
-  std::erase_if(rest, [&](const FailedEdge* edge) { return edge->observed < earlier.time; });
-  std::vector<const FailedEdge*> reached;
-  const auto take_reached = [&](const auto& is_reached) {
-    std::erase_if(rest, [&](const FailedEdge* edge) {
-      if (reached.size() >= kMostReached || !is_reached(*edge)) return false;
+  const auto take_reached = [&](const auto& is_reader, const auto& is_reached) {
+    flags_.each_failed(earlier.time, is_reader, [&](const FailedEdge& edge) {
+      if (reached.size() >= kMostReached || !is_reached(edge)) return;
       // Of a lane's stores, such as arrivals at a counter, the last leads wherever earlier ones do.
-      const bool is_news = std::none_of(reached.begin(), reached.end(), [&](const FailedEdge* other) {
-        return other->from->warp == edge->from->warp && other->from_lane == edge->from_lane &&
-               other->from->time >= edge->from->time;
+      const bool is_news = std::none_of(reached.begin(), reached.end(), [&](const FailedEdge& other) {
+        return other.from->warp == edge.from->warp && other.from_lane == edge.from_lane &&
+               other.from->time >= edge.from->time;
       });
       if (is_news) reached.push_back(edge);
-      return true;
     });
   };
-  take_reached([&](const FailedEdge& edge) { return reader_is_known(edge, who) && release_covers(edge, earlier); });
-  if (reached.empty()) take_reached([&](const FailedEdge& edge) { return reader_is_known(edge, who); });
+  const auto is_known = [&](const FailedEdge& edge) { return reader_is_known(edge, who); };
+  take_reached(is_known, [&](const FailedEdge& edge) { return is_known(edge) && release_covers(edge, earlier); });
+  if (reached.empty()) take_reached(is_known, is_known);
   for (size_t i = 0; i < reached.size(); ++i) {
-    const FailedEdge& edge = *reached[i];
+    const FailedEdge edge = reached[i];
     if (release_covers(edge, earlier)) {
       const Release& release = *edge.from;
       const bool is_writers = edge.reason == MissingEdge::kRelease || edge.reason == MissingEdge::kFenceScope;
@@ -221,12 +218,13 @@ bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, cons
       finding.edge_to = report_.describe_access(Record{edge.to_warp, edge.to_time, edge.to_site, edge.to_lanes});
       return true;
     }
-    take_reached([&](const FailedEdge& other) {
+    const auto comes_before = [&](const FailedEdge& other) {
       for (uint32_t lanes = other.to_lanes; lanes; lanes &= lanes - 1) {
         if (release_covers(edge, Record{other.to_warp, other.to_time, other.to_site, lanes & -lanes})) return true;
       }
       return false;
-    });
+    };
+    take_reached(comes_before, comes_before);
   }
   return false;
 }

@@ -8,6 +8,8 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
+constexpr size_t kMostAlone = 32;  // stores that a load looks at one by one
+
 const Past& part_of_fence(const Release& release, Scope scope) {
   return release.fences[size_t(index_of(scope))].past;
 }
@@ -77,6 +79,11 @@ std::vector<std::shared_ptr<const Release>> Flags::publish(WarpState& warp, uint
 
 void Flags::store(const std::shared_ptr<const Release>& release, int lane, uint64_t address, bool is_atomic) {
   Word& word = pages_[address / kPage][uint16_t(address % kPage)];
+  if (word.crowd) {
+    if (is_atomic) return join_crowd(*word.crowd, {release, lane});
+    word.published = word.crowd->publications->all();
+    word.crowd.reset();
+  }
   const Key block = agents_.block_index_of(release->warp);
   // A plain store ends what other threads had released; its own earlier releases go on (second release pattern).
   // An atomic leads on, and makes superfluous what is in its thread's past already.
@@ -89,10 +96,11 @@ void Flags::store(const std::shared_ptr<const Release>& release, int lane, uint6
     const Past& past = release->is_release ? release->past : part_of_fence(*release, old.release->scope);
     return agents_.in_past(past, release->warp, block, true, record);
   });
-  // Counters that nobody ever resets or releases.
-  constexpr size_t kMost = 4096;
-  if (word.published.size() >= kMost) word.published.erase(word.published.begin());
   word.published.push_back({release, lane});
+  if (word.published.size() <= kMostAlone) return;
+  word.crowd = std::make_unique<Crowd>();
+  for (const Published& published : word.published) join_crowd(*word.crowd, published);
+  word.published = {};
 }
 
 void Flags::forget(uint64_t address, uint64_t bytes) {
@@ -117,9 +125,11 @@ const Release* Flags::carried(uint64_t address, int* lane) const {
   const auto page = pages_.find(address / kPage);
   if (page == pages_.end()) return nullptr;
   const auto word = page->second.find(uint16_t(address % kPage));
-  if (word == page->second.end() || word->second.published.empty()) return nullptr;
-  *lane = word->second.published.back().lane;
-  return word->second.published.back().release.get();
+  if (word == page->second.end()) return nullptr;
+  if (!word->second.crowd && word->second.published.empty()) return nullptr;
+  const Published& last = word->second.crowd ? word->second.crowd->publications->last() : word->second.published.back();
+  *lane = last.lane;
+  return last.release.get();
 }
 
 // ---- loads ----
@@ -138,63 +148,83 @@ ClockRef Flags::clock_of(const Release& release, const Part& part, int lane) {
   return clocks_.with(part.past->base, entries, 3);
 }
 
+Brought Flags::brought(const Published& published, const Part& part, Scope distance) {
+  const Release& release = *published.release;
+  Brought all;
+  all.clock = delivered(clocks_.join(clock_of(release, part, published.lane), release.delivered));
+  all.proxied_global = release.proxied_global;
+  all.proxied_shared = release.proxied_shared;
+  all.initial = release.initial;
+  all.led_on = led_on(published, part, distance);
+  all.sequential = sequential_before(published, distance);
+  return all;
+}
+
 void Flags::load(WarpState& warp, uint32_t lanes, uint64_t address, const Site& site, uint32_t site_number) {
   const auto page = pages_.find(address / kPage);
   if (page == pages_.end()) return;
   const auto word = page->second.find(uint16_t(address % kPage));
   if (word == page->second.end()) return;
+  if (word->second.crowd) observe(warp, lanes, *word->second.crowd, address, site, site_number);
   for (const Published& published : word->second.published) observe(warp, lanes, published, address, site, site_number);
   warp.fences.unite(warp.all_lanes);  // once for all: counters have had many stores
 }
 
+uint32_t Flags::news_of(const Published& published, const Part& part, Key warp, const Past& past, uint32_t lanes) const {
+  const Release& release = *published.release;
+  if (release.warp == warp) lanes &= ~(1u << published.lane);
+  if (release.delivered || has_deliveries(part.past->base)) return lanes;  // what they know of the thread says nothing of its puts
+  const Record record{release.warp, release.time, release.site, 1u << published.lane};
+  return agents_.in_past(past, warp, agents_.block_index_of(warp), true, record) ? 0 : lanes;
+}
+
+MissingEdge Flags::missing_at(const Release& release, const Part& part, Scope distance, Order order, Scope scope) {
+  if (release.scope < distance || effective_scope(order, scope) < distance) return MissingEdge::kScope;
+  if (part.past != &release.past) {
+    const bool has_narrower = release.fences[0].time > part.time;
+    return has_narrower || release.is_release ? MissingEdge::kFenceScope : MissingEdge::kRelease;
+  }
+  return acquires(order) ? MissingEdge::kNone : MissingEdge::kAcquire;
+}
+
+void Flags::take(WarpState& warp, uint32_t lanes, const Brought& brought, Scope distance, bool acquired) {
+  const auto d = size_t(index_of(distance));
+  if (lanes & warp.boundary) learn(warp, lanes & warp.boundary, brought.initial, brought.initial, brought.initial);
+  if (acquired) {
+    learn(warp, lanes, brought.clock, brought.proxied_global, brought.proxied_shared);
+  } else {
+    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+      fences.read[d] = clocks_.join(fences.read[d], brought.clock);
+      fences.proxied_global = clocks_.join(fences.proxied_global, brought.proxied_global);
+      fences.proxied_shared = clocks_.join(fences.proxied_shared, brought.proxied_shared);
+    });
+  }
+  if (brought.led_on) {  // an edge from a store to a load leads on from the fences before it, as a barrier does
+    warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
+      ClockRef& led = acquired ? fences.sequential.before[size_t(index_of(Scope::kSys))] : fences.sequential_read[d];
+      led = clocks_.join(led, brought.led_on);
+    });
+  }
+  observe_sequential(warp, lanes, brought.sequential, distance);
+}
+
 void Flags::observe(WarpState& warp, uint32_t lanes, const Published& published, uint64_t address, const Site& site,
                     uint32_t site_number) {
-  const Release& release = *published.release;
-  const Record record{release.warp, release.time, release.site, 1u << published.lane};
-  const uint32_t block = agents_.block_index_of(warp.key);
-  const Scope distance = agents_.distance(release.warp, warp.key);
-  const Part part = part_for(release, distance);
+  const Scope distance = agents_.distance(published.release->warp, warp.key);
+  const Part part = part_for(*published.release, distance);
   uint32_t news = 0;
-  if (release.delivered || has_deliveries(part.past->base)) {
-    news = lanes;  // what they know of the store's thread says nothing of its puts
-  } else if (warp.past.is_uniform()) {
-    if (!agents_.in_past(warp.past.at(0), warp.key, block, true, record)) news = lanes;
+  if (warp.past.is_uniform()) {
+    news = news_of(published, part, warp.key, warp.past.at(0), lanes);
   } else {
-    for (uint32_t rest = lanes; rest; rest &= rest - 1) {
-      const int lane = __builtin_ctz(rest);
-      if (!agents_.in_past(warp.past.at(lane), warp.key, block, true, record)) news |= 1u << lane;
-    }
+    each_lane(lanes, [&](int lane) { news |= news_of(published, part, warp.key, warp.past.at(lane), 1u << lane); });
   }
-  if (release.warp == warp.key) news &= ~(1u << published.lane);
   if (!news) return;
-  MissingEdge reason = MissingEdge::kNone;
-  if (release.scope < distance || effective_scope(site.order, site.scope) < distance) {
-    reason = MissingEdge::kScope;
-  } else {
-    const ClockRef clock = delivered(clocks_.join(clock_of(release, part, published.lane), release.delivered));
-    if (news & warp.boundary) learn(warp, news & warp.boundary, release.initial, release.initial, release.initial);
-    if (acquires(site.order)) {
-      learn(warp, news, clock, release.proxied_global, release.proxied_shared);
-    } else {
-      warp.fences.change(news, warp.all_lanes, [&](Fences& fences) {
-        ClockRef& read = fences.read[size_t(index_of(distance))];
-        read = clocks_.join(read, clock);
-        fences.proxied_global = clocks_.join(fences.proxied_global, release.proxied_global);
-        fences.proxied_shared = clocks_.join(fences.proxied_shared, release.proxied_shared);
-      });
-    }
-    lead_on(warp, news, published, part, distance, acquires(site.order));
-    observe_sequential(warp, news, published, distance);
-    if (part.past != &release.past) {
-      const bool has_narrower = release.fences[0].time > part.time;
-      reason = has_narrower || release.is_release ? MissingEdge::kFenceScope : MissingEdge::kRelease;
-    } else if (!acquires(site.order)) {
-      reason = MissingEdge::kAcquire;
-    }
-  }
-  if (reason != MissingEdge::kNone) {
-    fail({published.release, published.lane, address, warp.key, news, warp.epoch, site_number, reason});
-  }
+  const MissingEdge reason = missing_at(*published.release, part, distance, site.order, site.scope);
+  if (reason != MissingEdge::kScope) take(warp, news, brought(published, part, distance), distance, acquires(site.order));
+  if (reason == MissingEdge::kNone) return;
+  FailedLoad failed;
+  failed.edge = {published.release, published.lane, address, warp.key, news, warp.epoch, site_number, reason};
+  fail(std::move(failed));
 }
 
 void Flags::observe_plain(const Record& store, const Accessor& who, const Record& load, uint64_t address,
@@ -215,7 +245,8 @@ void Flags::observe_plain(const Record& store, const Accessor& who, const Record
       if (own[scope].time <= store.time) release->sequential.own[scope] = own[scope];
     }
     if (reader) {
-      observe_sequential(*reader, who.lanes, {release, lane}, agents_.distance(store.who, who.who));
+      const Scope distance = agents_.distance(store.who, who.who);
+      observe_sequential(*reader, who.lanes, sequential_before({release, lane}, distance), distance);
       const Fences& fences = writer->fences.at(lane);
       reader->fences.change(who.lanes, reader->all_lanes, [&](Fences& of) {
         of.proxied_global = clocks_.join(of.proxied_global, fences.proxied_global);
@@ -224,7 +255,9 @@ void Flags::observe_plain(const Record& store, const Accessor& who, const Record
       reader->fences.unite(reader->all_lanes);
     }
   }
-  fail({std::move(release), lane, address, who.who, who.lanes, load.time, load.site, MissingEdge::kWeakFlag});
+  FailedLoad failed;
+  failed.edge = {std::move(release), lane, address, who.who, who.lanes, load.time, load.site, MissingEdge::kWeakFlag};
+  fail(std::move(failed));
 }
 
 // ---- fences ----
@@ -326,26 +359,22 @@ void Flags::bring_releases(const WarpState& warp, uint32_t lanes, Meeting& meeti
 
 // ---- edges that are missing ----
 
-void Flags::fail(FailedEdge edge) {
-  edge.observed = clocks_.now();
-  const auto is_same = [&](const FailedEdge& old) {  // polls
-    return old.from == edge.from && old.from_lane == edge.from_lane && old.to_warp == edge.to_warp &&
-           old.to_site == edge.to_site && old.to_lanes == edge.to_lanes && old.to_time == edge.to_time;
-  };
-  if (!failed_.empty() && is_same(failed_[(next_failed_ + failed_.size() - 1) % failed_.size()])) return;
+void Flags::fail(FailedLoad load) {
+  load.edge.observed = clocks_.now();
+  if (!failed_.empty()) {  // polls
+    const FailedLoad& last = failed_[(next_failed_ + failed_.size() - 1) % failed_.size()];
+    FailedEdge again = last.edge;
+    again.observed = load.edge.observed;
+    again.reason = load.edge.reason;
+    again.address = load.edge.address;
+    if (again == load.edge && last.crowd == load.crowd && last.end == load.end) return;
+  }
   if (failed_.size() < kFailed) {
-    failed_.push_back(edge);
+    failed_.push_back(std::move(load));
   } else {
-    failed_[next_failed_] = edge;
+    failed_[next_failed_] = std::move(load);
     next_failed_ = (next_failed_ + 1) % kFailed;
   }
-}
-
-std::vector<const FailedEdge*> Flags::failed() const {
-  std::vector<const FailedEdge*> all;
-  all.reserve(failed_.size());
-  for (size_t i = 0; i < failed_.size(); ++i) all.push_back(&failed_[(next_failed_ + i) % failed_.size()]);
-  return all;
 }
 
 }  // namespace pkb::emulator::detector

@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "detector_crowd.h"
 #include "detector_state.h"
 #include "findings.h"
 
@@ -32,6 +33,8 @@ struct FailedEdge {
   uint32_t to_site = 0;
   MissingEdge reason = MissingEdge::kNone;
   Time observed = 0;
+
+  bool operator==(const FailedEdge& other) const = default;
 };
 
 class Flags {
@@ -74,19 +77,42 @@ class Flags {
   // The store that a word carries; null if it was not a strong one.
   const Release* carried(uint64_t address, int* lane) const;
 
-  // Newest last, at most kFailed.
-  std::vector<const FailedEdge*> failed() const;
+  // Calls visit(edge) for those observed since a time, the newest first, of loads for which is_reader(edge) holds: of loads of
+  // crowded words it is asked before their edges are known.
+  template <class IsReader, class Visit>
+  void each_failed(Time since, const IsReader& is_reader, const Visit& visit) const {
+    constexpr size_t kMostOfCrowds = 1 << 15;
+    size_t left = kMostOfCrowds;
+    for (size_t i = failed_.size(); i-- > 0;) {
+      const FailedLoad& load = failed_[(next_failed_ + i) % failed_.size()];
+      if (load.edge.observed < since || !is_reader(load.edge)) continue;
+      if (!load.crowd) {
+        visit(load.edge);
+        continue;
+      }
+      for (uint64_t number = load.end; number > load.crowd->first && left; --left) {
+        const FailedEdge edge = edge_of(load, load.crowd->at(--number));
+        if (edge.reason != MissingEdge::kNone) visit(edge);
+      }
+    }
+  }
 
  private:
-  struct Published {
-    std::shared_ptr<const Release> release;
-    int lane;
-  };
   struct Word {
     std::vector<Published> published;  // the last store and, where atomics lead on from them, earlier ones
+    std::unique_ptr<Crowd> crowd;      // these, where they are many: `published` is empty then
   };
   using WordPage = std::unordered_map<uint16_t, Word>;
   static constexpr size_t kFailed = 1 << 14;
+  // A load that made no edge; of a crowded word one that may have made none from one of the stores before `end`.
+  struct FailedLoad {
+    FailedEdge edge;
+    std::shared_ptr<const Publications> crowd;
+    uint64_t end = 0;
+    Past past;  // of the reader before
+    Order order = Order::kWeak;
+    Scope scope = Scope::kNone;
+  };
 
   struct Part {
     const Past* past;
@@ -94,21 +120,31 @@ class Flags {
   };
   static Part part_for(const Release& release, Scope distance);
   ClockRef clock_of(const Release& release, const Part& part, int lane);
+  // What a store brings to a strong load at a distance that both scopes hold.
+  Brought brought(const Published& published, const Part& part, Scope distance);
+  void take(WarpState& warp, uint32_t lanes, const Brought& brought, Scope distance, bool acquired);
   void observe(WarpState& warp, uint32_t lanes, const Published& published, uint64_t address, const Site& site,
                uint32_t site_number);
-  void fail(FailedEdge edge);
+  void observe(WarpState& warp, uint32_t lanes, const Crowd& crowd, uint64_t address, const Site& site, uint32_t site_number);
+  void join_crowd(Crowd& crowd, const Published& published);
+  // Those of some lanes, which know the same, to whom a store tells what they do not know.
+  uint32_t news_of(const Published& published, const Part& part, Key warp, const Past& past, uint32_t lanes) const;
+  // What is missing at an edge; `scope` and `order` are those of the load.
+  static MissingEdge missing_at(const Release& release, const Part& part, Scope distance, Order order, Scope scope);
+  FailedEdge edge_of(const FailedLoad& load, const Published& published) const;
+  void fail(FailedLoad load);
   ClockRef clock_before(const WarpState& warp, uint32_t lanes, const FencePoint& fence);
   // What came before fences.sc of system scope that happen before the lanes' next instruction.
   ClockRef before_system_fences(const WarpState& warp, uint32_t lanes, const SequentialFences& fences);
-  void lead_on(WarpState& warp, uint32_t lanes, const Published& published, const Part& part, Scope distance,
-               bool acquired);
-  void observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance);
+  ClockRef led_on(const Published& published, const Part& part, Scope distance);
+  ClockRef sequential_before(const Published& published, Scope distance);
+  void observe_sequential(WarpState& warp, uint32_t lanes, const ClockRef& before, Scope distance);
   void acquire_sequential(WarpState& warp, uint32_t lanes, int highest);
 
   Agents& agents_;
   Clocks& clocks_;
   std::unordered_map<uint64_t, WordPage> pages_;
-  std::vector<FailedEdge> failed_;
+  std::vector<FailedLoad> failed_;
   size_t next_failed_ = 0;
 };
 

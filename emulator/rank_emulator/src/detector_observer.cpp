@@ -236,7 +236,12 @@ void Detector::store_flags(const Access& access, WarpState& warp, uint32_t numbe
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
     for (uint32_t at = 0; at < access.bytes; at += access.element_bytes) {
-      flags_.store(published[size_t(lane)], lane, access.addresses[lane] + at, is_atomic);
+      const uint64_t address = access.addresses[lane] + at;
+      int of = lane;
+      const Release* const before = is_atomic ? flags_.carried(address, &of) : nullptr;
+      const bool is_beside = before && of != lane && before->warp == warp.key && before->time == published[size_t(lane)]->time;
+      if (is_beside) flags_.load(warp, 1u << lane, address, sites_[number], number);  // lanes before it, of this instruction
+      flags_.store(published[size_t(lane)], lane, address, is_atomic);
     }
   }
 }

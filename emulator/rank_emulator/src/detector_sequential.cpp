@@ -54,32 +54,27 @@ ClockRef Flags::before_system_fences(const WarpState& warp, uint32_t lanes, cons
   return own.time ? clocks_.join(before, clock_before(warp, lanes, own)) : before;
 }
 
-// An edge from a store to a load leads on from the fences before it, as a barrier does.
-void Flags::lead_on(WarpState& warp, uint32_t lanes, const Published& published, const Part& part, Scope distance,
-                    bool acquired) {
+// What came before fences.sc of system scope before a store, as far as it brings what came before it.
+ClockRef Flags::led_on(const Published& published, const Part& part, Scope distance) {
   const Release& release = *published.release;
+  if (part.past != &release.past) return release.sequential_released[size_t(index_of(distance))];
   const auto system = size_t(index_of(Scope::kSys));
-  ClockRef before = release.sequential_released[size_t(index_of(distance))];
-  if (part.past == &release.past) {
-    before = release.sequential.before[system];
-    const FencePoint& own = release.sequential.own[system];
-    if (own.time) before = clocks_.join(before, clock_of(release, {&own.past, own.time}, published.lane));
-  }
-  if (!before) return;
-  warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
-    ClockRef& led = acquired ? fences.sequential.before[system] : fences.sequential_read[size_t(index_of(distance))];
-    led = clocks_.join(led, before);
-  });
+  const FencePoint& own = release.sequential.own[system];
+  const ClockRef& before = release.sequential.before[system];
+  return own.time ? clocks_.join(before, clock_of(release, {&own.past, own.time}, published.lane)) : before;
 }
 
-void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const Published& published, Scope distance) {
+ClockRef Flags::sequential_before(const Published& published, Scope distance) {
   const auto d = size_t(index_of(distance));
   const SequentialFences& of_store = published.release->sequential;
-  ClockRef before = of_store.before[d];
-  if (const FencePoint& own = of_store.own[d]; own.time) {
-    before = clocks_.join(before, clock_of(*published.release, {&own.past, own.time}, published.lane));
-  }
+  const FencePoint& own = of_store.own[d];
+  if (!own.time) return of_store.before[d];
+  return clocks_.join(of_store.before[d], clock_of(*published.release, {&own.past, own.time}, published.lane));
+}
+
+void Flags::observe_sequential(WarpState& warp, uint32_t lanes, const ClockRef& before, Scope distance) {
   if (!before) return;
+  const auto d = size_t(index_of(distance));
   warp.fences.change(lanes, warp.all_lanes, [&](Fences& fences) {
     fences.sequential.observed[d] = clocks_.join(fences.sequential.observed[d], before);
   });
