@@ -16,7 +16,18 @@ ONE_SIDED = [FOLDER / name for name in ("one_sided.cu", "protocols.cu", "streams
 """Idioms of one-sided communication, and a mistake of each."""
 IDIOMS = [
     FOLDER / f"{name}.cu"
-    for name in ("idioms", "guide", "cooperative", "clusters", "scopes", "graphs", "hosts", "allocations", "unwritten", "counters")
+    for name in (
+        "idioms",
+        "guide",
+        "cooperative",
+        "clusters",
+        "scopes",
+        "graphs",
+        "hosts",
+        "allocations",
+        "unwritten",
+        "counters",
+    )
 ]
 """Idioms of one GPU, and a mistake of each."""
 SHIPPED = sorted(FOLDER.glob("shipped_*.cu"))
