@@ -10,8 +10,8 @@
 //   put_signal          the data, and a relaxed update of the signal that brings them and nothing else
 //   collectives         gets between two barriers of the team
 //
-// A function with _nbi moves its data before it returns. What it reads and writes is complete for the race detector after quiet or
-// a barrier alone, and a put delivered behind fence, which marks in the code tell.
+// A function with _nbi reads its data before it returns, and what it writes may arrive later, in some orders of execution: after
+// quiet or a barrier it is complete, and a put is delivered behind fence, which marks in the code tell.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -340,7 +340,7 @@ PKB_HOST int nvshmem_init_thread(int, int* provided) {
   *provided = NVSHMEM_THREAD_MULTIPLE;
   return 0;
 }
-PKB_HOST void nvshmem_finalize() { pkb_emu_exchange("nvshmem_finalize", nullptr, nullptr, 0); }
+PKB_HOST void nvshmem_finalize() { pkb_emu_quiet(), pkb_emu_exchange("nvshmem_finalize", nullptr, nullptr, 0); }
 PKB_HOST void nvshmemx_hostlib_finalize() { nvshmem_finalize(); }
 PKB_HOST void nvshmem_global_exit(int status) { exit(status); }
 

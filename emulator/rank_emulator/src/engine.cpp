@@ -20,6 +20,7 @@ Engine::Engine(const Device& device, int ranks)
     memory.set_written(address, bytes);
     return memory.find(address, bytes) != nullptr;
   };
+  late_puts.admit = store_buffers.admit;
 }
 
 Engine::~Engine() { clear(); }
@@ -38,6 +39,7 @@ void Engine::choose(const Choice& choice) {
   random_.seed(choice.seed);
   holds_next_reader_ = false;
   store_buffers.choose(choice.late_stores, ~choice.seed);
+  late_puts.choose(choice.delays_copies, choice.seed + 1);
   changes_.clear();
   for (uint32_t i = 0; i < choice.change_points; ++i) changes_.push_back(steps + 1 + random_() % std::max<uint64_t>(choice.change_range, 1));
   std::sort(changes_.rbegin(), changes_.rend());
@@ -59,6 +61,7 @@ bool Engine::run_some() {
     took_effect(store_buffers.run(steps));
     end_drained();
   }
+  if (!late_puts.empty()) took_effect(late_puts.run(steps));
   dispatch();
   if (ready_.empty() || turns_ == 0) {
     unpark(false);
@@ -234,6 +237,7 @@ void Engine::clear() {
   parked_.clear();
   copies_.clear();
   store_buffers.clear();
+  late_puts.clear();
   for (Running& running : running_) {
     for (auto& cluster : running.grid->resident) {
       for (auto& block : cluster->blocks) drop_block(*block);

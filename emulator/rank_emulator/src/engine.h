@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "heap.h"
+#include "late_puts.h"
 #include "memory.h"
 #include "store_buffers.h"
 #include "state.h"
@@ -66,6 +67,7 @@ class Engine {
 
   Memory memory;
   StoreBuffers store_buffers;
+  LatePuts late_puts;
   Observer* observer = nullptr;
   const Device device;
   uint64_t steps = 0, max_steps = 0;

@@ -68,6 +68,11 @@ void Engine::end_standstill() {
 }
 
 bool Engine::stand_still(bool hosts_ran) {
+  if (!late_puts.empty()) {
+    took_effect(late_puts.run_one());
+    unpark(true);
+    return true;
+  }
   if (still_.rounds++ == 0) {
     still_.begin = steps;
     still_.clock_reads = clock_reads;

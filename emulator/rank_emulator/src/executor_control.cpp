@@ -58,12 +58,30 @@ Step grid_dependency(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
-// What a library's header says to observers; to the program it is nothing.
+// Which stores are late, and which are in time.
+void follow_mark(Executor& x, LibraryMark mark, uint32_t lanes) {
+  const int rank = x.grid->launch.rank;
+  switch (mark) {
+    case LibraryMark::kPut: x.warp->late_puts |= x.engine.late_puts.draw() ? lanes : 0; break;
+    case LibraryMark::kGet: x.warp->late_gets |= x.engine.late_puts.draw() ? lanes : 0; break;
+    case LibraryMark::kEnd:
+      x.warp->late_puts &= ~lanes;
+      x.warp->late_gets &= ~lanes;
+      break;
+    case LibraryMark::kFence: x.engine.took_effect(x.engine.late_puts.complete(rank, false)); break;
+    case LibraryMark::kQuiet: x.engine.took_effect(x.engine.late_puts.complete(rank, true)); break;
+    default: break;
+  }
+}
+
+// What a library's header says of its functions; to the program it is nothing.
 Step mark(Executor& x, const Op& op, uint32_t lanes) {
   const auto bits = uint32_t(x.value(op.detail->values[0], __builtin_ctz(lanes)));
-  if (!x.engine.observer || (bits & ~0xffu) != kLibraryMarks) return Step::kNext;
+  if ((bits & ~0xffu) != kLibraryMarks) return Step::kNext;
   constexpr auto kOfEachLane = uint32_t(LibraryMark::kOfEachLane);
-  x.engine.observer->library_mark(x.seen(op, lanes), LibraryMark(bits & 0xff & ~kOfEachLane), bits & kOfEachLane);
+  const auto mark = LibraryMark(bits & 0xff & ~kOfEachLane);
+  follow_mark(x, mark, lanes);
+  if (x.engine.observer) x.engine.observer->library_mark(x.seen(op, lanes), mark, bits & kOfEachLane);
   return Step::kNext;
 }
 

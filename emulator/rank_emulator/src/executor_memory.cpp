@@ -160,11 +160,29 @@ uint32_t changed_by_store(Executor& x, const Detail& detail, const uint64_t (&ad
   return detail.order != Order::kWeak && x.engine.signalled(*x.warp) ? Step::kYield : Step::kNext;
 }
 
+// Of a non-blocking put or get, all of whose lanes are late alike.
+[[gnu::noinline]] Step put_late(Executor& x, const Op& op, uint32_t lanes, uint32_t bytes, const uint64_t (&addresses)[kLanes]) {
+  const Detail& detail = *op.detail;
+  LaneBytes content;
+  each_lane(lanes, [&](int lane) {
+    content.addresses[lane] = reinterpret_cast<uint64_t>(content.bytes + uint32_t(lane) * LaneBytes::kMaxBytes);
+    x.settle(addresses[lane], bytes);
+  });
+  for (int e = 0; e < detail.vector; ++e) store_element(x, detail.values[size_t(e)], detail, content.addresses, lanes, uint32_t(e) * detail.element_bytes);
+  if (x.engine.observer) x.report_access(op, lanes, Operation::kWrite, bytes, uint32_t(detail.vector), addresses, lanes);
+  x.engine.late_puts.add(x.grid->launch.rank, x.warp->late_gets & lanes, lanes, addresses, bytes, content, x.engine.steps);
+  return Step::kNext;
+}
+
 Step store(Executor& x, const Op& op, uint32_t lanes) {
   const Detail& detail = *op.detail;
   const uint32_t bytes = detail.element_bytes * uint32_t(detail.vector);
   alignas(64) uint64_t addresses[kLanes];
   const Extent* const extent = x.resolve(op, detail.addresses[0], lanes, bytes, bytes, addresses);
+  const bool is_late = lanes & (x.warp->late_puts | x.warp->late_gets);
+  if (is_late && (detail.generic || detail.space == Space::kGlobal) && x.outside(lanes, addresses) == lanes) {
+    return put_late(x, op, lanes, bytes, addresses);
+  }
   if (x.engine.store_buffers.is_on() && (detail.generic || detail.space == Space::kGlobal) && x.outside(lanes, addresses) == lanes) {
     return store_late(x, op, lanes, bytes, addresses);
   }

@@ -118,7 +118,10 @@ PKB_RANKS int pkb_emu_exchange(const char* name, const void* mine, void* all, si
 
 PKB_RANKS void pkb_emu_quiet(void) {
   RankState* const rank = calling_rank();
-  if (rank && rank->world->engine.observer) rank->world->engine.observer->host_quiet(World::current->number, rank->rank);
+  if (!rank) return;
+  Engine& engine = rank->world->engine;
+  engine.took_effect(engine.late_puts.complete(rank->rank, true));
+  if (engine.observer) engine.observer->host_quiet(World::current->number, rank->rank);
 }
 
 PKB_RANKS void* pkb_emu_symmetric_base(int number) {

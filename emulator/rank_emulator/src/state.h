@@ -122,6 +122,7 @@ struct WarpState {
   std::vector<Split> splits;
   std::vector<Join> joins;
   uint32_t carry = 0;                 // condition code of add.cc, by lane
+  uint32_t late_puts = 0, late_gets = 0;  // lanes within a non-blocking put or get whose stores are late
   std::unique_ptr<std::array<CopyGroups, kLanes>> copies;
   enum class Queue : uint8_t { kNone, kReady, kParked } queue = Queue::kNone;
   std::map<uint32_t, UnwrittenRegister> unwritten;
