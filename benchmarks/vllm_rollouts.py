@@ -145,7 +145,10 @@ def figures(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     steps = [row for row in read_jsonl(out / "phases.jsonl") if row["step"] > 0]
     known = {row["step"] for row in steps}
     replies = [row for row in read_jsonl(out / "rollouts.jsonl") if row["step"] in known and row["reply"]]
-    tokens = sum(map(len, tokenizer([row["reply"] for row in replies], add_special_tokens=False)["input_ids"]))
+    texts = [row["reply"] for row in replies]
+    tokens = (
+        sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) if texts else 0
+    )  # it refuses no text
     seconds = {name: sum(row["phases_s"][name] for row in steps) for name in (steps[0]["phases_s"] if steps else ())}
     judged = [row for row in replies if row.get("reward") is not None and row["source"]]
     return {

@@ -29,21 +29,21 @@ time.sleep(600)
 
 @pytest.fixture
 def args(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> argparse.Namespace:
-    """Options of a run; a token of its model is a word."""
+    """Options of a run; a token of its model is a word, and its tokenizer refuses an empty list."""
     words = SimpleNamespace(
-        from_pretrained=lambda _: lambda texts, **_: {"input_ids": [text.split() for text in texts]}
+        from_pretrained=lambda _: lambda texts, **_: {"input_ids": [text.split() for text in (texts[0], *texts[1:])]}
     )
     monkeypatch.setattr(vllm_rollouts, "AutoTokenizer", words)
     return make_options().parse_args(["--model", "m", "--prompts", "data", "--runs", str(tmp_path)])
 
 
-def log_steps(out: Path) -> None:
-    """Three steps of two rollouts, as the recipe writes them."""
+def log_steps(out: Path, steps: int = 3) -> None:
+    """Steps of two rollouts, as the recipe writes them."""
     out.mkdir(parents=True)
-    phases = [{"step": step, "phases_s": {"generation": 2.0, "learning": 1.0}} for step in range(3)]
+    phases = [{"step": step, "phases_s": {"generation": 2.0, "learning": 1.0}} for step in range(steps)]
     reply = {"reply": "a b c d", "source": "s", "reward": 0.5, "is_right": True, "turn": 0}
     unread = {"reply": "a b", "source": None, "reward": None, "is_right": False, "turn": 1}
-    rows = [{"step": step, **one} for step in range(3) for one in (reply, {**reply, "is_right": False}, unread)]
+    rows = [{"step": step, **one} for step in range(steps) for one in (reply, {**reply, "is_right": False}, unread)]
     for name, lines in (("phases", phases), ("rollouts", rows)):
         (out / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -63,6 +63,12 @@ def test_figures_leave_out_the_first_step(args: argparse.Namespace, tmp_path: Pa
     assert (found["steps"], found["replies"], found["tokens"], found["turns"]) == (2, 6, 20, 2)
     assert (found["tokens_per_generation_s"], found["tokens_per_s"], found["step_s"]) == (5, 3, 3.0)
     assert (found["submissions"], found["correct"]) == (4, 0.5)
+
+
+def test_a_run_that_ended_in_its_first_step_has_no_figures(args: argparse.Namespace, tmp_path: Path) -> None:
+    log_steps(tmp_path / "out", 1)
+    found = figures(args, tmp_path / "out")
+    assert (found["steps"], found["tokens"], found["tokens_per_s"], found["correct"]) == (0, 0, None, None)
 
 
 def test_a_way_past_its_limit_keeps_the_figures_of_its_steps(
