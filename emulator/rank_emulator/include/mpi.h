@@ -20,8 +20,9 @@ typedef int MPI_Op;
 typedef int MPI_Info;
 struct MPI_Status {
   int MPI_SOURCE, MPI_TAG, MPI_ERROR;
+  size_t pkb_bytes;
 };
-enum { MPI_SUCCESS = 0, MPI_ERR_OTHER = 15 };
+enum { MPI_SUCCESS = 0, MPI_ERR_OTHER = 15, MPI_ERR_PENDING = 18 };
 enum { MPI_COMM_NULL = 0, MPI_COMM_WORLD = 1, MPI_COMM_TYPE_SHARED = 1, MPI_INFO_NULL = 0 };
 enum { MPI_MAX = 1, MPI_MIN, MPI_SUM, MPI_LAND, MPI_LOR, MPI_PROD };
 enum { MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE };
@@ -54,6 +55,11 @@ enum { MPI_PROC_NULL = -1, MPI_ANY_SOURCE = -2, MPI_ANY_TAG = -3, MPI_UNDEFINED 
 #define MPI_DOUBLE PKB_MPI_TYPE(2, double)
 
 namespace pkb_mpi {
+
+inline int& last_communicator() {
+  static int last = MPI_COMM_WORLD;
+  return last;
+}
 
 inline size_t bytes_of(MPI_Datatype type) { return size_t(type & 0xff); }
 
@@ -117,7 +123,11 @@ static inline int MPI_Abort(MPI_Comm, int status) { exit(status ? status : 1); }
 static inline int MPI_Comm_rank(MPI_Comm, int* rank) { return *rank = pkb_emu_my_rank(), MPI_SUCCESS; }
 static inline int MPI_Comm_size(MPI_Comm, int* size) { return *size = pkb_emu_rank_count(), MPI_SUCCESS; }
 static inline int MPI_Comm_split_type(MPI_Comm, int, int, MPI_Info, MPI_Comm* made) { return *made = MPI_COMM_WORLD, MPI_SUCCESS; }
-static inline int MPI_Comm_dup(MPI_Comm, MPI_Comm* made) { return *made = MPI_COMM_WORLD, MPI_SUCCESS; }
+// All ranks make their communicators in one order: a number keeps the messages of each apart.
+static inline int MPI_Comm_dup(MPI_Comm, MPI_Comm* made) {
+  *made = ++pkb_mpi::last_communicator();
+  return pkb_mpi::exchange("MPI_Comm_dup", nullptr, nullptr, 0);
+}
 static inline int MPI_Comm_free(MPI_Comm* freed) { return *freed = MPI_COMM_NULL, MPI_SUCCESS; }
 static inline int MPI_Barrier(MPI_Comm) { return pkb_mpi::gather("MPI_Barrier", nullptr, nullptr, 0); }
 static inline int MPI_Finalized(int* flag) { return *flag = 0, MPI_SUCCESS; }
@@ -196,27 +206,4 @@ static inline int MPI_Scatter(const void* all, int count, MPI_Datatype type, voi
   if (to != MPI_IN_PLACE) pkb_mpi::copy(to, parts.data() + size_t(pkb_emu_my_rank()) * part, part);
   return status;
 }
-// All ranks call it, as where each has neighbours; one without a neighbour names MPI_PROC_NULL.
-static inline int MPI_Sendrecv(const void* from, int count, MPI_Datatype type, int to_rank, int tag, void* to, int most, MPI_Datatype type_of_most, int from_rank, int from_tag, MPI_Comm, MPI_Status* status) {
-  struct Message {
-    int to, tag;
-    size_t bytes;
-  } const mine{to_rank, tag, to_rank == MPI_PROC_NULL ? 0 : size_t(count) * pkb_mpi::bytes_of(type)};
-  const auto ranks = static_cast<size_t>(pkb_emu_rank_count());
-  std::vector<Message> messages(ranks);
-  if (pkb_mpi::gather("MPI_Sendrecv", &mine, messages.data(), sizeof mine) != MPI_SUCCESS) return MPI_ERR_OTHER;
-  size_t longest = 1;
-  for (const Message& each : messages) longest = each.bytes > longest ? each.bytes : longest;
-  std::vector<char> own(longest), all(longest * ranks);
-  pkb_mpi::copy(own.data(), from, mine.bytes);
-  if (pkb_mpi::gather("MPI_Sendrecv", own.data(), all.data(), longest) != MPI_SUCCESS) return MPI_ERR_OTHER;
-  for (size_t rank = 0; rank < ranks && from_rank != MPI_PROC_NULL; ++rank) {
-    const Message& each = messages[rank];
-    if (each.to != pkb_emu_my_rank() || (from_rank != MPI_ANY_SOURCE && from_rank != int(rank)) || (from_tag != MPI_ANY_TAG && from_tag != each.tag)) continue;
-    const size_t room = size_t(most) * pkb_mpi::bytes_of(type_of_most);
-    pkb_mpi::copy(to, all.data() + rank * longest, each.bytes < room ? each.bytes : room);
-    if (status) *status = {int(rank), each.tag, MPI_SUCCESS};
-    return MPI_SUCCESS;
-  }
-  return from_rank == MPI_PROC_NULL ? MPI_SUCCESS : (pkb_emu_refuse("MPI_Sendrecv whose sender does not call it at the same time"), MPI_ERR_OTHER);
-}
+#include "mpi_messages.h"

@@ -21,6 +21,27 @@ int pkb_emu_exchange(const char* name, const void* mine, void* all, size_t bytes
 // complete. Not collective.
 void pkb_emu_quiet(void);
 
+// ---- messages between two hosts; not collective ----
+// Of a message, and of those that are wanted: any peer, any tag where these are below 0. Contexts keep messages apart.
+typedef struct {
+  int peer, tag, context;
+  size_t bytes;
+} PkbEnvelope;
+// Sends at once, and keeps a copy. Messages of a sender that fit are received in their order. Returns its number, which
+// `pkb_emu_sent` takes once where `is_awaited` is not 0; what the sender knew the receiver knows afterwards.
+unsigned long long pkb_emu_send(const PkbEnvelope* to, const void* content, int is_awaited);
+// Whether somebody has asked for the message: 1 if so, 0 if not and it does not wait, -1: the run has ended.
+int pkb_emu_sent(unsigned long long number, const char* why, int waits);
+// Asks for a message; those that fit are given in the order of the calls. Returns its number, which `pkb_emu_receive` takes
+// once: 1 and the message, which is copied where it fits into `found->bytes`, else as above.
+unsigned long long pkb_emu_expect(const PkbEnvelope* wanted);
+int pkb_emu_receive(unsigned long long number, const char* why, int waits, void* to, PkbEnvelope* found);
+// A message that has come and nobody has asked for: 1 and its envelope, else as above.
+int pkb_emu_probe(const PkbEnvelope* wanted, const char* why, int waits, PkbEnvelope* found);
+
+// Ends the run: the program is wrong, as the text says. Not collective.
+void pkb_emu_fail(const char* text);
+
 // ---- of a process with several GPUs; not collective ----
 // GPUs that the process sees: 1 where each rank is a process.
 int pkb_emu_gpu_count(void);

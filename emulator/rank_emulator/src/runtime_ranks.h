@@ -23,6 +23,7 @@ struct SymmetricBlock {
 };
 
 class Aliases;
+struct Mail;
 struct PhysicalMemory;
 
 // Physical memory at an address that a rank has reserved.
@@ -40,6 +41,7 @@ struct SharedState {
 
   Exchange exchange;                                          // of all processes
   std::map<uint64_t, Exchange> groups;                        // of threads of one process, by what they have in common
+  std::shared_ptr<Mail> mail;                                 // messages; null: there have been none
   std::map<uint64_t, uint64_t> awaited;                       // threads that have come, by group
   std::map<const void*, Meeting> meetings;                    // mutexes and the like of programs, by address
   std::map<int, RankState*> devices_of_pool;                  // that threads of OpenMP have chosen, by number
