@@ -339,6 +339,24 @@ def test_it_is_right_and_has_no_finding(name: str, local_evaluator: LocalEvaluat
     assert_right(local_evaluator, group[place], joined(group, place), config)
 
 
+MOVERS = (
+    *("AllReduce", "Reduce", "ReduceScatter", "AllGather", "Broadcast", "Scatter", "Gather", "AllToAll"),
+    *("UlyssesAllGather", "UlyssesAllToAll", "UlyssesGatherSeqScatterHeads", "UlyssesGatherHeadsScatterSeq"),
+    *("UlyssesQKVGatherSeqScatterHeads", "MoEAllToAll"),
+)
+"""Where one rank's result is its own tensor."""
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("name", [name for name in EXPERTS if name in MOVERS])
+def test_one_rank_has_its_tensor_copied_by_the_driver(name: str, local_evaluator: LocalEvaluator) -> None:
+    group, place = compiled_with(f"expert {name}")
+    config = config_of(trials=3).model_copy(update={"world_size": 1})
+    feedback = local_evaluator.evaluate(find_problem(name), joined(group, place), config)
+    assert feedback.passed, f"{feedback.failure}: {feedback.message}\n{feedback.output}"
+    assert feedback.emulation is not None and feedback.emulation.warp_instructions == 0
+
+
 LARGE_PRODUCTS = ("AllGatherGemm", "AllGatherGemmAT", "GemmAllGather", "GemmAllReduce", "GemmReduceScatter", "HyenaCP")
 """Their further sizes take minutes here."""
 OTHER_SIZES = [

@@ -3,7 +3,7 @@
 // Small messages are pushed into the receivers' scratch as tagged words: one crossing of the link, and nothing else to
 // wait for. Larger ones are pushed straight into the receivers' outputs. That takes a word from each receiver that its
 // call has begun, which is on its way while this rank begins, and one to it from each block that has pushed its part.
-// No rank waits for one that it neither sends to nor receives from.
+// No rank waits for one that it neither sends to nor receives from. A rank alone has its message copied by the driver.
 //
 //   pkb::Moves moves;
 //   moves.bytes = ...; moves.from = x; moves.to = out; moves.to_step = moves.bytes;  // rank s's message: to slice s
@@ -26,10 +26,10 @@ struct Moves {
 
   __host__ __device__ __forceinline__ bool sends(int r) const { return sender < 0 || r == sender; }
   __host__ __device__ __forceinline__ bool receives(int r) const { return receiver < 0 || r == receiver; }
-  __device__ __forceinline__ const char* message_for(int r) const { return from + r * from_step; }
-  __device__ __forceinline__ char* place_of(int r) const { return to + r * to_step; }
+  __host__ __device__ __forceinline__ const char* message_for(int r) const { return from + r * from_step; }
+  __host__ __device__ __forceinline__ char* place_of(int r) const { return to + r * to_step; }
   // Where this rank's own message belongs; null if there is none.
-  __device__ __forceinline__ char* own_place(int rank) const {
+  __host__ __device__ __forceinline__ char* own_place(int rank) const {
     return sends(rank) && receives(rank) ? place_of(rank) : copy;
   }
 
@@ -103,6 +103,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
 inline void Moves::launch_with_signals(const Comm& comm) const {
   if (bytes == 0) return;
+  if (comm.world_size == 1) return comm.put(own_place(0), message_for(0), bytes, 0);
   if (is_tagged(bytes, comm)) {
     const unsigned blocks = blocks_for(bytes, 8 * kTransferThreads);
     move_tagged<kTransferThreads><<<blocks, kTransferThreads, 0, comm.cuda_stream()>>>(

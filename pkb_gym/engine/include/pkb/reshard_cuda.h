@@ -243,6 +243,9 @@ void launch(const ReshardUnits& g, const Comm& comm) {
 }  // namespace reshard
 
 inline void Reshard::launch(const void* from, void* to, const Comm& comm) const {
+  const bool is_cut = !same_ && kept_ < joined_ * ranks_, is_whole = !is_cut && cut_ % ranks_ == 0;
+  if (ranks_ == 1 && is_whole) return comm.put(to, from, uint64_t(result_bytes()), comm.rank);  // the same tensor
+
   ReshardUnits g{};
   g.from = static_cast<const char*>(from);
   g.to = static_cast<char*>(to);
@@ -262,7 +265,6 @@ inline void Reshard::launch(const void* from, void* to, const Comm& comm) const 
     g.from_row = cut_ * inner_, g.to_row = run;
   }
   // Padding shortens what a receiver gets along the scattered dimension, a cut what a sender has along the gathered one.
-  const bool is_cut = !same_ && kept_ < joined_ * ranks_, is_whole = !is_cut && cut_ % ranks_ == 0;
   g.of_receiver = !is_cut;
   g.along_run = is_whole || is_cut == scatters_first_;
   g.limit = is_whole ? ranks_ : is_cut ? kept_ : cut_;
