@@ -315,7 +315,7 @@ mbarrier.complete 0x900100 0
 1 0 32 mbarrier.wait 0x900100 0 :7
 """
         ),
-        "block_barrier",
+        "release",
         (5, 9),
     ),
     "mbarrier used before all know of it": (

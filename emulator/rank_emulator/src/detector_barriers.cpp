@@ -150,16 +150,24 @@ void Barriers::cluster_leave(const Warp& of, bool acquires, uint64_t generation)
 
 // ---- mbarriers ----
 
-void Barriers::arrive_mbarrier(const Warp& of, uint64_t address, bool releases) {
-  if (!releases) return;
-  Mbarrier& mbarrier = mbarriers_[address];
+// What a clock says of asynchronous operations.
+ClockRef Barriers::channels_of(const ClockRef& clock) {
+  if (!clock) return clock;
+  const auto before = [](const Entry& entry, Key key) { return entry.key < key; };
+  const auto end = std::lower_bound(clock->entries.begin(), clock->entries.end(), key_of(AgentKind::kDelivery, 0), before);
+  const auto begin = std::lower_bound(clock->entries.begin(), end, key_of(AgentKind::kChannel, 0), before);
+  return clocks_.with(ClockRef(), clock->entries.data() + (begin - clock->entries.begin()), int(end - begin));
+}
+
+void Barriers::arrive_mbarrier(const Warp& of, uint64_t address, const Site& site, uint32_t site_number) {
   WarpState& warp = kernels_.warp(of);
-  mbarrier.base = clocks_.join(mbarrier.base, clock_of_arrival(warp, of.lanes, mbarrier.entries));
-  const int lane = __builtin_ctz(of.lanes);
-  const Time block_time = warp.past.at(lane).block_time;
-  if (block_time) mbarrier.entries.push_back({key_of(AgentKind::kBlock, agents_.block_index_of(warp.key)), block_time});
-  mbarrier.proxied_global = clocks_.join(mbarrier.proxied_global, warp.fences.at(lane).proxied_global);
-  mbarrier.proxied_shared = clocks_.join(mbarrier.proxied_shared, warp.fences.at(lane).proxied_shared);
+  const auto published = flags_.publish(warp, of.lanes, site, site_number);
+  each_lane(of.lanes, [&](int lane) {
+    flags_.store(published[size_t(lane)], lane, address + kUnderWay, true);
+    if (!releases(site.order)) return;
+    ClockRef& completed = mbarriers_[address].completed;
+    completed = clocks_.join(completed, channels_of(warp.past.at(lane).base));
+  });
 }
 
 void Barriers::expect(uint64_t address, uint32_t bytes, const Record& by) {
@@ -172,18 +180,19 @@ void Barriers::complete_operation(uint64_t address, Key channel, Time time) {
 
 Record Barriers::complete(uint64_t address) {
   Mbarrier& mbarrier = mbarriers_[address];
-  mbarrier.done = clocks_.with(mbarrier.base, mbarrier.entries.data(), int(mbarrier.entries.size()));
-  mbarrier.done_global = mbarrier.proxied_global;
-  mbarrier.done_shared = mbarrier.proxied_shared;
-  mbarrier.base = mbarrier.proxied_global = mbarrier.proxied_shared = ClockRef();
+  mbarrier.done = clocks_.with(mbarrier.completed, mbarrier.entries.data(), int(mbarrier.entries.size()));
+  mbarrier.completed = ClockRef();
   mbarrier.entries.clear();
+  flags_.move(address + kUnderWay, address);
   return std::exchange(mbarrier.unwaited, std::exchange(mbarrier.expecting, Record()));
 }
 
-void Barriers::wait(const Warp& of, uint64_t address, bool acquires) {
+void Barriers::wait(const Warp& of, uint64_t address, const Site& site, uint32_t site_number) {
   Mbarrier& mbarrier = mbarriers_[address];
   mbarrier.unwaited = Record();
-  if (acquires) flags_.learn(kernels_.warp(of), of.lanes, mbarrier.done, mbarrier.done_global, mbarrier.done_shared);
+  WarpState& warp = kernels_.warp(of);
+  flags_.load(warp, of.lanes, address, site, site_number);
+  if (acquires(site.order)) flags_.learn(warp, of.lanes, mbarrier.done, ClockRef(), ClockRef());
 }
 
 std::vector<Barriers::Leak> Barriers::end(uint64_t address, uint64_t bytes) {

@@ -11,6 +11,8 @@
 
 namespace pkb::emulator::detector {
 
+constexpr uint32_t kMbarrierBytes = 8;
+
 class Barriers {
  public:
   Barriers(Agents& agents, Clocks& clocks, Flags& flags, Kernels& kernels)
@@ -26,9 +28,10 @@ class Barriers {
   void cluster_leave(const Warp& warp, bool acquires, uint64_t generation);
   void exit(const Warp& warp);
 
-  // mbarriers, by address.
+  // mbarriers, by address. To the memory model each is a word: an arrival is a strong store, as of an atomic, and a wait a load
+  // that observes those of the phase.
   void init(uint64_t address, const Record& by) {
-    mbarriers_[address] = Mbarrier();
+    invalidate(address);
     mbarriers_[address].initialised = by;
   }
   // The mbarrier.init of an mbarrier; none where it is not known.
@@ -36,14 +39,17 @@ class Barriers {
     const auto found = mbarriers_.find(address);
     return found == mbarriers_.end() ? Record() : found->second.initialised;
   }
-  void invalidate(uint64_t address) { mbarriers_.erase(address); }
-  void arrive_mbarrier(const Warp& warp, uint64_t address, bool releases);
+  void invalidate(uint64_t address) {
+    mbarriers_.erase(address);
+    flags_.forget(address, kMbarrierBytes);
+  }
+  void arrive_mbarrier(const Warp& warp, uint64_t address, const Site& site, uint32_t site_number);
   void expect(uint64_t address, uint32_t bytes, const Record& by);
   // An asynchronous operation of a channel has completed: all of it up to `time`.
   void complete_operation(uint64_t address, Key channel, Time time);
   // Returns the instruction that announced the bytes of the phase before, where nobody has waited for them.
   Record complete(uint64_t address);
-  void wait(const Warp& warp, uint64_t address, bool acquires);
+  void wait(const Warp& warp, uint64_t address, const Site& site, uint32_t site_number);
 
   // An mbarrier whose copies nobody waited for.
   struct Leak {
@@ -55,16 +61,21 @@ class Barriers {
   std::vector<Leak> end(uint64_t address, uint64_t bytes);
 
  private:
+  // What has arrived in the phase under way is carried by the word at this distance behind that of the last complete one.
+  static constexpr uint64_t kUnderWay = 4;
   struct Mbarrier {
-    ClockRef base, proxied_global, proxied_shared;  // of arrivals of the phase under way
+    // Asynchronous operations that are known to be complete: those of the mbarrier, and those that arrivals of any scope know
+    // of. A tile goes back to the copy engine by an arrival of block scope, which says nothing of ordinary accesses beyond.
+    ClockRef completed;
     std::vector<Entry> entries;
-    ClockRef done, done_global, done_shared;        // of the last complete phase
+    ClockRef done;                                  // the same of the last complete phase
     Record initialised;                             // its mbarrier.init
     Record expecting;                               // the instruction that announced bytes of the phase under way
     Record unwaited;                                // the same of the last complete phase, until somebody waits for it
   };
 
   void join_arrival(Meeting& meeting, WarpState& warp, uint32_t lanes, bool waits, bool releases);
+  ClockRef channels_of(const ClockRef& clock);
   ClockRef clock_of_arrival(WarpState& warp, uint32_t lanes, std::vector<Entry>& entries);
   static Meeting& meeting_of(std::array<Meeting, 2>& meetings, uint64_t generation);
 

@@ -179,6 +179,7 @@ bool Races::fence_covers(const FailedEdge& edge, const Record& earlier) const {
 }
 
 bool Races::reader_is_known(const FailedEdge& edge, const Accessor& who) const {
+  if (edge.to_warp == who.own_warp && edge.to_time <= who.own_time && !(who.own_lanes & ~edge.to_lanes)) return true;
   for (uint32_t lanes = edge.to_lanes; lanes; lanes &= lanes - 1) {
     if (agents_.ordered(who, Record{edge.to_warp, edge.to_time, edge.to_site, lanes & -lanes}, false)) return true;
   }

@@ -121,6 +121,14 @@ void Flags::forget(uint64_t address, uint64_t bytes) {
   }
 }
 
+void Flags::move(uint64_t from, uint64_t to) {
+  forget(to, 1);
+  const auto page = pages_.find(from / kPage);
+  if (page == pages_.end()) return;
+  auto word = page->second.extract(uint16_t(from % kPage));
+  if (word) pages_[to / kPage][uint16_t(to % kPage)] = std::move(word.mapped());
+}
+
 const Release* Flags::carried(uint64_t address, int* lane) const {
   const auto page = pages_.find(address / kPage);
   if (page == pages_.end()) return nullptr;

@@ -49,6 +49,8 @@ class Flags {
   void store(const std::shared_ptr<const Release>& release, int lane, uint64_t address, bool is_atomic);
   // Words of a range are overwritten by plain stores, or their memory has gone.
   void forget(uint64_t address, uint64_t bytes);
+  // What a word has carried another one carries from now on, and nothing else.
+  void move(uint64_t from, uint64_t to);
 
   // A strong load or atomic has observed a plain store, of a warp whose state may be forgotten: no edge but that of two
   // fence.sc, though a flag all the same.

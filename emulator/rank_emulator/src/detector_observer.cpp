@@ -7,8 +7,6 @@ namespace pkb::emulator::detector {
 
 namespace {
 
-constexpr uint32_t kMbarrierBytes = 8;
-
 bool is_tracked(Space space) { return space == Space::kGlobal || space == Space::kShared; }
 
 }  // namespace
@@ -429,9 +427,10 @@ void Detector::mbarrier_invalidate(const Warp& warp, uint64_t address) {
   barriers_.invalidate(address);
 }
 
-void Detector::mbarrier_arrive(const Warp& warp, uint64_t address, uint64_t /*phase*/, Order order, Scope /*scope*/) {
+void Detector::mbarrier_arrive(const Warp& warp, uint64_t address, uint64_t /*phase*/, Order order, Scope scope) {
   mbarrier_access(warp, address, Operation::kAtomic, Order::kRelaxed);
-  barriers_.arrive_mbarrier(warp, address, releases(order));
+  const uint32_t site = site_of(warp, Operation::kAtomic, order, scope, Space::kShared, kMbarrierBytes);
+  barriers_.arrive_mbarrier(warp, address, sites_[site], site);
 }
 
 void Detector::mbarrier_expect(const Warp& warp, uint64_t address, uint64_t /*phase*/, uint32_t bytes) {
@@ -440,9 +439,14 @@ void Detector::mbarrier_expect(const Warp& warp, uint64_t address, uint64_t /*ph
   barriers_.expect(address, bytes, {state.key, state.epoch, site, warp.lanes & -warp.lanes});
 }
 
-void Detector::mbarrier_wait(const Warp& warp, uint64_t address, uint64_t /*phase*/, Order order, Scope /*scope*/) {
-  mbarrier_access(warp, address, Operation::kRead, Order::kRelaxed);
-  barriers_.wait(warp, address, acquires(order));
+void Detector::mbarrier_wait(const Warp& warp, uint64_t address, uint64_t /*phase*/, Order order, Scope scope) {
+  Warp one = warp;
+  each_lane(warp.lanes, [&](int lane) {
+    one.lanes = 1u << lane;
+    mbarrier_access(one, address, Operation::kRead, Order::kRelaxed);
+  });
+  const uint32_t site = site_of(warp, Operation::kRead, order, scope, Space::kShared, kMbarrierBytes);
+  barriers_.wait(warp, address, sites_[site], site);
 }
 
 void Detector::mbarrier_complete(uint64_t address, uint64_t /*phase*/) {

@@ -146,10 +146,14 @@ Step wait(Executor& x, const Op& op, uint32_t lanes) {
     const bool parity = detail.variant ? token & 1 : token >> 62 & 1;
     if (Mbarrier::read(place.at).parity == parity) return;
     done |= 1u << lane;
-    if (x.engine.observer) {
-      x.engine.observer->mbarrier_wait(x.seen(op, 1u << lane), place.address, place.block->phases[place.offset] - 1, detail.order, detail.scope);
-    }
   });
+  for (uint32_t rest = x.engine.observer ? done : 0; rest;) {  // lanes at one mbarrier are told of together
+    const Place place = place_of_lane(x, op, addresses, __builtin_ctz(rest), true);
+    uint32_t same = 0;
+    each_lane(rest, [&](int lane) { same |= uint32_t(addresses[lane] == place.address) << lane; });
+    x.engine.observer->mbarrier_wait(x.seen(op, same), place.address, place.block->phases[place.offset] - 1, detail.order, detail.scope);
+    rest &= ~same;
+  }
   x.set_mask(detail.values[0], done, lanes);
   if (done != lanes) x.polls(op, lanes & ~done, addresses, 8);
   return Step::kNext;

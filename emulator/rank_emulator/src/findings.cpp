@@ -147,14 +147,20 @@ std::string name_of_place(const Finding& finding) {
 
 std::string rank_text(const FoundAccess& access) { return "rank " + std::to_string(access.rank); }
 
+// A wait observes the phase of an mbarrier; the other side may be named by its fence.
+bool is_of_mbarrier(const Finding& finding) { return finding.edge_to.what.starts_with("mbarrier."); }
+
 // The flag's two sides, for edges that were tried.
 std::string flag_text(const Finding& finding) {
-  return "the flag that `" + finding.edge_from.what + "`" + place_of(finding.edge_from) + " stores and `" +
-         finding.edge_to.what + "`" + place_of(finding.edge_to) + " loads";
+  const bool is_phase = is_of_mbarrier(finding);
+  return std::string(is_phase ? "the phase that `" : "the flag that `") + finding.edge_from.what + "`" + place_of(finding.edge_from) +
+         (is_phase ? " arrives at and `" : " stores and `") + finding.edge_to.what + "`" + place_of(finding.edge_to) +
+         (is_phase ? " waits for" : " loads");
 }
 
 std::string needed_scope(const Finding& finding) {
   const FoundAccess &from = finding.edge_from, &to = finding.edge_to;
+  if (is_of_mbarrier(finding)) return from.block != to.block ? ".cluster" : ".cta";
   return from.rank != to.rank ? ".sys" : from.block != to.block ? ".gpu" : ".cta";
 }
 
@@ -170,6 +176,9 @@ std::string scope_text(const Finding& finding) {
   const FoundAccess& other = is_small(from) ? to : from;
   const std::string access = small.operation == "read" ? "loads" : small.operation == "write" ? "stores" : "accesses";
   const std::string how = from.rank != to.rank ? " reaches it from another GPU" : " is of another block";
+  if (is_of_mbarrier(finding)) {
+    return flag_text(finding) + " is of two blocks, but `" + small.what + "`" + place_of(small) + " has ." + small.scope + " scope: use .cluster on both sides";
+  }
   return rank_text(small) + " " + access + " the flag with ." + small.scope + " scope" + place_of(small) + ", but " +
          rank_text(other) + "'s `" + other.what + "`" + place_of(other) + how + ": use " + needed;
 }
@@ -195,11 +204,11 @@ std::string remedy_of(const Finding& finding) {
       return flag_text(finding) + " has a fence of too small a scope beside it: use " + needed_scope(finding);
     case MissingEdge::kRelease:
       if (is_of_nvshmem(finding.edge_from)) return flag_text(finding) + " may be delivered before the data: call nvshmem_fence() or nvshmem_quiet() between the data and the flag";
-      return flag_text(finding) + " is stored without release order, and its thread executes no fence of " + needed_scope(finding) +
-             " scope after the data: use st.release" + needed_scope(finding);
+      return flag_text(finding) + (is_of_mbarrier(finding) ? " has an arrival" : " is stored") + " without release order, and its thread executes no fence of " + needed_scope(finding) +
+             " scope after the data: use " + (is_of_mbarrier(finding) ? "mbarrier.arrive.release" : "st.release") + needed_scope(finding);
     case MissingEdge::kAcquire:
-      return flag_text(finding) + " is loaded without acquire order, and its thread executes no fence of " +
-             needed_scope(finding) + " scope after it: use ld.acquire" + needed_scope(finding);
+      return flag_text(finding) + (is_of_mbarrier(finding) ? " has a wait" : " is loaded") + " without acquire order, and its thread executes no fence of " +
+             needed_scope(finding) + " scope after it: use " + (is_of_mbarrier(finding) ? "mbarrier.try_wait.acquire" : "ld.acquire") + needed_scope(finding);
     case MissingEdge::kWeakFlag:
       if (finding.edge_from.present) {
         return flag_text(finding) + " is stored by a plain store: use st.release" + needed_scope(finding);

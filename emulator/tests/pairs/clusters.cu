@@ -119,7 +119,7 @@ CLUSTER(answers) {
   meet_cluster();
 }
 // An arrival at the mbarrier of the other block releases what was stored into its memory.
-// wrong: unsynchronised: no flag or barrier leads from
+// wrong: weak_order: has an arrival without release order
 PAIR_OF_HOST(arrival_releases) {
   TWO_BLOCKS(answers, 32);
 }
@@ -142,7 +142,7 @@ CLUSTER(waits_relaxed) {
   meet_cluster();
 }
 // The wait for a phase acquires.
-// wrong: unsynchronised: no flag or barrier leads from
+// wrong: weak_order: has a wait without acquire order
 PAIR_OF_HOST(wait_for_a_phase_acquires) {
   TWO_BLOCKS(waits_relaxed, 32);
 }

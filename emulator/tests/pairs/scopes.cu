@@ -41,6 +41,84 @@ PAIR_OF_ONE(fence_beyond_a_cluster, 2, 1) {
   }
 }
 
+// ---- scopes of mbarriers ----
+
+template <bool of_cluster>
+__device__ inline void arrive_at(uint32_t barrier) {
+  if constexpr (of_cluster) arrive_in(barrier);
+  else asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+template <bool of_cluster>
+__device__ inline void wait_at(uint64_t* barrier) {
+  if constexpr (of_cluster) return wait_for_phase(barrier, 0);
+  unsigned done = 0;
+  while (!done) {
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done) : "r"(address(barrier)) : "memory");
+  }
+}
+// A word goes to the other block, whose threads wait for it; thread 32 has stored it, and 64 arrive.
+#define HANDED_OVER(name, before, arrives, waits)                                                         \
+  CLUSTER(name) {                                                                                         \
+    __shared__ unsigned value;                                                                            \
+    __shared__ uint64_t full;                                                                             \
+    if (threadIdx.x == 0) {                                                                               \
+      init(&full, 64);                                                                                    \
+      fence_init();                                                                                       \
+    }                                                                                                     \
+    meet_cluster();                                                                                       \
+    const unsigned other = 1 - blockIdx.x;                                                                \
+    if (threadIdx.x == 32) asm volatile("st.shared::cluster.u32 [%0], 7;" ::"r"(in_block(&value, other)) : "memory"); \
+    before;                                                                                               \
+    arrives;                                                                                              \
+    waits;                                                                                                \
+    r.out()[64 * blockIdx.x + threadIdx.x] = value;                                                       \
+    meet_cluster();                                                                                       \
+  }
+#define FULL_OF_OTHER in_block(&full, other)
+HANDED_OVER(arrives_remotely, , arrive_at<right>(FULL_OF_OTHER), wait_for_phase(&full, 0))
+HANDED_OVER(waits_for_remote, , arrive_in(FULL_OF_OTHER), wait_at<right>(&full))
+HANDED_OVER(arrives_behind_a_fence, RIGHT(fence_cluster()) WRONG(asm volatile("fence.acq_rel.cta;" ::: "memory")), arrive_relaxed_in(FULL_OF_OTHER), wait_for_phase(&full, 0))
+HANDED_OVER(waits_before_a_fence, , arrive_in(FULL_OF_OTHER), wait_relaxed_for_phase(&full, 0); RIGHT(fence_cluster()))
+
+// An arrival has the scope of the block unless it says that of the cluster.
+// wrong: weak_order: has .cta scope: use .cluster on both sides
+PAIR_OF_HOST(arrival_in_the_other_block) {
+  TWO_BLOCKS(arrives_remotely, 64);
+}
+
+// The same of a wait for arrivals of another block.
+// wrong: weak_order: has .cta scope: use .cluster on both sides
+PAIR_OF_HOST(wait_for_the_other_block) {
+  TWO_BLOCKS(waits_for_remote, 64);
+}
+
+// A relaxed arrival brings what a fence of its thread has released.
+// wrong: weak_order: has a fence of too small a scope beside it: use .cluster
+PAIR_OF_HOST(relaxed_arrival_behind_a_fence) {
+  TWO_BLOCKS(arrives_behind_a_fence, 64);
+}
+
+// A relaxed wait learns what a fence behind it acquires.
+// wrong: weak_order: has a wait without acquire order
+PAIR_OF_HOST(relaxed_wait_before_a_fence) {
+  TWO_BLOCKS(waits_before_a_fence, 64);
+}
+
+// Within a block the defaults do.
+// wrong: weak_order: has an arrival without release order
+PAIR_OF_ONE(arrivals_of_a_block, 1, 64) {
+  __shared__ uint64_t full;
+  __shared__ unsigned values[64];
+  if (threadIdx.x == 0) init(&full, 64);
+  __syncthreads();
+  values[threadIdx.x] = threadIdx.x + 1;
+  RIGHT(arrive(&full))
+  WRONG(asm volatile("mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [%0];" ::"r"(address(&full)) : "memory"))
+  wait_at<false>(&full);
+  r.out()[threadIdx.x] = values[63 - threadIdx.x];
+}
+
 // ---- phases ----
 
 CLUSTER(arrives_and_waits) {
