@@ -207,3 +207,4 @@ static inline int MPI_Scatter(const void* all, int count, MPI_Datatype type, voi
   return status;
 }
 #include "mpi_messages.h"
+#include "mpi_varying.h"
