@@ -89,22 +89,23 @@ class EmulatedNative(Native):
     world: World
     check_written: Callable[[str, int, int], object]
 
-    def _deliver(self, slots: tuple[TensorSlot, ...], result: Any) -> Claims:
+    def _deliver(self, destinations: tuple[Destination, ...], result: Any) -> Claims:
         import torch
 
-        parts = [result] if len(slots) == 1 and hasattr(result, "__dlpack__") else list(result or ())
-        if len(parts) != len(slots):
-            raise bad_result(f"expected {len(slots)} returned tensors, got {len(parts)}")
+        parts = [result] if len(destinations) == 1 and hasattr(result, "__dlpack__") else list(result or ())
+        if len(parts) != len(destinations):
+            raise bad_result(f"expected {len(destinations)} returned tensors, got {len(parts)}")
         self.world.synchronize()
         claims = []
-        for number, (slot, part) in enumerate(zip(slots, parts, strict=True)):
+        for number, (destination, part) in enumerate(zip(destinations, parts, strict=True)):
             # The library reports a GPU as its device, which torch does not find here.
             shape, dtype = tuple(map(int, part.shape)), str(part.dtype)
             address = self._own_address(f"returned tensor {number}", part.data_ptr(), prod(shape) * part.dtype.itemsize)
             described = HeapTensor(address, shape, dtype)
             here = torch.utils.dlpack.from_dlpack(described)
-            claims.append(Destination(self._heap, slot).take(here)[1])
+            claims.append(destination.take(here)[1])
             del here  # before its description
+            slot = destination.slot
             delivered = self._heap.segment(self._rank) + slot.offset
             self.world.set_initialised(delivered, slot.capacity * part.dtype.itemsize, is_initialised=True)
         return tuple(claims)

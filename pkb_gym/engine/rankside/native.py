@@ -53,7 +53,7 @@ class Native:
         self._comm_pointer = ctypes.c_void_p(ctypes.addressof(self._comm))
         self._arguments: list[list[Any]] = []
         self._tensors: list[HeapTensor] = []
-        self._returned: list[tuple[TensorSlot, ...]] = []
+        self._destinations: list[tuple[Destination, ...]] = []
         self._called = False
         self.trace_thrown: Callable[[], object] = lambda: None
 
@@ -81,7 +81,8 @@ class Native:
         self._arguments.clear()
         self._tensors.clear()
         self._arguments = [self._bind_call(call) for call in calls]
-        self._returned = [call.returned for call in calls]
+        # Before the clock runs, as those of the baseline.
+        self._destinations = [tuple(Destination(self._heap, slot) for slot in call.returned) for call in calls]
 
     def _bind_call(self, call: CallSpec) -> list[Any]:
         self._heap.populate(call.offset, call.nbytes)
@@ -120,8 +121,8 @@ class Native:
         self._comm.epoch = epoch
         self._comm.hold_ns = hold_ns
         result = self._invoke(index)
-        returned = self._returned[index]
-        return self._deliver(returned, result) if returned else ()
+        destinations = self._destinations[index]
+        return self._deliver(destinations, result) if destinations else ()
 
     def _invoke(self, index: int) -> Any:
         try:
@@ -142,18 +143,24 @@ class Native:
         self._called = True
         return result
 
-    def _deliver(self, slots: tuple[TensorSlot, ...], result: Any) -> Claims:
+    def _deliver(self, destinations: tuple[Destination, ...], result: Any) -> Claims:
+        """Copies returned tensors to where they belong; returns their claims.
+
+        Raises:
+            CandidateError: there are others than declared.
+        """
         import torch
 
-        parts = [result] if len(slots) == 1 and hasattr(result, "__dlpack__") else result
+        parts = [result] if len(destinations) == 1 and hasattr(result, "__dlpack__") else result
         try:
-            tensors = [torch.utils.dlpack.from_dlpack(part) for part in parts]
-        except TypeError:
-            raise bad_result(f"expected {len(slots)} returned tensors, got {value_in_words(result)}") from None
-        if len(tensors) != len(slots):
-            raise bad_result(f"expected {len(slots)} returned tensors, got {len(tensors)}")
-        pairs = zip(slots, tensors, strict=True)
-        return tuple(Destination(self._heap, slot).take(tensor)[1] for slot, tensor in pairs)
+            # Not `from_dlpack(part)`: it asks each for its device and orders streams, and calls have one stream alone.
+            tensors = [torch.utils.dlpack.from_dlpack(part.__dlpack__()) for part in parts]
+        except (AttributeError, TypeError):
+            got = value_in_words(result)
+            raise bad_result(f"expected {len(destinations)} returned tensors, got {got}") from None
+        if len(tensors) != len(destinations):
+            raise bad_result(f"expected {len(destinations)} returned tensors, got {len(tensors)}")
+        return tuple(place.take(tensor)[1] for place, tensor in zip(destinations, tensors, strict=True))
 
     def profile(self, indices: tuple[int, ...], epoch: int, link_bytes_per_s: float | None) -> ProfileDone:
         """Calls the kernel on each set; reports where the time goes."""

@@ -136,23 +136,33 @@ class Destination:
     Args:
         heap: Heap that the tensor lies in.
         slot: Slot of the tensor.
+
+    Attributes:
+        slot: Slot of the tensor.
     """
 
     def __init__(self, heap: AnyHeap, slot: TensorSlot) -> None:
         import torch
 
-        self._heap, self._slot = heap, slot
+        self._heap, self.slot = heap, slot
         self._dtype = getattr(torch, slot.dtype)
         self._tensor = None if slot.shape is None else heap.tensor(slot)
+        self._shaped: torch.Tensor | None = None
 
     def take(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Claim | None]:
         """Copies a tensor; one whose shape or dtype does not fit stands for itself."""
-        if self._tensor is not None and tensor.shape == self._slot.shape and tensor.dtype == self._dtype:
+        if self._tensor is not None and tensor.shape == self.slot.shape and tensor.dtype == self._dtype:
             return self._tensor.copy_(tensor.detach()), None
         claim = Claim(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        if self._slot.shape is None and tensor.dtype == self._dtype and tensor.numel() <= self._slot.capacity:
-            return self._heap.tensor(self._slot.shaped(claim.shape)).copy_(tensor.detach()), claim
+        if self.slot.shape is None and tensor.dtype == self._dtype and tensor.numel() <= self.slot.capacity:
+            return self._of_shape(claim.shape).copy_(tensor.detach()), claim
         return tensor, claim
+
+    def _of_shape(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """The slot's tensor of that shape; a call's results mostly have the one of the call before."""
+        if self._shaped is None or self._shaped.shape != shape:
+            self._shaped = self._heap.tensor(self.slot.shaped(shape))
+        return self._shaped
 
 
 def value_in_words(value: object) -> str:
