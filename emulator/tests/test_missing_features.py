@@ -21,7 +21,7 @@ LOCATED = '.file 1 "kernel.cu"\n'
 @pytest.mark.parametrize(
     "instruction",
     [
-        "tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd2, {%f5, %f6}];",
+        "tex.3d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%rd2, {%f5, %f6, %f7, %f7}];",
         "tex.base.1d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd2, {%r5}];",
         "suld.b.2d.b32.trap {%r4}, [%rd2, {%r5, %r6}];",
         "sust.b.1d.b32.zero [%rd2, {%r5}], {%r6};",
@@ -61,15 +61,15 @@ def test_an_entry_point_of_the_driver_is_null_with_a_code(emulator_path: Path | 
     assert fine(Library(emulator_path, SOURCE).call("entry_points"), 3).tolist() == [1, 0, 1]
 
 
-TEXTURE = """
-extern "C" int make(cudaTextureObject_t* made) { return cudaCreateTextureObject(made, nullptr, nullptr, nullptr); }
+SURFACE = """
+extern "C" int make(cudaSurfaceObject_t* made) { return cudaCreateSurfaceObject(made, nullptr); }
 """
 
 
 def test_a_function_of_the_runtime_is_named_when_it_is_called(emulator_path: Path | None) -> None:
     if emulator_path is None:
         pytest.skip("needs the CUDA toolkit")
-    content = compile_cuda(TEXTURE)
+    content = compile_cuda(SURFACE)
     for is_called in (True, False):
         with World(emulator_path, 1) as world:
 
@@ -80,7 +80,7 @@ def test_a_function_of_the_runtime_is_named_when_it_is_called(emulator_path: Pat
 
             ended = world.run(body)
         assert ended.outcome is (Outcome.BODY_FAILED if is_called else Outcome.OK)
-        assert ("cudaCreateTextureObject is not modelled" in ended.message) is is_called
+        assert ("cudaCreateSurfaceObject is not modelled" in ended.message) is is_called
 
 
 def test_every_function_of_the_toolkit_is_there_or_named(emulator_path: Path | None, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ uint32_t Sites::find(uint64_t hash, const Site& like, const char* what) {
   Site site = like;
   site.what = what;
   site.is_strong = site.order != Order::kWeak;
-  site.is_non_coherent = site.operation == Operation::kRead && site.what.find(".nc") != std::string::npos;
+  site.is_non_coherent = site.operation == Operation::kRead && (site.what.find(".nc") != std::string::npos || site.what.starts_with("tex."));
   sites_.push_back(site);
   is_strong_.push_back(site.is_strong);
   numbers_.emplace(hash, uint32_t(sites_.size() - 1));

@@ -16,6 +16,7 @@
 #include "memory.h"
 #include "store_buffers.h"
 #include "state.h"
+#include "texture.h"
 
 namespace pkb::emulator {
 
@@ -68,6 +69,7 @@ class Engine {
   Memory memory;
   StoreBuffers store_buffers;
   LatePuts late_puts;
+  std::unordered_map<uint64_t, Texture> textures;  // by handle
   Observer* observer = nullptr;
   const Device device;
   uint64_t steps = 0, max_steps = 0;

@@ -128,6 +128,7 @@ class Executor {
 };
 
 // The handler of an instruction, with what it needs in `detail`; null: it is none of this group.
+Handler find_texture_handler(const Instruction& instruction, Detail& detail);
 Handler find_memory_handler(const Instruction& instruction, Detail& detail);
 Handler find_atomic_handler(const Instruction& instruction, Detail& detail);
 Handler find_multimem_handler(const Instruction& instruction, Detail& detail);

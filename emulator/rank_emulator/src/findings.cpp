@@ -223,6 +223,7 @@ std::string remedy_of(const Finding& finding) {
                                                           : "the first is asynchronous") +
              ", and nobody has waited for its completion (mbarrier or wait_group)";
     case MissingEdge::kNonCoherent:
+      if (finding.second.what.starts_with("tex.")) return "a texture may show stale bytes of what was written while its kernel runs: load them from memory";
       return "ld.global.nc may return stale bytes of what was written while its kernel runs: load without .nc (no __ldg, no "
              "const __restrict__)";
     case MissingEdge::kQuiet:

@@ -248,7 +248,7 @@ class FunctionPreparer {
     op.handler = nullptr;
     for (const auto find : {find_call_handler, find_control_handler, find_memory_handler, find_misc_handler, find_barrier_handler, find_warp_handler,
                             find_atomic_handler, find_multimem_handler, find_mbarrier_handler, find_copy_handler, find_bulk_handler, find_remote_handler, find_matrix_handler,
-                            find_wgmma_handler, find_wmma_handler, find_video_handler}) {
+                            find_wgmma_handler, find_wmma_handler, find_video_handler, find_texture_handler}) {
       op.handler = find(instruction, detail);
       if (op.handler) return;
     }

@@ -143,6 +143,8 @@ PKB_CUDART cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int n
     properties->reservedSharedMemPerBlock = device.reserved_shared;
     properties->regsPerBlock = properties->regsPerMultiprocessor = int(device.registers);
     properties->warpSize = kLanes;
+    properties->textureAlignment = 512;
+    properties->texturePitchAlignment = 32;
     properties->maxThreadsPerBlock = int(device.threads_of_block);
     properties->maxThreadsPerMultiProcessor = int(device.threads);
     properties->maxBlocksPerMultiProcessor = int(device.blocks);
