@@ -12,6 +12,7 @@ The first lines of a file are comments of the form `key: value`:
     world_size, size, until, memory_mib, compile_timeout_s: as in EvalConfig (default 2, tiny, check, the evaluator's
                                    own, 60); emulated ranks are always judged at tiny
     needs: bubblewrap              could harm the machine, or cannot be refused, without it
+    needs: gpus                    shows its mistake only where each rank has a GPU of its own
     twice: true                    evaluated twice in a row; both times as expected
 """
 

@@ -14,7 +14,7 @@ void load_lanes(char* to, int stride, bool is_signed, const uint64_t (&addresses
     E element;
     std::memcpy(&element, reinterpret_cast<const char*>(addresses[lane]) + offset, sizeof(E));
     uint64_t bits = uint64_t(element);
-    if (is_signed) bits = uint64_t(int64_t(bits << (64 - 8 * sizeof(E) % 64)) >> (64 - 8 * sizeof(E) % 64));
+    if (is_signed) bits = uint64_t(int64_t(bits << (64 - 8 * sizeof(E)) % 64) >> (64 - 8 * sizeof(E)) % 64);
     std::memcpy(to + lane * stride, &bits, size_t(stride));
   });
 }

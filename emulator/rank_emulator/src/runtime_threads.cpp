@@ -133,6 +133,12 @@ int unlock_mutex(World& world, pthread_mutex_t* mutex) {
 
 }  // namespace
 
+// The layout of std::thread::_State, which is private since libstdc++ 13: what a thread runs, and its deletion.
+struct ThreadState {
+  virtual ~ThreadState() = default;
+  virtual void run() = 0;
+};
+
 // ---- pthread_create and std::thread ----
 
 // The program itself has __wrap_pthread_create, which calls this: it would get that of libgcc otherwise.
@@ -155,13 +161,13 @@ PKB_WRAP int __wrap_pthread_detach(pthread_t id) {
 }
 
 // std::thread::_M_start_thread, join and detach of libstdc++. A std::thread is no more than the number of its thread.
-PKB_WRAP void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(pthread_t* id, std::unique_ptr<std::thread::_State>& state, void (*)()) {
-  const std::shared_ptr<std::thread::_State> shared(std::move(state));
+PKB_WRAP void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(pthread_t* id, std::unique_ptr<ThreadState>& state, void (*)()) {
+  const std::shared_ptr<ThreadState> shared(std::move(state));
   if (World::current) {
-    *id = start_process_thread([shared] { shared->_M_run(); }).thread.native_handle();
+    *id = start_process_thread([shared] { shared->run(); }).thread.native_handle();
     return;
   }
-  std::thread thread([shared] { shared->_M_run(); });
+  std::thread thread([shared] { shared->run(); });
   *id = thread.native_handle();
   thread.detach();
 }

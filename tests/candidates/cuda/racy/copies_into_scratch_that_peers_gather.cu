@@ -1,6 +1,7 @@
 // expect: race scratch or signals are used again
 // race: reuse
 // size: published
+// needs: gpus
 // A two-shot all-reduce in scratch: each call copies its tensor there, reduces a part in place and gathers the others'.
 // The copy of the next call does not wait for peers that still gather.
 #include <cuda_bf16.h>

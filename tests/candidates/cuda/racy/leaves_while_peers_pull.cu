@@ -1,6 +1,7 @@
 // expect: race tensor` after rank; had finished
 // race: late_read
 // size: published
+// needs: gpus
 // A one-shot all-reduce whose blocks meet their peers' blocks at the beginning alone. A rank that is done lets its tensor
 // be overwritten, which a slower one still reads.
 #include <cuda_bf16.h>
