@@ -99,6 +99,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "pkb_emu_region_remove": (_INT, (_POINTER, ctypes.c_int64)),
     "pkb_emu_set_initialised": (_INT, (_POINTER, _POINTER, _U64, _INT)),
     "pkb_emu_watch_writes": (_INT, (_POINTER, _POINTER, _U64)),
+    "pkb_emu_watch_host_writes": (_INT, (_POINTER, _POINTER, _U64, _INT)),
     "pkb_emu_run": (_INT, (_POINTER, BODY, _POINTER, ctypes.POINTER(Report))),
     "pkb_emu_load": (_POINTER, (_POINTER, _TEXT)),
     "pkb_emu_load_ptx": (_INT, (_POINTER, _TEXT)),

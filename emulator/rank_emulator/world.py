@@ -233,6 +233,10 @@ class World:
         """Forgets what a GPU has written there so far, to `first_foreign` alone: the memory stays initialised."""
         self._library.pkb_emu_watch_writes(self._world, address, nbytes)
 
+    def watch_host_writes(self, address: int, nbytes: int, *, is_on: bool = True) -> None:
+        """Looks for what host code changes there past the GPU, also where a GPU has written: for `first_foreign`."""
+        self._library.pkb_emu_watch_host_writes(self._world, address, nbytes, is_on)
+
     def trace_host_accesses(self, function: int) -> None:
         """Has a function called, of this process from now on, where host code touches memory of a GPU.
 

@@ -226,6 +226,19 @@ def is_written(name: str, at: int) -> bool:
     return any(begin <= at < end for begin, end in ranges[name])
 
 
+def test_what_host_code_writes_where_a_gpu_has_written_is_found(world: World, library: bytes) -> None:
+    before = bytes(world.memory(0))
+    world.watch_host_writes(world.segments[0], BYTES)
+    assert run(world, library, "by_host")[0].outcome == Outcome.OK
+    assert foreign(world, before, 0, BYTES) == 31 * 4
+    world.memory(0)[:4] = b"test"  # not while host code has the turn
+    assert run(world, library, "by_kernels")[0].outcome == Outcome.OK
+    assert foreign(world, before, 32 * 4 + 8, BYTES) is None
+    world.watch_host_writes(world.segments[0], BYTES, is_on=False)
+    assert run(world, library, "by_host")[0].outcome == Outcome.OK
+    assert foreign(world, before, 0, BYTES) == 33 * 4
+
+
 @pytest.mark.parametrize(("name", "place"), [("by_host", 33 * 4), ("copies_to_the_alias", 0)])
 def test_what_host_code_writes_past_the_gpu_is_found(world: World, library: bytes, name: str, place: int) -> None:
     before = bytes(world.memory(0))

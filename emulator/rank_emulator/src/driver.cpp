@@ -155,12 +155,18 @@ int pkb_emu_set_initialised(pkb_emu_world* world, void* address, uint64_t bytes,
   Engine& engine = world->world->engine;
   const uint64_t own = own_address(reinterpret_cast<uint64_t>(address));
   engine.memory.set_written(own, bytes, initialised != 0);
+  if (initialised) world->world->host_writes.accept(own, bytes);
   if (engine.observer) engine.observer->set_initialised(own, bytes, initialised != 0);
   return 0;
 }
 
 int pkb_emu_watch_writes(pkb_emu_world* world, void* address, uint64_t bytes) {
   world->world->engine.memory.set_written(own_address(reinterpret_cast<uint64_t>(address)), bytes, false);
+  return 0;
+}
+
+int pkb_emu_watch_host_writes(pkb_emu_world* world, void* address, uint64_t bytes, int is_on) {
+  world->world->host_writes.watch(own_address(reinterpret_cast<uint64_t>(address)), bytes, is_on != 0);
   return 0;
 }
 

@@ -122,6 +122,8 @@ PKB_EMU_API int pkb_emu_region_remove(pkb_emu_world* world, int64_t region);
 PKB_EMU_API int pkb_emu_set_initialised(pkb_emu_world* world, void* address, uint64_t bytes, int initialised);
 // Forgets what a GPU has written there, for pkb_emu_foreign alone: `before` is what the memory holds now.
 PKB_EMU_API int pkb_emu_watch_writes(pkb_emu_world* world, void* address, uint64_t bytes);
+// What host code changes there while it has the turn counts as not written by a GPU, whatever was written before.
+PKB_EMU_API int pkb_emu_watch_host_writes(pkb_emu_world* world, void* address, uint64_t bytes, int is_on);
 
 // Registers of a thread of a kernel (mangled name), as ptxas reports them, for occupancy. Without it: those of the sm_90a
 // code in the fat binary if there is any, else an estimate.

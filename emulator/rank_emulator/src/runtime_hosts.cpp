@@ -39,6 +39,7 @@ const SourceLine* World::call_site() {
 // Code that runs on is interrupted where others can go on meanwhile: it may wait for them without a call of CUDA.
 void World::resume(HostThread& host) {
   constexpr std::chrono::milliseconds kFirst{300}, kLater{5};
+  host_writes.begin();
   std::unique_lock lock(turn_->mutex);
   turn_->give(host.number);
   while (!turn_->await(-1, lock, host.runs_on ? kLater : kFirst)) {
@@ -53,6 +54,7 @@ void World::resume(HostThread& host) {
     if (host.interrupt != HostThread::kGoOn) pthread_kill(host.thread.native_handle(), kHostInterrupt);
   }
   host.interrupt = HostThread::kGoOn;
+  host_writes.end(engine.memory);
 }
 
 bool World::others_can_go_on(const HostThread& host) const {

@@ -20,6 +20,7 @@
 
 #include "engine.h"
 #include "host_guard.h"
+#include "host_writes.h"
 #include "program.h"
 
 namespace pkb::emulator {
@@ -227,6 +228,7 @@ class World {
   World(int ranks, uint64_t segment_bytes, const Device& device, const Policy& policy, bool one_process = false);
   ~World();
 
+  HostWrites host_writes;
   Engine engine;
   const bool one_process;
   std::vector<std::unique_ptr<RankState>> ranks;

@@ -314,6 +314,8 @@ class EmulatedRanks:
             self._world.set_initialised(address, tensor.nbytes, is_initialised=not tensor.is_output)
             if tensor.is_updated:
                 self._world.watch_writes(address, tensor.nbytes)
+            if tensor.is_output or tensor.is_updated:
+                self._world.watch_host_writes(address, tensor.nbytes)
 
     def _check_outputs(self, rank: int, call: CallMemory) -> None:
         """Looks for bytes of a call's outputs that host code has written, past the emulated GPU."""
@@ -321,6 +323,7 @@ class EmulatedRanks:
             if tensor.is_output or tensor.is_updated:
                 handed_over = self._shared.segment(rank) + tensor.offset
                 address = self._segments[rank] + tensor.offset
+                self._world.watch_host_writes(address, tensor.nbytes, is_on=False)
                 self._check_written(rank, f"output {tensor.name}", address, tensor.nbytes, handed_over)
 
     def _check_written(self, rank: int, name: str, address: int, nbytes: int, before: int | None = None) -> None:

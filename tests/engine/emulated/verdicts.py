@@ -23,6 +23,7 @@ DIFFERENT: dict[str, tuple[str, str]] = {
     "hostile/second_context.cu": ("runtime_error", CONTEXT),
     "hostile/spins_in_a_second_context.cu": ("runtime_error", CONTEXT),
     "hostile/finds_the_emulators_memory.cu": ("integrity", "a GPU has no memory that its host finds so"),
+    "hostile/sums_behind_a_fill.cu": ("integrity", "a GPU has no memory that its host may write behind a fill"),
     "racy/works_ahead.cu": ("runtime_error", "it writes where the next call's tensors would lie, and none do"),
     "hostile/approximates_once_timed.cu": ("passed", UNTIMED),
     "hostile/answers_its_own_handovers.cu": ("passed", UNTIMED),
@@ -44,6 +45,7 @@ DIFFERENT: dict[str, tuple[str, str]] = {
 WORDS: dict[str, str] = {
     "hostile/sums_on_the_host.cu": "host code touched device memory at argument tensor of rank",
     "hostile/finds_the_emulators_memory.cu": "byte 0: no kernel, copy or fill of an emulated GPU has written it",
+    "hostile/sums_behind_a_fill.cu": "byte 0: no kernel, copy or fill of an emulated GPU has written it",
 }
 """Name -> part of the message on emulated GPUs, where it says more than the verdict."""
 
