@@ -176,7 +176,7 @@ class CandidateRun:
         arguments will lie, and nothing of what they will hold.
 
         Raises:
-            InfrastructureError: as in `prepare`.
+            InfrastructureError: this machine fails, see `prepare`.
             Stopped: a rank fell.
         """
         self._begin_batch()  # whose numbers no other block of the candidate has

@@ -158,7 +158,7 @@ def read_entries(paths: Iterable[Path]) -> list[LeaderboardEntry]:
     """The entries of files, and of all `*.json` in folders.
 
     Raises:
-        ConfigError: as `read_entry`; or two entries bear one name.
+        ConfigError: A file holds no entry, see `read_entry`, or two entries bear one name.
     """
     found: dict[str, LeaderboardEntry] = {}
     for path in paths:

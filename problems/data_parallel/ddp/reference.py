@@ -45,7 +45,7 @@ def solution(
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         eps: added to the root of the second moment.
-        step: from 1.
+        step: number of this step, at least 1.
 
     Returns:
         Updated W1, b1, W2, b2, their first moments, their second moments: 12 tensors, the same on every rank.

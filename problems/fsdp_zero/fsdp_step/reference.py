@@ -28,7 +28,7 @@ def solution(
         X_local: (n, d_in), this rank's rows of the batch.
         y_local: (n, d_out), their targets.
         flat_param_shard: (p,), this rank's slice of the parameters.
-        param_shapes: of W1, b1, W2, b2: (hid, d_in), (hid,), (d_out, hid), (d_out,).
+        param_shapes: shapes of W1, b1, W2, b2: (hid, d_in), (hid,), (d_out, hid), (d_out,).
         exp_avg_shard: (p,), Adam's first moment of the slice.
         exp_avg_sq_shard: (p,), its second moment.
         lr: step size.
@@ -36,7 +36,7 @@ def solution(
         beta2: decay of the second moment.
         eps: added to the root of the second moment.
         weight_decay: shrinks the parameters by lr * weight_decay.
-        step: from 1.
+        step: number of this step, at least 1.
 
     Returns:
         This rank's updated parameters, first moment and second moment, (p,) each.

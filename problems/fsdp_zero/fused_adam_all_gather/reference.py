@@ -25,7 +25,7 @@ def solution(
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         eps: added to the root of the second moment.
-        step: from 1.
+        step: number of this step, at least 1.
 
     Returns:
         (W * p,), the updated parameters in rank order, the same on every rank.

@@ -35,7 +35,7 @@ def solution(
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         eps: added to the root of the second moment.
-        step: from 1.
+        step: number of this step, at least 1.
 
     Returns:
         Updated W1, b1, W2, b2, the same on every rank, and this rank's updated moments.

@@ -100,8 +100,8 @@ def solution(
         colors: (N, D), carried along.
         viewmats: (C, 4, 4), world to camera, this rank's cameras.
         Ks: (C, 3, 3), intrinsics.
-        image_width: in pixels.
-        image_height: in pixels.
+        image_width: width of the pictures in pixels.
+        image_height: their height in pixels.
         eps2d: added to the diagonal of projected covariances.
         near_plane: depths have to be larger.
         far_plane: depths have to be smaller.

@@ -76,7 +76,7 @@ def solution(
         psi: sparse COO (K, nlat_out, Hl * nlon_in), coalesced: the filter on this rank's input latitudes, in column
             latitude * nlon_in + longitude.
         weight: (Cout, Cin / groups, K); every rank uses its own.
-        groups: of channels, for the mixing.
+        groups: number of groups of channels, each mixed apart.
         nlon_out: longitudes of the output.
         nlon_in: longitudes of the input, a multiple.
         azimuth_group: the A ranks that share latitudes; None means all ranks.

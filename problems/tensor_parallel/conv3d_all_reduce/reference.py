@@ -72,7 +72,7 @@ def solution(
         stride: along (T, H, W), or one number for the three; likewise the next two.
         padding: zeros on each side.
         dilation: distance of taps.
-        groups: of the local convolution.
+        groups: number of groups of channels of the local convolution.
         group: the ranks that share the input channels; None means all.
 
     Returns:
