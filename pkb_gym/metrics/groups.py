@@ -90,7 +90,7 @@ def read_grouped(arguments: Iterable[str]) -> GroupedResults:
     device, ranks, size and protocol agree, and on problems of both also dtype and version of the problem.
 
     Raises:
-        ConfigError: An argument is wrong, or its file is unreadable, see `ResultsSource.parse` and `ResultsSource.read`.
+        ConfigError: An argument is wrong or its file unreadable, see `ResultsSource.parse` and `ResultsSource.read`.
     """
     return grouped([ResultsSource.parse(text).read() for text in arguments])
 

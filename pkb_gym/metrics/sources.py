@@ -81,6 +81,6 @@ def read_results(arguments: Iterable[str]) -> list[Attempt]:
     """The attempts of several `PATH` or `AGENT=PATH`, each with its agent.
 
     Raises:
-        ConfigError: An argument is wrong, or its file is unreadable, see `ResultsSource.parse` and `ResultsSource.read`.
+        ConfigError: An argument is wrong or its file unreadable, see `ResultsSource.parse` and `ResultsSource.read`.
     """
     return last_of_each([attempt for text in arguments for attempt in ResultsSource.parse(text).read()])
