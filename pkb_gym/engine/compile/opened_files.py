@@ -136,7 +136,7 @@ def _is_allowed(path: str, folders: Sequence[str]) -> bool:
 
 @cache
 def header_folders() -> tuple[Path, ...]:
-    """The folders in which g++ itself looks for headers.
+    """The folders in which g++ itself looks for headers, and those that they link to.
 
     Raises:
         InfrastructureError: its output lists none.
@@ -147,4 +147,12 @@ def header_folders() -> tuple[Path, ...]:
     listed = re.search(r"^#include <\.\.\.> search starts here:\n((?: .*\n)+)", run.stderr, re.MULTILINE)
     if listed is None:
         raise InfrastructureError(f"g++ does not list its folders of headers: {run.stderr[-500:]}")
-    return tuple(Path(line.strip()) for line in listed[1].splitlines())
+    folders = [Path(line.strip()) for line in listed[1].splitlines()]
+    return (*folders, *linked_folders(folders))
+
+
+def linked_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """The folders elsewhere that hold asm/errno.h: Debian 13 links each header of the kernel from there."""
+    real = [os.path.realpath(folder) for folder in folders]
+    headers = [os.path.realpath(folder / "asm/errno.h") for folder in folders if (folder / "asm/errno.h").exists()]
+    return tuple(Path(header).parents[1] for header in headers if not is_below(header, real))

@@ -14,7 +14,7 @@ from pkb_gym.engine.compile import opened_files, sandboxed_compiler, toolchain
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.gxx import compile_cpp
 from pkb_gym.engine.compile.nvcc import compile_cuda, nvcc_available
-from pkb_gym.engine.compile.opened_files import ASSEMBLED, checked, header_folders
+from pkb_gym.engine.compile.opened_files import ASSEMBLED, checked, header_folders, linked_folders
 from pkb_gym.engine.compile.sandboxed_compiler import Run
 from pkb_gym.engine.gangs.sandbox import bubblewrap_works
 
@@ -195,6 +195,19 @@ def test_folders_of_the_compiler_are_its_own() -> None:
     assert all(folder.is_absolute() for folder in header_folders())
     assert not {Path("/"), Path("/usr"), Path("/tmp")} & {Path(os.path.normpath(f)) for f in header_folders()}
     assert opened_files.header_folders() is header_folders()
+
+
+def test_headers_of_the_kernel_may_be_links(tmp_path: Path) -> None:
+    """On Debian 13, no source compiled that includes <cerrno>."""
+    include, kernel = tmp_path / "include", tmp_path / "uapi" / "x86"
+    (include / "asm").mkdir(parents=True)
+    (kernel / "asm").mkdir(parents=True)
+    (kernel / "asm/errno.h").touch()
+    (include / "asm/errno.h").symlink_to("../../uapi/x86/asm/errno.h")
+    run = Run(status=0, output=f". {include}/asm/errno.h\n", result=b"made", duration_s=0.1)
+    assert linked_folders([include]) == (kernel,)
+    assert checked(run, [include, *linked_folders([include])]).result == b"made"
+    assert linked_folders([kernel]) == linked_folders([tmp_path]) == ()
 
 
 def test_long_lines_are_cut(tmp_path: Path) -> None:
