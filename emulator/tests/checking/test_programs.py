@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rank_emulator.checking import Program, UsageError, default_call, parse_buffers
-from rank_emulator.checking.programs import usable_flags, wrapper_source
+from rank_emulator.checking.programs import compile_program, usable_flags, wrapper_source
 
 
 @pytest.fixture
@@ -26,6 +26,15 @@ def test_options_of_build_lines_for_gpus_do_no_harm() -> None:
     """Those of public programs name libraries that the emulator has."""
     given = ["-L/opt/lib", "-lnvshmem_host", "-lnccl", "-l", "mpi_cxx", "-lcuda", "-lz", "-l", "m"]
     assert usable_flags(given) == ["-L/opt/lib", "-lz", "-lm"]
+
+
+@pytest.mark.usefixtures("emulator")
+def test_transfers_have_the_names_that_are_wrapped(tmp_path: Path) -> None:
+    """With Ubuntu's g++, which defines _FORTIFY_SOURCE itself, polled memory was not lent to the system."""
+    path = tmp_path / "program.cu"
+    path.write_text("#include <unistd.h>\nchar to[8];\nint main(int n, char**) { return read(0, to, n) < 0; }\n")
+    code = compile_program(Program((path,), flags=("-O2", "-Xcompiler=-D_FORTIFY_SOURCE=2")), 1)
+    assert b"__read_chk" not in code
 
 
 def test_the_call_sees_buffers_in_three_forms_and_a_constant_world_size(source: Path) -> None:
