@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,20 @@ def nvshmem_and_nccl(root: Path) -> tuple[Path, Path]:
 
 
 def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No variable names a library, whatever this machine has."""
+    """Neither a variable nor a wheel brings a library, whatever this machine has; wheels of folders added later do.
+
+    Builds of torch for CUDA depend on the wheels of NCCL and NVSHMEM.
+    """
     for library in KNOWN:
         monkeypatch.delenv(library.variable, raising=False)
+    names = {distribution for library in KNOWN for distribution, _ in library.wheels}
+    folders = [Path(entry) for entry in sys.path]
+    distribution_of = importlib.metadata.distribution
+
+    def distribution(name: str) -> importlib.metadata.Distribution:
+        found = distribution_of(name)
+        if name in names and Path(str(found.locate_file(""))) in folders:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "distribution", distribution)
