@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 NEAR_STEPS = 2
 """A token is redrawn when its K-th and (K+1)-th choice are this many bfloat16 steps apart or fewer."""
 
+SUMMED = 4.0
+"""Magnitude of the sums of some of a logit's terms, whose steps count where the logit is smaller: a product may round
+them to bfloat16, as PyTorch's do that split the dimension of the sum."""
+
 MAX_LOGIT = 8.0
 """A token is redrawn when a logit reaches this: from here on, one step alone moves a row by more than the tolerance."""
 
@@ -150,10 +154,10 @@ def is_doubtful(
     doubtful = (logits >= MAX_LOGIT).any(-1)
     if top_k == logits.shape[1]:
         return doubtful  # every expert is chosen
-    for values in (logits, logits.softmax(-1)):
+    for values, least in ((logits, SUMMED), (logits.softmax(-1), 1e-30)):
         last, first_left_out = values.topk(top_k + 1, dim=-1).values[:, top_k - 1 :].unbind(-1)
         largest = torch.maximum(last.abs(), first_left_out.abs())
-        step = torch.exp2(largest.clamp_min(1e-30).log2().floor() - 7)
+        step = torch.exp2(largest.clamp_min(least).log2().floor() - 7)
         # One more step, for the rounding of both.
         doubtful |= last - first_left_out <= (NEAR_STEPS + 1) * step
     return doubtful
