@@ -186,7 +186,9 @@ class ContinuousSampler(TransformersSampler):
         """A cache of the GPU's free memory; in main memory, which others use too, one that holds all sequences."""
         config = ContinuousBatchingConfig(seed=seed)
         if self._model.device.type != "cuda":
-            config.num_blocks = sum(-(-(len(one) + budget) // config.page_size) + 1 for one in sequences)
+            # Versions of transformers differ in the name.
+            page: int = getattr(config, "page_size" if hasattr(config, "page_size") else "block_size")
+            config.num_blocks = sum(-(-(len(one) + budget) // page) + 1 for one in sequences)
             config.max_batch_tokens = max(sum(map(len, sequences)), len(sequences))
         return config
 
