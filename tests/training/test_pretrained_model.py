@@ -27,7 +27,7 @@ def write_tiny_gguf(path: Path, *, markers: tuple[str, ...] = ("<|im_start|>", "
     from tokenizers.pre_tokenizers import ByteLevel
 
     special = ["<|endoftext|>", *markers]
-    tokens = [*special, *sorted(ByteLevel.alphabet()), "ab"]
+    tokens = [*special, *sorted(ByteLevel.alphabet()), "ab", "abc"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(4096)
     writer.add_embedding_length(WIDTH)
@@ -43,7 +43,7 @@ def write_tiny_gguf(path: Path, *, markers: tuple[str, ...] = ("<|im_start|>", "
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
     writer.add_token_types([3] * len(special) + [1] * (len(tokens) - len(special)))
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(["a b", "ab c"])  # transformers 5.17 reads one alone as its letters
     for add in (writer.add_bos_token_id, writer.add_eos_token_id, writer.add_pad_token_id):
         add(len(special) - 1)
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")

@@ -168,4 +168,5 @@ def test_lines_are_short(device, monkeypatch):
     pretend(monkeypatch, *H200)
     text = text_on(device)
     contracts = text[text.index("## What to write") : text.index("## Data")]
-    assert max(map(len, contracts.splitlines())) <= 120
+    libraries = "  - "  # one line each, of those that this machine has
+    assert max(len(line) for line in contracts.splitlines() if not line.startswith(libraries)) <= 120
