@@ -33,8 +33,9 @@ __global__ void draw_all(unsigned* to) { draw<State>(to + kEach * threadIdx.x, t
 template <class State>
 int both(unsigned* out, cudaStream_t stream) {
   draw_all<State><<<1, kThreads, 0, stream>>>(out);
-  for (int thread = 0; thread < kThreads; ++thread) draw<State>(out + kEach * (kThreads + thread), thread);
-  return cudaGetLastError();
+  unsigned host[kThreads * kEach];
+  for (int thread = 0; thread < kThreads; ++thread) draw<State>(host + kEach * thread, thread);
+  return cudaMemcpyAsync(out + kThreads * kEach, host, sizeof(host), cudaMemcpyHostToDevice, stream);
 }
 #define STATE(name, type) \
   extern "C" int name(unsigned* out, unsigned*, int, cudaStream_t stream) { return both<type>(out, stream); }
