@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig
 
 from pkb_gym.engine.errors import ConfigError, InfrastructureError
+from pkb_gym.training.rollout import sampling
 from pkb_gym.training.rollout.sampling import SamplingConfig, TransformersSampler, open_sampler
 
 
@@ -53,6 +54,14 @@ def test_continuous_batching_gives_the_likeliest_replies_too(scratch_model, toke
     short._model.generate_batch = lambda inputs, **_: {}
     with pytest.raises(InfrastructureError, match="returned 0 of 3 replies"):
         short.sample(sequences, budgets, seed=0)
+
+
+@pytest.mark.parametrize("name", ["page_size", "block_size"])
+def test_caches_of_continuous_batching_hold_all_sequences(scratch_model, tokenizer, monkeypatch, name):
+    """Up to transformers 5.17 a page is called a block, and nothing was sampled without a GPU."""
+    monkeypatch.setattr(sampling, "ContinuousBatchingConfig", lambda seed: SimpleNamespace(**{name: 4}))
+    continuous = open_sampler("continuous", ModelConfig(str(scratch_model)), tokenizer, SamplingConfig())
+    assert continuous._cache([[1, 2, 3], [1]], budget=6, seed=0).num_blocks == 4 + 3
 
 
 def test_a_reply_ends_with_its_turn_or_its_budget(scratch_model, tokenizer):
