@@ -67,7 +67,7 @@ def report(launch: Launch, target: Target) -> int:
     console.print(findings_table(findings), highlight=False)
     errors = sum(finding.level == "error" for finding in findings)
     notes = sum(finding.level == "note" for finding in findings)
-    console.print(f"{errors} errors, {notes} notes", highlight=False)
+    console.print(f"errors: {errors}, notes: {notes}", highlight=False)
     return 1 if errors else 0
 
 

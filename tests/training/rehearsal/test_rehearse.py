@@ -214,9 +214,9 @@ def test_launches_are_read_from_commands_and_from_accelerate(monkeypatch):
 def test_the_exit_status_tells_whether_it_would_run(policy, tmp_path, capsys):
     DatasetDict({"train": Dataset.from_list([row(seed=n) for n in range(8)])}).save_to_disk(tmp_path / "prompts")
     command = shlex.split(grpo(tmp_path / "prompts", "grpo_one_gpu", ONE, f"--model_name_or_path {policy}"))
-    assert script.main(["1x80", *command]) == 0 and capsys.readouterr().out.splitlines()[-1].startswith("0 errors")
+    assert script.main(["1x80", *command]) == 0 and capsys.readouterr().out.splitlines()[-1].startswith("errors: 0")
     assert script.main(["1x80", *command, "--num_generations", "7"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("1 errors")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("errors: 1")
     assert script.main(["nothing", *command]) == 2 and script.main([]) == 2
     assert "describes no machine" in capsys.readouterr().err
 
