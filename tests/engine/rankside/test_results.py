@@ -6,11 +6,13 @@ from math import prod
 
 import pytest
 import torch
+import tvm_ffi
 
 from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.rankside import results
 from pkb_gym.engine.rankside.failures import CandidateError
 from pkb_gym.engine.rankside.heap import Heap
+from pkb_gym.engine.rankside.native import Native
 from pkb_gym.engine.rankside.results import Delivery, Destination
 from pkb_gym.engine.wire.arguments import Result, TensorSlot
 from pkb_gym.engine.wire.orders import Claim
@@ -187,3 +189,33 @@ def test_a_returned_size_becomes_a_tensor() -> None:
 def test_nothing_else_is_taken_for_a_size(other: object) -> None:
     with pytest.raises(CandidateError, match="flat_shape: expected a plain dense tensor"):
         results.split("value", SHAPE, other)
+
+
+@pytest.fixture
+def native() -> Native:
+    """A kernel that has returned; what it is called with does not matter."""
+    return Native.__new__(Native)
+
+
+def test_returned_tensors_of_a_native_kernel_go_to_their_places(heap: Heap, native: Native) -> None:
+    places = Destination(heap, sized_by_data(FIRST)), Destination(heap, slot(SECOND, 2))
+    returned = [tvm_ffi.from_dlpack(counting(n)) for n in (3, 2)]
+    assert native._deliver(places, returned) == (Claim((3,), "float32"), None)
+    assert held(heap, FIRST, 3).tolist() == [1, 2, 3] and held(heap, SECOND, 2).tolist() == [1, 2]
+    assert native._deliver(places[1:], returned[1]) == (None,), "one of them is no list"
+
+
+@pytest.mark.parametrize(
+    ("returned", "got"),
+    [
+        (None, "None"),
+        (5, "an object of type int"),
+        ("no", "an object of type str"),
+        ([torch.ones(1), 5], "a list of 2"),
+        ([torch.ones(1)], "1"),
+    ],
+)
+def test_a_native_kernel_that_returns_something_else(heap: Heap, native: Native, returned: object, got: str) -> None:
+    places = Destination(heap, sized_by_data(FIRST)), Destination(heap, sized_by_data(SECOND))
+    with pytest.raises(CandidateError, match=f"expected 2 returned tensors, got {got}$"):
+        native._deliver(places, returned)
