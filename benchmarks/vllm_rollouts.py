@@ -146,9 +146,8 @@ def figures(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     known = {row["step"] for row in steps}
     replies = [row for row in read_jsonl(out / "rollouts.jsonl") if row["step"] in known and row["reply"]]
     texts = [row["reply"] for row in replies]
-    tokens = (
-        sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) if texts else 0
-    )  # it refuses no text
+    # A tokenizer refuses an empty list.
+    tokens = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) if texts else 0
     seconds = {name: sum(row["phases_s"][name] for row in steps) for name in (steps[0]["phases_s"] if steps else ())}
     judged = [row for row in replies if row.get("reward") is not None and row["source"]]
     return {

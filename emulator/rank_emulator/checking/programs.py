@@ -67,8 +67,8 @@ _WRAPPED = (*_PROCESS, *_TRANSFERS, *(f"pthread_{name}" for name in _THREADS), *
 _HARMLESS_OPENMP = frozenset(
     {"omp_get_num_procs", "omp_get_wtick", "omp_get_wtime", "omp_set_dynamic", "omp_set_nested"}
 )
-_NO_CHECKED_VARIANTS = "-Xcompiler=-U_FORTIFY_SOURCE"
-"""Compilers of Ubuntu call __read_chk in place of read, by a name that is not wrapped."""
+_HOST_FLAGS = ("-Xcompiler=-g1", "-Xcompiler=-U_FORTIFY_SOURCE")
+"""Lines of host code; and no checked variants, as Ubuntu's g++ calls: __read_chk is not wrapped where read is."""
 _CREATE_THREAD = """#include <pthread.h>
 extern "C" int pkb_emu_create_thread(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
 extern "C" __attribute__((visibility("hidden")))
@@ -155,15 +155,7 @@ def compile_program(program: Program, world_size: int) -> bytes:
             sources = [str(wrapper), *(sources if program.includes else sources[1:])]
         nvcc = str(find_toolkit() / "bin" / "nvcc")
         flags, is_relocatable = relocatable.without_options(program.flags)
-        line = [
-            nvcc,
-            *FLAGS,
-            *LIBRARY_FLAGS,
-            "-Xcompiler=-g1",
-            *usable_flags(flags),
-            _NO_CHECKED_VARIANTS,
-            f"-I{SHIMS}",
-        ]
+        line = [nvcc, *FLAGS, *LIBRARY_FLAGS, *usable_flags(flags), *_HOST_FLAGS, f"-I{SHIMS}"]
         if is_relocatable and len(sources) > 1:  # one alone has all its code
             sources = _relocatable_objects(line, sources, folder)
         register = relocatable.registering_source([each for each in sources if Path(each).suffix in OBJECT_SUFFIXES])

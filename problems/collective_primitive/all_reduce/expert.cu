@@ -18,7 +18,7 @@ void launch(const TensorView& tensor, const TensorView& out, const pkb::Comm& co
   const uint64_t n = tensor.numel(), W = comm.world_size;
   T* sums = static_cast<T*>(out.data_ptr());
   pkb::Shares<T> shares(comm, static_cast<const T*>(tensor.data_ptr()), sums);
-  if (W == 1 || pkb::adds_tagged<T>(n, 2 * (W - 1) * n * sizeof(T) / W, comm)) {
+  if (pkb::adds_tagged<T>(n, 2 * (W - 1) * n * sizeof(T) / W, comm)) {
     for (int r = 0; r < comm.world_size; ++r) shares.give(r, 0, n);
   } else {
     shares.give_parts(n, comm);
