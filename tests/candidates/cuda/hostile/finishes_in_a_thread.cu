@@ -1,5 +1,5 @@
-// expect: race|integrity late_output
-// Returns at once; a thread launches the kernel a moment later.
+// expect: race|integrity|timeout rank
+// Returns at once; a thread launches the kernel a moment later; those of a busy machine end too late for its peers.
 #include <cuda_bf16.h>
 
 #include <chrono>
