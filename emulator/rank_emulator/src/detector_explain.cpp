@@ -205,6 +205,11 @@ bool Races::explain_by_failed_edge(Finding& finding, const Record& earlier, cons
   const auto is_known = [&](const FailedEdge& edge) { return reader_is_known(edge, who); };
   take_reached(is_known, [&](const FailedEdge& edge) { return is_known(edge) && release_covers(edge, earlier); });
   if (reached.empty()) take_reached(is_known, is_known);
+  // A plain store that a strong load has seen is a flag itself, where no other flag leads from it.
+  const auto is_own_flag = [&](const FailedEdge& edge) {
+    return edge.reason == MissingEdge::kWeakFlag && edge.from->warp == earlier.who && edge.from->time == earlier.time && edge.from->site == earlier.site;
+  };
+  std::stable_partition(reached.begin(), reached.end(), [&](const FailedEdge& edge) { return !is_own_flag(edge); });
   for (size_t i = 0; i < reached.size(); ++i) {
     const FailedEdge edge = reached[i];
     if (release_covers(edge, earlier)) {

@@ -28,12 +28,18 @@ void go_on(struct sigaction& handler, int number, siginfo_t* info, void* context
   if (info->si_code <= 0 || number == SIGTRAP) raise(number);  // an access is repeated when this returns
 }
 
-HostGuard& guard_of(HostThread& host) { return host.world->guard_of(*host.device); }
+// Of the thread that handles a signal, where it runs host code of ranks; null: it runs none.
+HostGuard* own_guard() {
+  if (HostThread* const host = World::current) return &host->world->guard_of(*host->device);
+  if (World* const world = World::in_function) return &world->guard_of(*world->ranks[size_t(world->host_operation->rank)]);
+  return nullptr;
+}
 
 void on_fault(int number, siginfo_t* info, void* context) {
   HostThread* const host = World::current;
   const auto address = reinterpret_cast<uint64_t>(info->si_addr);
-  if (info->si_code > 0 && (host ? guard_of(*host).on_fault(address, context) : HostGuard::on_foreign_fault(address))) return;
+  HostGuard* const guard = own_guard();
+  if (info->si_code > 0 && (guard ? guard->on_fault(address, context) : HostGuard::on_foreign_fault(address))) return;
   if (host && is_host_access(*info)) {
     if (const HostTrace write_trace = trace) write_trace(number, info, context);
     host->world->lose_host(*host, address);
@@ -43,8 +49,8 @@ void on_fault(int number, siginfo_t* info, void* context) {
 }
 
 void on_step(int number, siginfo_t* info, void* context) {
-  HostThread* const host = World::current;
-  if (!host || !guard_of(*host).on_step(context)) go_on(before_step, number, info, context);
+  HostGuard* const guard = own_guard();
+  if (!guard || !guard->on_step(context)) go_on(before_step, number, info, context);
 }
 
 void on_interrupt(int number, siginfo_t* info, void* context) {

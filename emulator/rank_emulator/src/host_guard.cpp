@@ -179,7 +179,16 @@ void HostGuard::close() {
     is_blind_ = true;
     look_away();
   }
-  if (!is_armed_ || is_closed_ || is_blind_ || pages_.empty()) return;
+  if (is_armed_) hide();
+}
+
+void HostGuard::close_for_function() {
+  seen_ = 0;
+  if (!is_shared_ && rank_.world->engine.observer) hide();
+}
+
+void HostGuard::hide() {
+  if (is_closed_ || is_blind_ || pages_.empty()) return;
   for (const auto& [begin, end] : pages_) protect(begin, end, false);
   is_closed_ = true;
 }
@@ -222,32 +231,37 @@ bool HostGuard::on_step(void* of) {
   return true;
 }
 
-// As of a kernel of one thread, which the host waits for. x86 loads acquire, and its stores release.
+// As of a kernel of one thread. x86 loads acquire, and its stores release.
+static void report(Observer& observer, const World& world, const Launch& launch, uint64_t address, uint64_t pc, bool writes, bool decides) {
+  static constexpr SourceLine kNoLine{};
+  const Warp warp{&launch, launch.rank, 0, 0, 0, 0, 1, 1, detector::kHostCode, world.notes_call_sites ? &host_line(pc) : &kNoLine};
+  uint64_t addresses[kLanes] = {address};
+  Access access{warp, writes ? Operation::kWrite : Operation::kRead, writes ? Order::kRelease : Order::kAcquire, Scope::kSys, Space::kGlobal,
+                Proxy::kHost, 1, 1, 1, addresses, true};
+  access.decides = decides;
+  observer.launch_begin(launch);
+  observer.block_begin(launch, 0, 1);
+  observer.access(access);
+  observer.lanes_exit(warp);
+  observer.block_end(launch, 0);
+  observer.launch_end(launch);
+}
+
+// The host waits for the kernel.
 void HostGuard::note(const Touched& touched, uint64_t registers) {
   World& world = *rank_.world;
   Engine& engine = world.engine;
+  if (!World::current) return note_of_function(touched);
   const bool is_again = !places_.emplace(touched.address, touched.pc).second;
   if (Observer* const observer = engine.observer) {
     HostThread& host = *World::current;
     if (!host.accesses) host.accesses = engine.next_id++;
     const int rank = host.device->rank;
-    Launch launch{engine.next_id++, rank, host.accesses, detector::kHostCode, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 0, 0, false};
+    const Launch launch{engine.next_id++, rank, host.accesses, detector::kHostCode, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 0, 0, false};
     const StreamOperation operation{engine.next_id++, StreamOperationKind::kKernel, rank, host.accesses, 0, 0, &launch, detector::kHostCode, false, host.number};
-    static constexpr SourceLine kNoLine{};
-    const SourceLine& line = world.notes_call_sites ? host_line(touched.pc) : kNoLine;
-    const Warp warp{&launch, rank, 0, 0, 0, 0, 1, 1, detector::kHostCode, &line};
-    uint64_t addresses[kLanes] = {touched.address};
-    Access access{warp, touched.writes ? Operation::kWrite : Operation::kRead, touched.writes ? Order::kRelease : Order::kAcquire, Scope::kSys, Space::kGlobal,
-                  Proxy::kHost, 1, 1, 1, addresses, true};
-    access.decides = is_again;
     observer->stream_enqueue(operation);
     observer->stream_begin(operation);
-    observer->launch_begin(launch);
-    observer->block_begin(launch, 0, 1);
-    observer->access(access);
-    observer->lanes_exit(warp);
-    observer->block_end(launch, 0);
-    observer->launch_end(launch);
+    report(*observer, world, launch, touched.address, touched.pc, touched.writes, is_again);
     observer->stream_end(operation);
     observer->host_waited_stream(host.number, host.accesses);
   }
@@ -258,6 +272,14 @@ void HostGuard::note(const Touched& touched, uint64_t registers) {
     ++engine.progress;
   }
   world.let_others_go_on("memory that host code looks at again and again", true);
+}
+
+// The kernel is a part of the stream's operation.
+void HostGuard::note_of_function(const Touched& touched) const {
+  World& world = *rank_.world;
+  const StreamOperation& operation = *world.host_operation;
+  const Launch launch{world.engine.next_id++, operation.rank, operation.stream, detector::kHostCode, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, 0, 0, operation.is_on_default_stream};
+  report(*world.engine.observer, world, launch, touched.address, touched.pc, touched.writes, false);
 }
 
 }  // namespace pkb::emulator

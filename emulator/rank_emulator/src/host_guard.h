@@ -34,6 +34,11 @@ class HostGuard {
   // The rank's turn begins, and ends.
   void close();
   void open();
+
+  // ---- on the thread that runs the world ----
+  // A function of a stream runs, until `open`. Work of other streams may be under way.
+  void close_for_function();
+  // ---- on either ----
   // Handlers of signals: false: the fault is none of the guard's. `context`: ucontext_t.
   bool on_fault(uint64_t address, void* context);
   bool on_step(void* context);
@@ -52,6 +57,9 @@ class HostGuard {
   void protect(uint64_t begin, uint64_t end, bool is_open) const;
   bool holds(uint64_t address) const;
   void note(const Touched& touched, uint64_t registers);
+  void note_of_function(const Touched& touched) const;
+  // Pages cannot be touched from now on.
+  void hide();
   // The host's accesses are not seen any more: what has been seen of them proves nothing.
   void look_away();
 

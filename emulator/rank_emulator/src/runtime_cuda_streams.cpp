@@ -100,22 +100,27 @@ PKB_CUDART cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t even
   });
 }
 
+// A function of the program, whose accesses to memory that it shares with GPUs are looked at.
+static Work callback_work(RankState& rank, std::function<void()> function, const char* name) {
+  return function_work(*rank.world, [&rank, function = std::move(function)] {
+    HostGuard& guard = rank.world->guard_of(rank);
+    guard.close_for_function();
+    function();
+    guard.open();
+    rank.world->release(rank.callbacks);
+  }, name);
+}
+
 PKB_CUDART cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* user) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    rank.world->enqueue(stream, function_work(*rank.world, [&rank, function, user] {
-      function(user);
-      rank.world->release(rank.callbacks);
-    }, "cudaLaunchHostFunc"));
+    rank.world->enqueue(stream, callback_work(rank, [function, user] { function(user); }, "cudaLaunchHostFunc"));
     return cudaSuccess;
   });
 }
 
 PKB_CUDART cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t function, void* user, unsigned) {
   return with_stream(handle, [&](RankState& rank, Stream& stream) {
-    rank.world->enqueue(stream, function_work(*rank.world, [&rank, function, user, handle] {
-      function(handle, cudaSuccess, user);
-      rank.world->release(rank.callbacks);
-    }, "cudaStreamAddCallback"));
+    rank.world->enqueue(stream, callback_work(rank, [function, user, handle] { function(handle, cudaSuccess, user); }, "cudaStreamAddCallback"));
     return cudaSuccess;
   });
 }

@@ -316,7 +316,7 @@ class World {
   [[gnu::tls_model("initial-exec")]] static thread_local HostThread* current;  // handlers of signals look at it
   // The operation whose host function runs, for what it touches; `in_function` on the thread that runs it.
   const StreamOperation* host_operation = nullptr;
-  static thread_local World* in_function;
+  [[gnu::tls_model("initial-exec")]] static thread_local World* in_function;
 
  private:
   bool can_run(const HostThread& host) const;

@@ -131,3 +131,21 @@ PAIR_OF_HOST(host_polls_many_flags) {
   }
   if (sum != 56) fill_in<<<1, 1, 0, stream>>>(right ? r.failed() : r.out(), __LINE__);
 }
+
+// A function of a stream fills a pinned buffer, and a copy on another stream waits for it.
+// wrong: unsynchronised: rank 0's write by `host code`
+PAIR_OF_HOST(stream_function_fills_a_buffer) {
+  unsigned* const buffer = pinned<unsigned>(32);
+  cudaStream_t side;
+  cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+  cudaEvent_t filled;
+  cudaEventCreate(&filled);
+  const auto fill = [](void* to) {
+    for (unsigned i = 0; i < 32; ++i) static_cast<unsigned*>(to)[i] = i;
+  };
+  cudaLaunchHostFunc(stream, fill, buffer);
+  cudaEventRecord(filled, stream);
+  RIGHT(cudaStreamWaitEvent(side, filled))
+  cudaMemcpyAsync(r.data(), buffer, 128, cudaMemcpyHostToDevice, side);
+  cudaStreamSynchronize(side);
+}
