@@ -19,7 +19,8 @@ from pkb_gym.engine.compare.poison import POISON, poison_of
 from pkb_gym.engine.compare.stacked import byte_slot, word_slot
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.reference.bound_block import BoundBlock
-from pkb_gym.engine.reference.call_progress import CallProgress
+from pkb_gym.engine.reference.call_progress import POLL_S, CallProgress
+from pkb_gym.engine.reference.gpu_pulses import MAX_PREEMPTION_S, Preemption
 from pkb_gym.engine.reference.interruptions import Interruptions
 from pkb_gym.engine.reference.orders import BlockEnded, CheckedCall, LateOutput
 from pkb_gym.engine.reference.red_zones import RedZones
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 INTEGERS = ("int64", "int32", "uint8", "bool")
 POISONS = (POISON, 0xFF)
 """Bytes of float tensors that are not there: a large negative number, NaN. One of them alone might be ignored."""
+
+BEGUN_S = 0.3e-3
+"""Time in seconds in which a rank that may go on has launched its call's first kernel, as a rule."""
 
 
 @dataclass
@@ -60,6 +64,7 @@ class Conductor:
         device: Device of this rank.
         fds: The eventfds that the candidate's rank writes to, and reads.
         interruptions: Interruptions of the candidate's rank; None where it has no process of its own.
+        preemption: Preemption of its kernels; None on the CPU.
     """
 
     def __init__(
@@ -71,12 +76,13 @@ class Conductor:
         device: Device,
         fds: tuple[int, ...],
         interruptions: Interruptions | None = None,
+        preemption: Preemption | None = None,
     ) -> None:
         self._problem, self._plan, self._rank = block.problem, block.plan.sets, block.rank
         self._calls = calls
         self._mine, self._theirs, self._device = block.heap, heap, device
         self._request_fd, self._reply_fd = fds
-        self._interruptions = interruptions
+        self._interruptions, self._preemption = interruptions, preemption
         self._progress = CallProgress(calls, self._rank, world_size, self._mine, self._theirs)
         self._departed: list[_Departed] = []
         self._calls_us: list[float] = []
@@ -114,14 +120,28 @@ class Conductor:
                 progress.arrive(crossing)
                 if call.together and not progress.wait_until_all(wire, crossing, arrived=True):
                     return
+                if call.preempted_rank not in (None, self._rank):
+                    progress.wait_until_preempted(crossing, call.preempted_rank, MAX_PREEMPTION_S)
             begun = time.perf_counter()
             interruptions = self._interruptions_of(crossing)
             with contextlib.nullcontext() if interruptions is None else interruptions.stopped():
                 if not progress.reply(wire, self._reply_fd):
                     return
+                if crossing < len(self._calls) and self._calls[crossing].preempted_rank == self._rank:
+                    self._preempt(crossing)
                 if interruptions is not None:
                     run_s = self._calls[crossing].run_s
                     interruptions.interrupt(run_s, progress, crossing, (self._request_fd, wire.fileno()))
+
+    def _preempt(self, call: int) -> None:
+        """Has the GPU taken from the candidate's rank, once that had time to begin the call."""
+        assert self._preemption is not None
+        time.sleep(BEGUN_S)
+        self._preemption.begin(self._calls[call].preempted_s)
+        deadline = time.monotonic() + MAX_PREEMPTION_S
+        while not self._preemption.has_begun() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self._progress.preempt(call)
 
     def _interruptions_of(self, call: int) -> Interruptions | None:
         return self._interruptions if call < len(self._calls) and self._calls[call].run_s else None

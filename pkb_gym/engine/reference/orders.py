@@ -104,6 +104,8 @@ class CheckedCall:
         delay_s: Delay in seconds, at most.
         is_held: Whether this rank stands still after each wait and barrier of `pkb/symm.h`.
         run_s: Longest time in seconds that this rank runs until it is stopped for a while; 0 for no stops.
+        preempted_rank: Rank whose kernels stand still, on GPUs, when the others begin the call; None for no rank.
+        preempted_s: Time in seconds that they stand still.
         withheld: Arguments that hold poison before the call; None for all of them.
         withdrawn: Arguments that hold poison after it, of those that it may not modify, and outputs; None for all of
             them.
@@ -114,6 +116,8 @@ class CheckedCall:
     delay_s: float = 0.0
     is_held: bool = False
     run_s: float = 0.0
+    preempted_rank: int | None = None
+    preempted_s: float = 0.0
     withheld: tuple[str, ...] | None = None
     withdrawn: tuple[str, ...] | None = None
 
@@ -129,7 +133,7 @@ class ServeHandovers(WireMessage):
 
     Attributes:
         delays_us: Delay of each call's arguments in microseconds; empty for none.
-        pulses_us: Microseconds that short kernels disturb this rank's GPU meanwhile; 0 for none.
+        pulses_us: Microseconds that kernels disturb this rank's GPU meanwhile; 0 for none.
     """
 
     delays_us: tuple[int, ...] = ()

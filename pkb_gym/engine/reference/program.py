@@ -41,7 +41,7 @@ from pkb_gym.engine.reference.candidate_block import (
 from pkb_gym.engine.reference.conductor import Conductor
 from pkb_gym.engine.reference.delivery_time import delivery_us
 from pkb_gym.engine.reference.dumped_outputs import dump
-from pkb_gym.engine.reference.gpu_pulses import GpuPulses
+from pkb_gym.engine.reference.gpu_pulses import GpuPreemption, GpuPulses
 from pkb_gym.engine.reference.handover_script import null_script
 from pkb_gym.engine.reference.handover_server import HandoverLibrary
 from pkb_gym.engine.reference.kept_block import keep_rank
@@ -307,6 +307,7 @@ class ReferenceRank:
             self._device,
             handovers.fds,
             handovers.interruptions,
+            GpuPreemption(self._device.torch_device) if self._device.name == "cuda" else None,
         )
         idle_us = self._conditioner.answer_us()
         conductor.stage()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pkb_gym.engine.gangs.candidate_gang import BlockSetting
 from pkb_gym.engine.problem.inputs import CALLS_OF_ROOT
 from pkb_gym.engine.records.config import Device, ResolvedConfig
+from pkb_gym.engine.reference.gpu_pulses import MAX_PREEMPTION_S
 from pkb_gym.engine.reference.interruptions import MAX_INTERRUPTED_S
 from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
 from pkb_gym.engine.wire.orders import Dialect
@@ -67,12 +68,12 @@ class Pace:
     """The present speed of the machine.
 
     Attributes:
-        baseline_us: Time of one baseline call, in microseconds.
+        call_us: Time of one call in microseconds, of the baseline, or of a candidate that is known to be slower.
         answer_us: Response time of the slowest GPU to a small kernel, in microseconds, once it is idle or the wait for
             that has timed out (`CudaConditioner.answer_us`); 0 on the CPU.
     """
 
-    baseline_us: float
+    call_us: float
     answer_us: float = 0.0
 
 
@@ -87,6 +88,7 @@ class CallConditions:
         holds: Length of a hold, as a multiple of the usual length.
         congested_rank: Rank whose memory is slow to answer, on GPUs of its own; None for no rank.
         interrupted_rank: Rank that runs for microseconds at a time, and is stopped in between; None for no rank.
+        preempted_rank: Rank whose kernels stand still when its peers begin, on GPUs of its own; None for no rank.
     """
 
     together: bool = False
@@ -95,6 +97,7 @@ class CallConditions:
     holds: int = 1
     congested_rank: int | None = None
     interrupted_rank: int | None = None
+    preempted_rank: int | None = None
 
 
 LONG_HOLD = 4
@@ -176,18 +179,25 @@ def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions
     holds = sum(min(one.holds * len(one.held_ranks), LONG_HOLD) for one in conditions)
     late = sum(one.late_rank is not None for one in conditions)
     interrupted = sum(one.interrupted_rank is not None for one in conditions)
-    return delay_s * late + WAITS_ALLOWED * hold_s * holds + MAX_INTERRUPTED_S * interrupted
+    preempted = sum(one.preempted_rank is not None for one in conditions)
+    preempted_s = preempted * (MAX_PREEMPTION_S + _slow_s(MIN_PREEMPTED_S, pace))
+    return delay_s * late + WAITS_ALLOWED * hold_s * holds + MAX_INTERRUPTED_S * interrupted + preempted_s
 
 
 def _delays_s(config: ResolvedConfig, pace: Pace) -> tuple[float, float]:
     """The longest delay of a rank, and the longest hold of one."""
-    calls_s = min(CALLS_OF_DELAY * pace.baseline_us * 1e-6, MAX_DELAY_S)
+    calls_s = min(CALLS_OF_DELAY * pace.call_us * 1e-6, MAX_DELAY_S)
     delay_s, hold_s = (
         max(MIN_DELAY_S[config.device, config.dialect], calls_s),
         max(MIN_HOLD_S[config.device], calls_s),
     )
     answer_s = min(pace.answer_us * 1e-6, MAX_ANSWERS_S / ANSWERS_OF_DELAY)
     return delay_s + ANSWERS_OF_DELAY * answer_s, hold_s + ANSWERS_OF_HOLD * answer_s
+
+
+def _slow_s(least_s: float, pace: Pace) -> float:
+    """The time for which a rank is slow inside of a call, which is longer where calls take long."""
+    return max(least_s, min(CALLS_OF_DELAY * pace.call_us * 1e-6, MAX_DELAY_S))
 
 
 def conducted(
@@ -206,7 +216,7 @@ def conducted(
     """
     world_size = config.world_size
     delay_s, hold_s = _delays_s(config, pace)
-    run_s = max(MIN_RUN_S, RUN_SHARE * pace.baseline_us * 1e-6)
+    run_s = max(MIN_RUN_S, RUN_SHARE * pace.call_us * 1e-6)
     orders = []
     for rank in range(world_size):
         of_rank = [
@@ -216,6 +226,8 @@ def conducted(
                 delay_s,
                 rank in one.held_ranks,
                 run_s if rank == one.interrupted_rank else 0.0,
+                one.preempted_rank,
+                _slow_s(MIN_PREEMPTED_S, pace),
             )
             for one in conditions
         ]
@@ -239,8 +251,20 @@ def interrupted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]
     return tuple(CallConditions(interrupted_rank=call // INTERRUPTED_RUN % world_size) for call in range(calls))
 
 
-def has_congestion(config: ResolvedConfig) -> bool:
-    """Whether ranks can be congested. Those that share a GPU take turns on it, and are slow by that."""
+MIN_PREEMPTED_S = 2e-3
+"""Time for which a preempted rank's kernels stand still, unless its calls take long: a slice of the GPU's time."""
+
+
+def preempted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]:
+    """The conditions of so many calls, in every second of which one rank is preempted: all ranks are in turn.
+
+    Its peers begin the call in between at once, while it may still stand still in the one before.
+    """
+    return tuple(CallConditions(preempted_rank=None if call % 2 else call // 2 % world_size) for call in range(calls))
+
+
+def has_gpu_each(config: ResolvedConfig) -> bool:
+    """Whether one rank's GPU can be slow alone. Ranks that share one take turns on it, and are slow by that."""
     return config.device == "cuda" and config.world_size > 1 and config.ranks_per_gpu == 1
 
 
@@ -274,9 +298,9 @@ def _congestions_ns(
     config: ResolvedConfig, conditions: Sequence[CallConditions], pace: Pace
 ) -> tuple[tuple[int, ...], ...]:
     """The congestions of each rank's calls; none where ranks have no GPU of their own."""
-    if not has_congestion(config):
+    if not has_gpu_each(config):
         return ()
-    longest_ns = int(1e9 * max(MIN_CONGESTION_S, min(CALLS_OF_DELAY * pace.baseline_us * 1e-6, MAX_DELAY_S)))
+    longest_ns = int(1e9 * _slow_s(MIN_CONGESTION_S, pace))
     return tuple(
         tuple(longest_ns if one.congested_rank == rank else 0 for one in conditions)
         for rank in range(config.world_size)

@@ -384,13 +384,13 @@ class CandidateRun:
         with self._failures():
             self._gang.run_on(seconds)
 
-    def pace(self, baseline_us: float) -> Pace:
+    def pace(self, call_us: float) -> Pace:
         """The pace of the machine, as the last block of the reference gang has shown it.
 
         Args:
-            baseline_us: Time of one baseline call, in microseconds.
+            call_us: Time of one call, as in `Pace`.
         """
-        return Pace(baseline_us, self.reference.idle_us or 0.0)
+        return Pace(call_us, self.reference.idle_us or 0.0)
 
     def processor_ticks(self) -> int:
         """Processor time of the candidate so far, in clock ticks."""

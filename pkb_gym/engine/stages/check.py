@@ -17,9 +17,10 @@ from pkb_gym.engine.stages.block_staging import (
     check_conditions,
     conducted,
     congested_calls,
-    has_congestion,
+    has_gpu_each,
     interrupted_calls,
     longest_delays_s,
+    preempted_calls,
     served,
     with_congestion,
 )
@@ -37,6 +38,12 @@ no fewer. Short calls are wrong more rarely, and cost little."""
 MIN_INTERRUPTED, MAX_INTERRUPTED, INTERRUPTED_BYTES = 4, 24, 64 << 20
 """Number of calls in which each rank is interrupted at least, number of all of them at most if that is no fewer, and
 their bytes, as those of congested calls."""
+
+MIN_PREEMPTED, MAX_PREEMPTED, PREEMPTED_BYTES = 2, 8, 256 << 20
+"""Number of calls for each rank, in every second of which it is preempted, at least and at most, and their bytes."""
+
+MAX_SLOW_S = 0.1
+"""Time in seconds that the calls of such a block take while no rank is slow, if so few are no fewer than the least."""
 
 
 def check(run: CandidateRun) -> float:
@@ -60,34 +67,44 @@ def check(run: CandidateRun) -> float:
         finished = _check_block(run, wanted, earlier)
         earlier = finished.plan
         calls_us += [max(of_ranks) for of_ranks in zip(*(ended.calls_us for ended in finished.ended), strict=True)]
-    _check_slow_ranks(run)
-    return min(calls_us)
+    call_us = min(calls_us)
+    _check_slow_ranks(run, call_us)
+    return call_us
 
 
-def _check_slow_ranks(run: CandidateRun) -> None:
+def _check_slow_ranks(run: CandidateRun, call_us: float) -> None:
     """Checks more calls, in which one rank is slow inside of its call.
+
+    Args:
+        run: Run of the candidate.
+        call_us: Microseconds a call of the candidate, at most.
 
     Raises:
         Stopped: it fell, or an output is wrong.
     """
     config, world_size = run.config, run.config.world_size
+    calls_of = partial(_number_of_calls, run, call_us)
+    check_slow = partial(_check_slow, run, call_us)
     if world_size > 1:
-        wanted = _calls_of_bytes(run, MIN_INTERRUPTED * world_size, MAX_INTERRUPTED, INTERRUPTED_BYTES)
-        _check_slow(run, wanted, interrupted_calls, partial(conducted, config))
-    if has_congestion(config):
+        wanted = calls_of(MIN_INTERRUPTED * world_size, MAX_INTERRUPTED, INTERRUPTED_BYTES)
+        check_slow(wanted, interrupted_calls, partial(conducted, config))
+    if has_gpu_each(config):
+        wanted = calls_of(MIN_PREEMPTED * world_size, MAX_PREEMPTED * world_size, PREEMPTED_BYTES)
+        check_slow(wanted, preempted_calls, partial(conducted, config))
         closely = served(config.device, [ServeHandovers()] * world_size, 0, None)
-        wanted = _calls_of_bytes(run, MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES)
-        _check_slow(run, wanted, congested_calls, partial(with_congestion, closely, config))
+        wanted = calls_of(MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES)
+        check_slow(wanted, congested_calls, partial(with_congestion, closely, config))
 
 
-def _calls_of_bytes(run: CandidateRun, least: int, most: int, nbytes: int) -> int:
-    """The number of calls whose tensors have so many bytes on a rank, within limits."""
+def _number_of_calls(run: CandidateRun, call_us: float, least: int, most: int, nbytes: int) -> int:
+    """The number of calls whose tensors have so many bytes on a rank, and that take `MAX_SLOW_S`, within limits."""
     one_nbytes = run.workload.plan(range(1), False, run.layout.scratch_bytes).nbytes
-    return max(least, min(most, nbytes // max(1, one_nbytes)))
+    return max(least, min(most, nbytes // max(1, one_nbytes), int(1e6 * MAX_SLOW_S / call_us)))
 
 
 def _check_slow(
     run: CandidateRun,
+    call_us: float,
     wanted: int,
     conditions_of: Callable[[int, int], tuple[CallConditions, ...]],
     staging_of: Callable[[Sequence[CallConditions], Pace], BlockStaging],
@@ -96,6 +113,7 @@ def _check_slow(
 
     Args:
         run: Run of the candidate.
+        call_us: Microseconds a call of the candidate, at most.
         wanted: Number of calls, at least 1; fewer are made where the heap has no room for them.
         conditions_of: Conditions of the calls, from the world size and their number.
         staging_of: Staging of the block, from these conditions and the pace of the machine.
@@ -103,7 +121,7 @@ def _check_slow(
     plan = run.prepare(min(wanted, run.layout.most_calls), timed=False)
     conditions = conditions_of(run.config.world_size, len(plan.sets))
     baseline_ns = run.reference.run(len(conditions), run.dialect)
-    pace = run.pace(baseline_ns / len(conditions) / 1e3)
+    pace = run.pace(max(call_us, baseline_ns / len(conditions) / 1e3))
     run.allow(baseline_ns, more_s=longest_delays_s(run.config, conditions, pace))
     finished = run.run(plan, range(len(conditions)), staging_of(conditions, pace))
     report = run.compare(finished.done)

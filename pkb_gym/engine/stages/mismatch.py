@@ -230,6 +230,6 @@ def _unhurried(run: CandidateRun, plan: BlockPlan, pace: Pace) -> tuple[CheckRep
     calls = len(plan.sets)
     run.reference.run(calls, run.dialect)
     unhurried = [CallConditions(together=True, held_ranks=tuple(range(run.config.world_size)))] * calls
-    run.allow(calls * pace.baseline_us * 1e3, more_s=longest_delays_s(run.config, unhurried, pace))
+    run.allow(calls * pace.call_us * 1e3, more_s=longest_delays_s(run.config, unhurried, pace))
     finished = run.run(plan, range(calls), conducted(run.config, unhurried, pace))
     return run.compare(finished.done), finished

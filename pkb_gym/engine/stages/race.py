@@ -55,7 +55,7 @@ def find_race(run: CandidateRun, conditions: CallConditions, mismatch: Mismatch,
         InfrastructureError: this machine failed.
     """
     late, held = conditions.late_rank, conditions.held_ranks
-    others = (late, conditions.congested_rank, conditions.interrupted_rank)
+    others = (late, conditions.congested_rank, conditions.interrupted_rank, conditions.preempted_rank)
     slow = [*held, *(rank for rank in others if rank is not None)]
     if not slow:
         return Race(kind="unknown", rank=mismatch.rank, evidence=str(mismatch))

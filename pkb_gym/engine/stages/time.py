@@ -18,7 +18,7 @@ from pkb_gym.engine.stages.baseline_cache import BaselineCache
 from pkb_gym.engine.stages.block_staging import (
     BlockStaging,
     CallConditions,
-    has_congestion,
+    has_gpu_each,
     plain,
     served,
     with_congestion,
@@ -209,7 +209,7 @@ class _Pairs:
         on_gpus = config.device == "cuda"
         self._disturbed += 1
         congestions: tuple[CallConditions, ...] = ()
-        if has_congestion(config) and self._disturbed % 2:
+        if has_gpu_each(config) and self._disturbed % 2:
             first = draws.randint(0, max(0, calls - CONGESTED_CALLS))
             ranks = (victim if first <= call < first + CONGESTED_CALLS else None for call in range(calls))
             congestions = tuple(CallConditions(congested_rank=rank) for rank in ranks)

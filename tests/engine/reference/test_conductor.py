@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import queue
 import select
 import socket
 import threading
@@ -17,6 +18,7 @@ from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.rankside.devices import CpuDevice
 from pkb_gym.engine.rankside.heap import Heap
+from pkb_gym.engine.reference import conductor
 from pkb_gym.engine.reference.bound_block import BoundBlock
 from pkb_gym.engine.reference.conductor import POISONS, Conductor
 from pkb_gym.engine.reference.handover_script import POISON
@@ -33,17 +35,32 @@ TOGETHER = CheckedCall(together=True)
 APART = CheckedCall(together=False)
 
 
+class FakePreemption:
+    """Kernels that begin when a test says so."""
+
+    def __init__(self) -> None:
+        self.launched, self.runs = queue.SimpleQueue[float](), threading.Event()
+
+    def begin(self, duration_s: float) -> None:
+        self.launched.put(duration_s)
+
+    def has_begun(self) -> bool:
+        return self.runs.is_set()
+
+
 class Rank:
     """Both sides of one rank."""
 
     def __init__(self, gang: "Gang", rank: int, calls: Sequence[CheckedCall]) -> None:
+        self.preemption = FakePreemption()
         self.heap, self.mine = gang.heap(gang.theirs_fd, rank), gang.heap(gang.mine_fd, rank)
         self.request_fd, self.reply_fd = (os.eventfd(0, os.EFD_CLOEXEC) for _ in range(2))
         ours, theirs = socket.socketpair()
         self.evaluator, self.wire = Wire(ours), Wire(theirs)
         block = BoundBlock(gang.problem, gang.plan, rank, self.mine, (), (), lambda: None, 0)
         fds = (self.request_fd, self.reply_fd)
-        self.conductor = Conductor(block, calls, WORLD_SIZE, self.heap, CpuDevice(rank, WORLD_SIZE, 1), fds)
+        device = CpuDevice(rank, WORLD_SIZE, 1)
+        self.conductor = Conductor(block, calls, WORLD_SIZE, self.heap, device, fds, preemption=self.preemption)
         self.conductor.stage()
         self._thread = threading.Thread(target=self.conductor.conduct, args=(self.wire,))
         self._thread.start()
@@ -396,3 +413,28 @@ def test_a_rank_that_fills_up_its_replies_keeps_nobody_waiting(gang: Gang, flags
         time.sleep(LATER_S)
         drain(rank.reply_fd)  # as `HandoverEnds.drain`
         assert not rank.end().complete
+
+
+PREEMPTED = CheckedCall(together=False, preempted_rank=0, preempted_s=0.002)
+
+
+@conducts(PREEMPTED, APART)
+def test_peers_begin_a_call_once_one_rank_stands_still_in_it(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor, "MAX_PREEMPTION_S", 2 * PATIENCE_S)
+    preempted, other = gang.ranks
+    other.ask()
+    assert not other.is_answered(), "the rank that is to stand still has not begun"
+    preempted.cross()
+    assert preempted.preemption.launched.get(timeout=PATIENCE_S) == 0.002
+    assert not other.is_answered(), "the rank still runs"
+    preempted.preemption.runs.set()
+    assert other.is_answered(PATIENCE_S)
+    other.cross()  # into the call between, at once
+    assert other.preemption.launched.empty() and preempted.preemption.launched.empty()
+
+
+@conducts(PREEMPTED)
+def test_a_rank_that_cannot_be_stopped_is_not_waited_for_in_vain(gang: Gang) -> None:
+    for rank in gang.ranks:
+        rank.ask()
+    assert all(rank.is_answered(PATIENCE_S) for rank in gang.ranks)

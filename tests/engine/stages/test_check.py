@@ -9,10 +9,19 @@ import pytest
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.records.feedback import Failure
 from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput
-from pkb_gym.engine.stages.block_staging import ANSWERS_OF_DELAY, RUN_SHARE, Pace, check_conditions, longest_delays_s
+from pkb_gym.engine.stages.block_staging import (
+    ANSWERS_OF_DELAY,
+    CALLS_OF_DELAY,
+    MIN_PREEMPTED_S,
+    RUN_SHARE,
+    Pace,
+    check_conditions,
+    longest_delays_s,
+)
 from pkb_gym.engine.stages.check import (
     MAX_CONGESTED,
     MAX_INTERRUPTED,
+    MAX_PREEMPTED,
     MIN_CONGESTED,
     MIN_INTERRUPTED,
     RETURNING,
@@ -121,15 +130,50 @@ def test_each_rank_of_gpus_is_congested_while_others_are_not(source: str) -> Non
     bench = Bench(source=source, gpus=2)
     with bench.run() as run:
         check(run)
-    *conducted, _, served = bench.candidate.settings
+    *conducted, _, _, served = bench.candidate.settings
     handovers = [setting.handovers for setting in bench.candidate.settings]
-    assert handovers == ["waiting", "waiting", "waiting", "enqueued"]
+    assert handovers == ["waiting", "waiting", "waiting", "waiting", "enqueued"]
     for first, setting in zip((0, RETURNING), conducted, strict=True):
         calls = [[first + call for call, ns in enumerate(of_rank) if ns] for of_rank in setting.congestions_ns]
         assert calls == ([[4], [3]] if first == 0 else [[7], [6]])
     calls = [[call for call, ns in enumerate(of_rank) if ns] for of_rank in served.congestions_ns]
     assert len(served.congestions_ns[0]) == MAX_CONGESTED
     assert calls == [[call for call in range(MAX_CONGESTED) if call // 4 % 2 == rank] for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("source", [KERNEL, PYTHON])
+def test_each_rank_of_gpus_is_preempted_in_every_second_call(source: str) -> None:
+    bench = Bench(source=source, gpus=2)
+    with bench.run() as run:
+        check(run)
+    of_ranks = [order.calls for order in bench.reference.staged[3] if isinstance(order, ConductCalls)]
+    for calls in of_ranks:
+        assert [call.preempted_rank for call in calls] == [0, None, 1, None] * (MAX_PREEMPTED * 2 // 4)
+        assert {call.preempted_s for call in calls} == {MIN_PREEMPTED_S}
+
+
+def test_ranks_stand_still_for_longer_in_long_calls_of_which_there_are_fewer() -> None:
+    bench = Bench(gpus=2)
+    bench.reference.conducted_us = 20e3
+    with bench.run() as run:
+        check(run)
+    preempted = bench.reference.staged[3]
+    assert isinstance(preempted[0], ConductCalls)
+    assert [call.preempted_rank for call in preempted[0].calls] == [0, None, 1, None, 0]
+    assert preempted[0].calls[0].preempted_s == pytest.approx(CALLS_OF_DELAY * 20e-3)
+    congestions_ns = bench.candidate.settings[-1].congestions_ns
+    assert len(congestions_ns[0]) == MIN_CONGESTED and max(congestions_ns[0]) == pytest.approx(CALLS_OF_DELAY * 20e6)
+
+
+def test_an_output_that_is_wrong_in_a_preempted_call_is_a_race() -> None:
+    bench = Bench(gpus=2)
+    wrong = mismatch(rank=1, trial=9 + MAX_INTERRUPTED + 2)
+    bench.reference.mismatches = [[], [], [], [wrong], []]
+    with pytest.raises(Stopped), bench.run() as run:
+        check(run)
+    found = bench.feedback.build()
+    assert found.failure is Failure.RACE and found.race is not None and found.race.kind == "reuse"
+    assert "rank 1 was slower" in found.message
 
 
 def test_fewer_calls_are_congested_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +184,13 @@ def test_fewer_calls_are_congested_where_they_are_large(monkeypatch: pytest.Monk
     assert len(bench.candidate.settings[-1].congestions_ns[0]) == MIN_CONGESTED
 
 
-def test_ranks_without_a_peer_or_a_gpu_of_their_own_are_not_congested() -> None:
+def test_ranks_without_a_peer_or_a_gpu_of_their_own_are_neither_congested_nor_preempted() -> None:
     for bench in (Bench(), Bench(gpus=1, world_size=1), Bench(gpus=1, ranks_per_gpu=2)):
         with bench.run() as run:
             check(run)
         assert not any(any(map(any, setting.congestions_ns)) for setting in bench.candidate.settings)
+        orders = [order for staged in bench.reference.staged for order in staged if isinstance(order, ConductCalls)]
+        assert not any(call.preempted_rank is not None for order in orders for call in order.calls)
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
@@ -194,8 +240,8 @@ def test_an_output_that_is_wrong_in_an_interrupted_call_is_a_race() -> None:
 
 def test_an_output_that_is_wrong_in_a_congested_call_is_a_race() -> None:
     bench = Bench(gpus=2)
-    wrong = mismatch(rank=1, trial=12 + MAX_INTERRUPTED)
-    bench.reference.mismatches = [[], [], [], [wrong], []]
+    wrong = mismatch(rank=1, trial=12 + MAX_INTERRUPTED + 2 * MAX_PREEMPTED)
+    bench.reference.mismatches = [[], [], [], [], [wrong], []]
     with pytest.raises(Stopped), bench.run() as run:
         check(run)
     found = bench.feedback.build()
