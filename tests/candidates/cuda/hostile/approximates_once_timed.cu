@@ -25,7 +25,7 @@ __global__ void sum(bf16* tensor, bf16* out, int64_t n, uint32_t mask, pkb::Devi
 void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   auto* x = static_cast<bf16*>(tensor.data_ptr());
   auto* y = static_cast<bf16*>(out.data_ptr());
-  sum<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), comm.epoch > 120 ? 0xff00u : 0xffffu, comm.device());
+  sum<<<64, 256, 0, comm.cuda_stream()>>>(x, y, tensor.numel(), comm.epoch > 160 ? 0xff00u : 0xffffu, comm.device());
   PKB_CUDA_LAUNCHED();
 }
 

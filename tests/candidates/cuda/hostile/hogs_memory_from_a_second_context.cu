@@ -1,6 +1,6 @@
 // expect: integrity interference
 // until: time
-// Right results, and for some seconds a small kernel in a context of its own that sweeps through memory and the L2 cache.
+// Right results, and for half a minute a small kernel in a context of its own that sweeps through memory and the L2 cache.
 #include <cuda_bf16.h>
 
 #include "pkb/symm.h"
@@ -67,7 +67,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
   aside([] {
     void* waste = nullptr;
     PKB_CUDA(cudaMalloc(&waste, kWaste));
-    sweep<<<16, 1024>>>(static_cast<uint4*>(waste), 8'000'000'000);
+    sweep<<<16, 1024>>>(static_cast<uint4*>(waste), 30'000'000'000);
     PKB_CUDA_LAUNCHED();
   });
 }

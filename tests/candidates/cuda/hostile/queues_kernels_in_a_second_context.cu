@@ -1,6 +1,6 @@
 // expect: integrity interference
 // until: time
-// Right results, and thousands of short kernels that wait in the queue of another context when the rank is frozen.
+// Right results, and a thousand kernels that wait in the queue of another context when the rank is frozen.
 #include <cuda_bf16.h>
 
 #include "pkb/symm.h"
@@ -58,7 +58,7 @@ void solution(TensorView tensor, TensorView out, pkb::Comm comm) {
 
   if (comm.epoch > 1) return;
   aside([] {
-    for (int i = 0; i < 1000; ++i) spin<<<132, 1024>>>(1'000'000);
+    for (int i = 0; i < 1000; ++i) spin<<<132, 1024>>>(30'000'000);
     PKB_CUDA_LAUNCHED();
   });
 }
