@@ -111,7 +111,7 @@ def measure(
     def evaluate(row: Row, seed: int) -> None:
         if monotonic() > ends:
             return
-        requested = {"until": "check", "size": row.size, "seed": seed, "timeout_s": 60.0}
+        requested = {"until": "check", "size": row.size, "seed": seed, "timeout_s": 5.0}
         config = EvalConfig.model_validate(requested | settings)
         began = monotonic()
         feedback = evaluator.evaluate(find_problem(row.kernel.problem), row.kernel.source, config)
