@@ -33,7 +33,7 @@ struct Messages {
   Message each[kMaxMessages];
 };
 
-inline size_t bytes_of(ncclDataType_t type) {
+__host__ __device__ inline size_t bytes_of(ncclDataType_t type) {
   switch (type) {
     case ncclInt8: case ncclUint8: return 1;
     case ncclFloat16: case ncclBfloat16: return 2;
@@ -77,39 +77,39 @@ template <class T>
 __device__ inline T reduced(const Box& box, int ranks, size_t i, ncclRedOp_t operation) {
   using Sum = typename Wide<T>::Type;
   Sum sum = Sum(static_cast<const T*>(box.posts[0].from)[i]);
+#pragma unroll 1  // here and below: programs wait longer for compilers than for emulated loops
   for (int rank = 1; rank < ranks; ++rank) sum = combined<Sum>(sum, Sum(static_cast<const T*>(box.posts[rank].from)[i]), operation);
   return T(operation == ncclAvg ? Sum(sum / Sum(ranks)) : sum);
 }
 
+// What reduces: each rank its elements, for itself or for all.
 template <class T>
-__device__ void move(const Peers& peers, const Call& call) {
+__device__ void reduce(const Peers& peers, const Call& call) {
   const Box& box = *peers.of[peers.rank];
   const int ranks = peers.ranks, rank = peers.rank;
-  const auto to = [&](int peer) { return static_cast<T*>(box.posts[peer].to); };
+  const bool is_for_all = call.kind == Kind::kAllReduce;
   const size_t count = call.count, part = (count + size_t(ranks) - 1) / size_t(ranks);
-  const size_t first = call.kind == Kind::kAllReduce ? size_t(rank) * part : 0;
-  const size_t end = call.kind == Kind::kAllReduce && first + part < count ? first + part : count;
+  const size_t first = is_for_all ? size_t(rank) * part : 0;
+  const size_t end = call.kind == Kind::kReduce && rank != call.root ? 0 : is_for_all && first + part < count ? first + part : count;
+  const size_t skipped = call.kind == Kind::kReduceScatter ? size_t(rank) * count : 0;
+#pragma unroll 1
   for (size_t i = first + threadIdx.x; i < end; i += blockDim.x) {
-    switch (call.kind) {
-      case Kind::kAllReduce: {
-        const T sum = reduced<T>(box, ranks, i, call.operation);
-        for (int peer = 0; peer < ranks; ++peer) to(peer)[i] = sum;
-        break;
-      }
-      case Kind::kReduce:
-        if (rank == call.root) to(rank)[i] = reduced<T>(box, ranks, i, call.operation);
-        break;
-      case Kind::kReduceScatter: to(rank)[i] = reduced<T>(box, ranks, size_t(rank) * count + i, call.operation); break;
-      case Kind::kAllGather:
-        for (int peer = 0; peer < ranks; ++peer) to(peer)[size_t(rank) * count + i] = static_cast<const T*>(call.from)[i];
-        break;
-      case Kind::kBroadcast:
-        for (int peer = 0; peer < ranks && rank == call.root; ++peer) to(peer)[i] = static_cast<const T*>(call.from)[i];
-        break;
-      case Kind::kAllToAll:
-        for (int peer = 0; peer < ranks; ++peer) to(peer)[size_t(rank) * count + i] = static_cast<const T*>(call.from)[size_t(peer) * count + i];
-        break;
-    }
+    const T sum = reduced<T>(box, ranks, skipped + i, call.operation);
+#pragma unroll 1
+    for (int peer = is_for_all ? 0 : rank; peer < (is_for_all ? ranks : rank + 1); ++peer) static_cast<T*>(box.posts[peer].to)[i] = sum;
+  }
+}
+
+// What copies elements of this width to all ranks.
+template <class T>
+__device__ void copy(const Peers& peers, const Call& call) {
+  const Box& box = *peers.of[peers.rank];
+  const size_t rank = size_t(peers.rank), count = call.kind == Kind::kBroadcast && peers.rank != call.root ? 0 : call.count;
+  const size_t behind = call.kind == Kind::kBroadcast ? 0 : rank * count, part = call.kind == Kind::kAllToAll ? count : 0;
+#pragma unroll 1
+  for (size_t i = threadIdx.x; i < count; i += blockDim.x) {
+#pragma unroll 1
+    for (int peer = 0; peer < peers.ranks; ++peer) static_cast<T*>(box.posts[peer].to)[behind + i] = static_cast<const T*>(call.from)[size_t(peer) * part + i];
   }
 }
 
@@ -126,17 +126,26 @@ static __global__ void nccl_collective(Peers peers, Call call) {
     wait_for(&mine.posts[threadIdx.x].epoch, epoch);
   }
   __syncthreads();
-  switch (call.type) {
-    case ncclInt8: move<signed char>(peers, call); break;
-    case ncclUint8: move<unsigned char>(peers, call); break;
-    case ncclInt32: move<int>(peers, call); break;
-    case ncclUint32: move<unsigned>(peers, call); break;
-    case ncclInt64: move<long long>(peers, call); break;
-    case ncclUint64: move<unsigned long long>(peers, call); break;
-    case ncclFloat16: move<__half>(peers, call); break;
-    case ncclBfloat16: move<__nv_bfloat16>(peers, call); break;
-    case ncclFloat32: move<float>(peers, call); break;
-    default: move<double>(peers, call);
+  if (call.kind > Kind::kReduceScatter) {
+    switch (bytes_of(call.type)) {
+      case 1: copy<unsigned char>(peers, call); break;
+      case 2: copy<unsigned short>(peers, call); break;
+      case 4: copy<unsigned>(peers, call); break;
+      default: copy<unsigned long long>(peers, call);
+    }
+  } else {
+    switch (call.type) {
+      case ncclInt8: reduce<signed char>(peers, call); break;
+      case ncclUint8: reduce<unsigned char>(peers, call); break;
+      case ncclInt32: reduce<int>(peers, call); break;
+      case ncclUint32: reduce<unsigned>(peers, call); break;
+      case ncclInt64: reduce<long long>(peers, call); break;
+      case ncclUint64: reduce<unsigned long long>(peers, call); break;
+      case ncclFloat16: reduce<__half>(peers, call); break;
+      case ncclBfloat16: reduce<__nv_bfloat16>(peers, call); break;
+      case ncclFloat32: reduce<float>(peers, call); break;
+      default: reduce<double>(peers, call);
+    }
   }
   __syncthreads();
   if (threadIdx.x < peers.ranks) {
