@@ -1,5 +1,6 @@
 #include "detector_agents.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace pkb::emulator::detector {
@@ -19,6 +20,11 @@ Key Agents::parent(Key key) const {
     case AgentKind::kStream: return 0;
   }
   return 0;
+}
+
+uint32_t Agents::lanes(Key warp) const {
+  const BlockInfo& block = blocks_[block_index_of(warp)];
+  return std::min(block.threads - (index_of(warp) - block.first_warp) * 32, 32u);
 }
 
 Key Agents::add_stream(uint64_t id, int rank, bool is_host, bool is_default) {

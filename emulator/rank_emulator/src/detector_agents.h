@@ -97,6 +97,7 @@ class Agents : public AgentTree {
   Agents();
 
   Key parent(Key key) const override;
+  uint32_t lanes(Key warp) const override;
 
   Key add_stream(uint64_t id, int rank, bool is_host, bool is_default);
   uint32_t add_grid(Key stream, int rank, const char* kernel, Time begin);

@@ -153,10 +153,8 @@ void Barriers::cluster_leave(const Warp& of, bool acquires, uint64_t generation)
 // What a clock says of asynchronous operations.
 ClockRef Barriers::channels_of(const ClockRef& clock) {
   if (!clock) return clock;
-  const auto before = [](const Entry& entry, Key key) { return entry.key < key; };
-  const auto end = std::lower_bound(clock->entries.begin(), clock->entries.end(), key_of(AgentKind::kDelivery, 0), before);
-  const auto begin = std::lower_bound(clock->entries.begin(), end, key_of(AgentKind::kChannel, 0), before);
-  return clocks_.with(ClockRef(), clock->entries.data() + (begin - clock->entries.begin()), int(end - begin));
+  const std::vector<Entry> channels = clock->of_kind(AgentKind::kChannel);
+  return clocks_.with(ClockRef(), channels.data(), int(channels.size()));
 }
 
 void Barriers::arrive_mbarrier(const Warp& of, uint64_t address, const Site& site, uint32_t site_number) {

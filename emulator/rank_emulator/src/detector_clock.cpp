@@ -10,17 +10,68 @@ constexpr int kNear = 8;  // entries that are looked at one by one before a bina
 
 bool before(const Entry& entry, Key key) { return entry.key < key; }
 
-// Whether every entry of `b` is in `a` already.
-bool contains(const Clock& a, const Clock& b) {
-  if (b.latest > a.latest || b.entries.size() > a.entries.size()) return false;
-  auto at = a.entries.begin();
-  const auto end = a.entries.end();
-  for (const Entry& entry : b.entries) {
-    for (int i = 0; i < kNear && at != end && at->key < entry.key; ++i) ++at;
-    if (at != end && at->key < entry.key) at = std::lower_bound(at, end, entry.key, before);
-    if (at == end || at->key != entry.key || at->time < entry.time) return false;
+// Entries that are looked up in the order of their keys.
+class Cursor {
+ public:
+  explicit Cursor(std::span<const Entry> entries) : at_(entries.data()), end_(entries.data() + entries.size()) {}
+
+  Time of(Key key) {
+    for (int i = 0; i < kNear && at_ != end_ && at_->key < key; ++i) ++at_;
+    if (at_ != end_ && at_->key < key) at_ = std::lower_bound(at_, end_, key, before);
+    return at_ != end_ && at_->key == key ? at_->time : 0;
   }
-  return true;
+
+ private:
+  const Entry *at_, *end_;
+};
+
+std::span<const Entry> of_base(const Clock& clock) {
+  return clock.base ? std::span<const Entry>(clock.base->entries) : std::span<const Entry>();
+}
+
+// What a clock has beside its bottom.
+std::span<const Entry> changes_of(const Clock& clock) {
+  return clock.base ? std::span<const Entry>(clock.entries) : std::span<const Entry>();
+}
+
+bool contains_all(const Clock& a, std::span<const Entry> entries) {
+  Cursor own(a.entries), base(of_base(a));
+  return std::all_of(entries.begin(), entries.end(), [&](const Entry& entry) {
+    return own.of(entry.key) >= entry.time || base.of(entry.key) >= entry.time;
+  });
+}
+
+// Both, with the later time of a key in both; returns the end.
+Entry* merge(std::span<const Entry> a, std::span<const Entry> b, Entry* to) {
+  auto i = a.begin(), j = b.begin();
+  while (i != a.end() && j != b.end()) {
+    if (i->key < j->key) {
+      *to++ = *i++;
+    } else if (j->key < i->key) {
+      *to++ = *j++;
+    } else {
+      *to++ = {i->key, std::max(i->time, j->time)};
+      ++i, ++j;
+    }
+  }
+  return std::copy(j, b.end(), std::copy(i, a.end(), to));
+}
+
+std::span<const Entry> of_kind(std::span<const Entry> entries, AgentKind kind) {
+  const auto begin = std::lower_bound(entries.begin(), entries.end(), key_of(kind, 0), before);
+  const auto end = kind == AgentKind::kDelivery ? entries.end() : std::lower_bound(begin, entries.end(), key_of(AgentKind(uint32_t(kind) + 1), 0), before);
+  return {begin, end};
+}
+
+void resize(std::vector<Entry>& buffer, size_t entries) {
+  if (buffer.size() < entries) buffer.resize(2 * entries);
+}
+
+// Changes that a clock may have beside a base: of as many bytes for all clocks as the bases have that come to be.
+size_t most_changes(size_t base) {
+  size_t most = 16;
+  while (most * most < 2 * base) most *= 2;
+  return most;
 }
 
 // Times of the agents above those of a clock. Quick where they are looked up in the order of their keys: neighbours have
@@ -72,16 +123,30 @@ class TimesAbove {
 
 }  // namespace
 
-void ClockRef::release(const Clock* clock) { delete clock; }
-
 Time Clock::time_of(Key key) const {
-  const auto at = std::lower_bound(entries.begin(), entries.end(), key, before);
-  return at != entries.end() && at->key == key ? at->time : 0;
+  const auto of = [&](const std::vector<Entry>& all) {
+    const auto at = std::lower_bound(all.begin(), all.end(), key, before);
+    return at != all.end() && at->key == key ? at->time : 0;
+  };
+  const Time own = of(entries);  // later than that of the base
+  return own || !base ? own : of(base->entries);
+}
+
+bool Clock::has_deliveries() const {
+  const auto has = [](const std::vector<Entry>& all) { return !all.empty() && detector::kind_of(all.back().key) == AgentKind::kDelivery; };
+  return has(entries) || (base && has(base->entries));
+}
+
+std::vector<Entry> Clock::of_kind(AgentKind kind) const {
+  const std::span<const Entry> own = detector::of_kind(entries, kind), other = detector::of_kind(of_base(*this), kind);
+  std::vector<Entry> all(own.size() + other.size());
+  all.resize(size_t(merge(own, other, all.data()) - all.data()));
+  return all;
 }
 
 ClockRef Clocks::join(const ClockRef& a, const ClockRef& b) {
-  if (a == b || !b || b->entries.empty()) return a;
-  if (!a || a->entries.empty()) return b;
+  if (a == b || !b || b->is_empty()) return a;
+  if (!a || a->is_empty()) return b;
   const size_t slot = (reinterpret_cast<uintptr_t>(a.get()) / 16 * 31 + reinterpret_cast<uintptr_t>(b.get()) / 16) % kJoins;
   Join& known = joins_[slot];
   if (known.a == a && known.b == b) return known.result;
@@ -91,21 +156,7 @@ ClockRef Clocks::join(const ClockRef& a, const ClockRef& b) {
   } else if (contains(*b.get(), *a.get())) {
     result = b;
   } else {
-    Entry* to = room_for(a->entries.size() + b->entries.size());
-    const Entry *i = a->entries.data(), *j = b->entries.data();
-    const Entry *const end_of_a = i + a->entries.size(), *const end_of_b = j + b->entries.size();
-    while (i != end_of_a && j != end_of_b) {
-      if (i->key < j->key) {
-        *to++ = *i++;
-      } else if (j->key < i->key) {
-        *to++ = *j++;
-      } else {
-        *to++ = {i->key, std::max(i->time, j->time)};
-        ++i, ++j;
-      }
-    }
-    to = std::copy(j, end_of_b, std::copy(i, end_of_a, to));
-    result = make(to, std::max(a->latest, b->latest), std::max(a->pruned_size, b->pruned_size));
+    result = merged(a, b);
   }
   known = {a, b, result};
   return result;
@@ -122,30 +173,123 @@ ClockRef Clocks::with(const ClockRef& base, const Entry* entries, int count) {
     return a.key != b.key ? a.key < b.key : a.time > b.time;  // the latest of a key comes first and stays
   });
   news.erase(std::unique(news.begin(), news.end(), [](const Entry& a, const Entry& b) { return a.key == b.key; }), news.end());
-  Time latest = base ? base->latest : 0;
-  for (const Entry& entry : news) latest = std::max(latest, entry.time);
-  Entry* to = room_for((base ? base->entries.size() : 0) + news.size());
-  auto j = news.begin();
-  if (base) {
-    for (const Entry& entry : base->entries) {
-      while (j != news.end() && j->key < entry.key) *to++ = *j++;
-      *to++ = j != news.end() && j->key == entry.key ? *j++ : entry;  // the new one is later
-    }
-  }
-  return make(std::copy(j, news.end(), to), latest, base ? base->pruned_size : 0);
+  return extended(base, news);
 }
 
-Entry* Clocks::room_for(size_t entries) {
-  if (merged_.size() < entries) merged_.resize(2 * entries);
-  return merged_.data();
+bool Clocks::contains(const Clock& a, const Clock& b) const {
+  if (b.latest > a.latest) return false;
+  if (!a.base && !b.base && b.entries.size() > a.entries.size()) return false;
+  if (descends(a, b)) return true;
+  const bool has_bottom = descends(a.bottom(), b.bottom());
+  if (!b.base) return has_bottom || contains_all(a, b.entries);
+  return contains_all(a, b.entries) && (has_bottom || contains_all(a, b.base->entries));
+}
+
+bool Clocks::descends(const Clock& from, const Clock& of) const {
+  if (&from == &of) return true;
+  if (!of.lineage) return false;
+  constexpr int kMostBranches = 256;
+  Branch at{from.lineage, from.generation};
+  // A lineage has a higher number than those it comes from.
+  for (int i = 0; i < kMostBranches && at.lineage > of.lineage; ++i) at = branches_[at.lineage];
+  return at.lineage == of.lineage && at.generation >= of.generation;
+}
+
+void Clocks::make_heir(const Clock& of, const Clock& heir) {
+  const auto begin = [&](const Clock& clock, const Branch& from) {
+    branches_.push_back(from);
+    clock.lineage = uint32_t(branches_.size() - 1);
+  };
+  if (!of.lineage) begin(of, {});
+  heir.generation = of.generation + 1;
+  if (of.has_heir) return begin(heir, {of.lineage, of.generation});
+  of.has_heir = true;
+  heir.lineage = of.lineage;
+}
+
+ClockRef Clocks::merged(const ClockRef& a, const ClockRef& b) {
+  if (descends(a->bottom(), b->bottom())) return extended(a, changes_of(*b.get()));
+  if (descends(b->bottom(), a->bottom())) return extended(b, changes_of(*a.get()));
+  const bool is_larger = a->bottom().entries.size() >= b->bottom().entries.size();
+  const ClockRef &large = is_larger ? a : b, &small = is_larger ? b : a;
+  const Clock& bottom = large->bottom();
+  if (!small->base && small->entries.size() <= most_changes(bottom.entries.size())) return extended(large, small->entries);
+  const ClockRef* const both[] = {&a, &b};
+  std::span<const Entry> all[2];
+  for (int i = 0; i < 2; ++i) {
+    const Clock& clock = *both[i]->get();
+    all[i] = clock.entries;
+    if (!clock.base) continue;
+    resize(whole_[i], clock.entries.size() + clock.base->entries.size());
+    all[i] = {whole_[i].data(), merge(clock.base->entries, clock.entries, whole_[i].data())};
+  }
+  const ClockRef result = flat(all[0], all[1], std::max(a->latest, b->latest), std::max(a->bottom().pruned_size, b->bottom().pruned_size));
+  if (bottom.entries.size() >= kLeastShared) make_heir(*large.get(), *result.get());
+  return result;
+}
+
+ClockRef Clocks::extended(const ClockRef& clock, std::span<const Entry> news) {
+  Time latest = clock ? clock->latest : 0;
+  for (const Entry& entry : news) latest = std::max(latest, entry.time);
+  if (!clock || (!clock->base && clock->entries.size() < kLeastShared)) {
+    return flat(clock ? std::span<const Entry>(clock->entries) : std::span<const Entry>(), news, latest, clock ? clock->pruned_size : 0);
+  }
+  const ClockRef& bottom = clock->base ? clock->base : clock;
+  resize(merged_, news.size());
+  Cursor known(bottom->entries);
+  Entry* later = merged_.data();
+  for (const Entry& entry : news) {
+    if (known.of(entry.key) < entry.time) *later++ = entry;
+  }
+  const std::span<const Entry> before = changes_of(*clock.get());
+  resize(changes_, before.size() + news.size());
+  const std::span<const Entry> changes{changes_.data(), merge(before, {merged_.data(), later}, changes_.data())};
+  ClockRef result;
+  if (changes.size() > most_changes(bottom->entries.size())) {
+    result = flat(bottom->entries, changes, latest, bottom->pruned_size);
+  } else {
+    auto* const made = new Clock(++made_);
+    made->latest = latest;
+    made->base = bottom;
+    made->entries.assign(changes.begin(), changes.end());
+    result = ClockRef(made);
+  }
+  make_heir(*clock.get(), *result.get());
+  return result;
+}
+
+ClockRef Clocks::flat(std::span<const Entry> a, std::span<const Entry> b, Time latest, uint32_t pruned_size) {
+  resize(merged_, a.size() + b.size());
+  return make(merge(a, b, merged_.data()), latest, pruned_size);
+}
+
+Entry* Clocks::with_whole_warps(Entry* end) {
+  Entry* const begin = merged_.data();
+  std::vector<Entry>& warps = kept_;
+  warps.clear();
+  for (Entry* at = begin; at != end && kind_of(at->key) == AgentKind::kLane;) {
+    const Key warp = tree_.parent(at->key);
+    Entry* const first = at;
+    Time time = at->time;
+    for (; at != end && kind_of(at->key) == AgentKind::kLane && tree_.parent(at->key) == warp; ++at) time = std::min(time, at->time);
+    if (uint32_t(at - first) == tree_.lanes(warp)) warps.push_back({warp, time});
+  }
+  if (warps.empty()) return end;
+  std::vector<Entry>& all = whole_[0];
+  resize(all, size_t(end - begin) + warps.size());
+  end = merge({begin, end}, warps, all.data());
+  std::swap(all, merged_);
+  return end;
 }
 
 // A clock of the merged entries. Those that an ancestor's covers are dropped where clocks have grown much since that was
 // last done.
 ClockRef Clocks::make(Entry* end, Time latest, uint32_t pruned_size) {
+  const auto size = size_t(end - merged_.data());
+  const bool is_pruned = size >= kLeastPruned && size >= pruned_size + pruned_size / 2;
+  if (is_pruned) end = with_whole_warps(end);
   Entry* const begin = merged_.data();
-  const auto size = size_t(end - begin);
-  if (size >= kLeastPruned && size >= pruned_size + pruned_size / 2) {
+  if (is_pruned) {
     TimesAbove above(begin, end, tree_);
     kept_.resize(merged_.size());
     Entry* to = kept_.data();

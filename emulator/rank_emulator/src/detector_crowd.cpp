@@ -13,12 +13,13 @@ constexpr Scope kDistances[] = {Scope::kCta, Scope::kCluster, Scope::kGpu, Scope
 }  // namespace
 
 void Brought::join(Clocks& clocks, const Brought& other) {
+  const bool is_alike = sequential == clock && other.sequential == other.clock;
   clock = clocks.join(clock, other.clock);
   proxied_global = clocks.join(proxied_global, other.proxied_global);
   proxied_shared = clocks.join(proxied_shared, other.proxied_shared);
   initial = clocks.join(initial, other.initial);
   led_on = clocks.join(led_on, other.led_on);
-  sequential = clocks.join(sequential, other.sequential);
+  sequential = is_alike ? clock : clocks.join(sequential, other.sequential);
 }
 
 void Publications::add(const Published& published) {

@@ -1,6 +1,7 @@
 #include "detector_ended_blocks.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace pkb::emulator::detector {
 
@@ -39,9 +40,15 @@ void EndedBlocks::end(const Launch& launch, uint32_t index) {
   if (region == regions_.end()) return;
   const Bytes bytes = region->second;
   const BlockState& block = kernels_.block(launch, index);
-  const ClockRef known = kernels_.known_to(block);
+  std::optional<ClockRef> known;
   const auto check = [&](const Record& access, uint64_t address, uint32_t count) {
-    if (is_of_another_block(access, block.number) && !agents_.covers(known.get(), access)) found(access, last, address, count);
+    if (!is_of_another_block(access, block.number)) return;
+    if (!known) {
+      Known parts;
+      kernels_.join_known(block, parts);
+      known = kernels_.together(parts);
+    }
+    if (!agents_.covers(known->get(), access)) found(access, last, address, count);
   };
   shadow_.for_cells(bytes.begin, bytes.count, [&](Cell& cell, uint64_t address, uint32_t count) {
     if (cell.write.present() && !has_observed(cell, block.number)) {

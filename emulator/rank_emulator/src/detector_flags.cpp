@@ -36,15 +36,13 @@ void Flags::learn(WarpState& warp, uint32_t lanes, const ClockRef& base, const C
 }
 
 bool Flags::has_deliveries(const ClockRef& clock) {
-  return clock && !clock->entries.empty() && kind_of(clock->entries.back().key) == AgentKind::kDelivery;
+  return clock && clock->has_deliveries();
 }
 
 ClockRef Flags::delivered(const ClockRef& clock) {
   if (!has_deliveries(clock)) return clock;
-  std::vector<Entry> entries;
-  for (auto at = clock->entries.rbegin(); at != clock->entries.rend() && kind_of(at->key) == AgentKind::kDelivery; ++at) {
-    entries.push_back({key_of(AgentKind::kChannel, index_of(at->key)), at->time});
-  }
+  std::vector<Entry> entries = clock->of_kind(AgentKind::kDelivery);
+  for (Entry& entry : entries) entry.key = key_of(AgentKind::kChannel, index_of(entry.key));
   return clocks_.with(clock, entries.data(), int(entries.size()));
 }
 
@@ -159,12 +157,16 @@ ClockRef Flags::clock_of(const Release& release, const Part& part, int lane) {
 Brought Flags::brought(const Published& published, const Part& part, Scope distance) {
   const Release& release = *published.release;
   Brought all;
-  all.clock = delivered(clocks_.join(clock_of(release, part, published.lane), release.delivered));
+  const ClockRef own = clock_of(release, part, published.lane);
+  all.clock = delivered(clocks_.join(own, release.delivered));
   all.proxied_global = release.proxied_global;
   all.proxied_shared = release.proxied_shared;
   all.initial = release.initial;
   all.led_on = led_on(published, part, distance);
-  all.sequential = sequential_before(published, distance);
+  // One clock for both, where one fence is both.
+  const FencePoint& fence = release.sequential.own[size_t(index_of(distance))];
+  const bool is_alike = !release.sequential.before[size_t(index_of(distance))] && fence.time == part.time && fence.past == *part.past;
+  all.sequential = is_alike ? own : sequential_before(published, distance);
   return all;
 }
 

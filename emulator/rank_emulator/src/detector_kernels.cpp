@@ -83,27 +83,30 @@ void Kernels::block_begin(const Launch& launch, uint32_t index, uint32_t threads
   last_ = nullptr;
 }
 
-ClockRef Kernels::known_to(const BlockState& block) {
-  ClockRef known;
+void Kernels::join_known(const BlockState& block, Known& to) {
+  const auto take = [&](size_t part, const ClockRef& clock) { to[part] = clocks_.join(to[part], clock); };
   for (const WarpState& warp : block.warps) {
     const bool is_uniform = warp.past.is_uniform() && warp.fences.is_uniform();
     for (uint32_t lanes = warp.all_lanes; lanes; lanes &= lanes - 1) {
       const int lane = __builtin_ctz(lanes);
-      known = clocks_.join(known, warp.past.at(lane).base);
+      take(kScopes, warp.past.at(lane).base);
       // The boundary of a kernel is a fence: what relaxed loads have seen is in the past afterwards.
-      if (!strict_) {
-        for (const ClockRef& read : warp.fences.at(lane).read) known = clocks_.join(known, read);
-      }
+      for (size_t d = 0; d < kScopes && !strict_; ++d) take(d, warp.fences.at(lane).read[d]);
       if (is_uniform) break;
     }
   }
-  return known;
+}
+
+ClockRef Kernels::together(const Known& known) {
+  ClockRef all;
+  for (const ClockRef& part : known) all = clocks_.join(all, part);
+  return all;
 }
 
 void Kernels::block_end(const Launch& launch, uint32_t index) {
   GridState& of = grid(launch);
   BlockState& state = block(launch, index);
-  of.end = clocks_.join(of.end, known_to(state));
+  join_known(state, of.end);
   last_ = nullptr;
   // A flag may be loaded when the block that stored it has ended.
   const uint32_t number = state.number;
@@ -118,9 +121,10 @@ void Kernels::block_end(const Launch& launch, uint32_t index) {
 void Kernels::launch_end(const Launch& launch) {
   GridState& of = grid(launch);
   Stream& on = stream(launch.stream, launch.rank);
-  on.past.base = clocks_.join(on.past.base, of.end);
+  const ClockRef end = together(of.end);
+  on.past.base = clocks_.join(on.past.base, end);
   const Entry own{key_of(AgentKind::kGrid, of.number), clocks_.tick()};
-  on.completed[launch.id] = clocks_.with(of.end, &own, 1);
+  on.completed[launch.id] = clocks_.with(end, &own, 1);
   last_ = nullptr;
   for (const auto& [index, block] : of.blocks) blocks_.erase(block.number);
   grids_.erase(launch.id);

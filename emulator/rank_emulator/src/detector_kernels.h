@@ -38,8 +38,9 @@ class Kernels {
   void launch_end(const Launch& launch);
   void block_begin(const Launch& launch, uint32_t index, uint32_t threads);
   void block_end(const Launch& launch, uint32_t index);
-  // What the threads of a block know at its end: what comes before it.
-  ClockRef known_to(const BlockState& block);
+  // Adds what the threads of a block know at its end: what comes before it.
+  void join_known(const BlockState& block, Known& to);
+  ClockRef together(const Known& known);
   // Lanes have waited for the kernel that theirs may overlap (griddepcontrol.wait).
   void prerequisite_wait(const Warp& of);
 

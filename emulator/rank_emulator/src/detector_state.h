@@ -166,12 +166,16 @@ struct BlockState {
   std::unordered_map<uint32_t, std::array<Meeting, 2>> barriers;  // by number and parity of the generation
 };
 
+// By distance, what loads have seen and no fence has acquired; then the past. Apart, since what one counter has told many
+// threads is quick to join.
+using Known = std::array<ClockRef, kScopes + 1>;
+
 struct GridState {
   uint32_t number = 0;         // of Agents
   Key stream = 0;
   uint32_t blocks_per_cluster = 1;
   ClockRef initial;            // the past of its blocks at their beginning
-  ClockRef end;                // what those that have ended knew
+  Known end;                   // to those that have ended
   Time begin = 0;
   std::unordered_map<uint32_t, BlockState> blocks;                  // that run
   std::unordered_map<uint32_t, std::array<Meeting, 2>> clusters;    // barriers of clusters, by cluster
