@@ -168,7 +168,7 @@ def _run_block(
             for call, index in enumerate(order.sets):  # read by the handler below
                 handover.cross()
                 place.call = call
-                congestion.begin(congestions_ns[call], order.handovers)
+                congestion.begin(congestions_ns[call])
                 claims.append(solution.call(index, order.epoch + call, holds_ns[call]))
                 congestion.end()
             handover.cross()

@@ -11,31 +11,22 @@ import ctypes
 from typing import Protocol
 
 from pkb_gym.engine.wire import abi
-from pkb_gym.engine.wire.orders import HandoverKind
 
 from .devices import AnyHeap
 
 THREADS = (64, 128)
-"""Threads of each multiprocessor that read the host's memory, in turn from call to call, where handovers are enqueued.
+"""Threads of each multiprocessor that read the host's memory, in turn from call to call.
 
-A load of a call then takes 20 or 40 microseconds (2 H200, 2026-11-28), longer than peers take to depart. Short kernels
-are wrong at one of the two more often than at the other.
+A load of a call then takes 20 or 40 microseconds (2 H200, 2026-11-28). Short kernels are wrong at one of the two more
+often than at the other; with more threads calls take so long that the congestion ends before they do.
 """
-
-MANY_THREADS = 1024
-"""Threads where the host waits at handovers: peers take some 300 microseconds to depart."""
 
 
 class Congestion(Protocol):
     """The congestion of a rank."""
 
-    def begin(self, duration_ns: int, kind: HandoverKind) -> None:
-        """Begins it before a call.
-
-        Args:
-            duration_ns: Nanoseconds after which it ends at the latest; 0 for no congestion.
-            kind: Kind of the handovers between calls.
-        """
+    def begin(self, duration_ns: int) -> None:
+        """Begins it before a call, for so many nanoseconds at most; 0 for no congestion."""
 
     def end(self) -> None:
         """Ends it after the call; nothing where none has begun."""
@@ -44,7 +35,7 @@ class Congestion(Protocol):
 class NoCongestion:
     """The CPU's."""
 
-    def begin(self, duration_ns: int, kind: HandoverKind) -> None:
+    def begin(self, duration_ns: int) -> None:
         """Nothing."""
 
     def end(self) -> None:
@@ -79,10 +70,10 @@ class GpuCongestion:
         self._count = 0
         self._is_on = False
 
-    def begin(self, duration_ns: int, kind: HandoverKind) -> None:
+    def begin(self, duration_ns: int) -> None:
         """Enqueues the begin of a congestion; see `Congestion`."""
         if duration_ns:
-            threads = MANY_THREADS if kind == "waiting" else THREADS[self._count % len(THREADS)]
+            threads = THREADS[self._count % len(THREADS)]
             _check(self._begin(self._stream, *self._memory, self._grid, threads, duration_ns))
             self._count += 1
             self._is_on = True

@@ -15,7 +15,7 @@ from pkb_gym.engine.records.config import Device, ResolvedConfig
 from pkb_gym.engine.reference.gpu_pulses import MAX_PREEMPTION_S
 from pkb_gym.engine.reference.interruptions import MAX_INTERRUPTED_S
 from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
-from pkb_gym.engine.wire.orders import Dialect, HandoverKind
+from pkb_gym.engine.wire.orders import Dialect
 
 MIN_DELAY_S: dict[tuple[Device, Dialect], float] = {
     ("cpu", "native"): 20e-3,
@@ -31,9 +31,8 @@ MIN_HOLD_S: dict[Device, float] = {"cpu": 1e-3, "cuda": 4e-3}
 """Time that a held rank stands still after each wait, and on GPUs after it has signalled that its call has begun:
 longer than another rank takes to reach its next call."""
 
-MIN_CONGESTION_S: dict[HandoverKind, float] = {"enqueued": 2e-3, "waiting": 8e-3}
-"""Time for which a congested rank's kernels run slowly at most, unless its calls take long, by kind of its handovers:
-where the host waits, peers depart later, and loads take ten times as long."""
+MIN_CONGESTION_S = 2e-3
+"""Time for which a congested rank's kernels run slowly at most, unless its calls take long."""
 
 MIN_RUN_S, RUN_SHARE = 60e-6, 0.125
 """Longest time that an interrupted rank runs at a time, in seconds and as a share of a call of the baseline: the stops
@@ -259,13 +258,9 @@ MIN_PREEMPTED_S = 2e-3
 def preempted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]:
     """The conditions of so many calls, in every second of which one rank is preempted: all ranks are in turn.
 
-    Its peers begin the call in between at once, while it may still stand still in the one before; it is congested then.
+    Its peers begin the call in between at once, while it may still stand still in the one before.
     """
-    ranks = [call // 2 % world_size for call in range(calls)]
-    return tuple(
-        CallConditions(congested_rank=rank) if call % 2 else CallConditions(preempted_rank=rank)
-        for call, rank in enumerate(ranks)
-    )
+    return tuple(CallConditions(preempted_rank=None if call % 2 else call // 2 % world_size) for call in range(calls))
 
 
 def has_gpu_each(config: ResolvedConfig) -> bool:
@@ -296,18 +291,16 @@ def with_congestion(
         conditions: Conditions of each call, of which the congested rank counts.
         pace: Pace of the machine.
     """
-    setting = staging.setting
-    congestions_ns = _congestions_ns(config, conditions, pace, setting.handovers)
-    return replace(staging, setting=replace(setting, congestions_ns=congestions_ns))
+    return replace(staging, setting=replace(staging.setting, congestions_ns=_congestions_ns(config, conditions, pace)))
 
 
 def _congestions_ns(
-    config: ResolvedConfig, conditions: Sequence[CallConditions], pace: Pace, kind: HandoverKind
+    config: ResolvedConfig, conditions: Sequence[CallConditions], pace: Pace
 ) -> tuple[tuple[int, ...], ...]:
     """The congestions of each rank's calls; none where ranks have no GPU of their own."""
     if not has_gpu_each(config):
         return ()
-    longest_ns = int(1e9 * _slow_s(MIN_CONGESTION_S[kind], pace))
+    longest_ns = int(1e9 * _slow_s(MIN_CONGESTION_S, pace))
     return tuple(
         tuple(longest_ns if one.congested_rank == rank else 0 for one in conditions)
         for rank in range(config.world_size)

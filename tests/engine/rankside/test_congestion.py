@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pkb_gym.engine.rankside.congestion import MANY_THREADS, THREADS, GpuCongestion
+from pkb_gym.engine.rankside.congestion import THREADS, GpuCongestion
 from pkb_gym.engine.wire import abi
 
 
@@ -28,19 +28,19 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(pkb_enqueue_congestion=Enqueued(), pkb_enqueue_end_of_congestion=Enqueued())
 
 
-def test_more_threads_read_where_peers_depart_later(library: SimpleNamespace) -> None:
+def test_the_number_of_threads_alternates(library: SimpleNamespace) -> None:
     congestion = GpuCongestion(library, 7, SimpleNamespace(control=4096))
-    for kind in ("enqueued", "enqueued", "waiting"):
-        congestion.begin(1000, kind)
+    for _ in range(3):
+        congestion.begin(1000)
         congestion.end()
-    begun = [(7, 4096, abi.HOST_CONTROL_BYTES, 132, threads, 1000) for threads in (*THREADS, MANY_THREADS)]
+    begun = [(7, 4096, abi.HOST_CONTROL_BYTES, 132, threads, 1000) for threads in (*THREADS, THREADS[0])]
     assert library.pkb_enqueue_congestion.calls == begun
     assert library.pkb_enqueue_end_of_congestion.calls == [(7,)] * 3
 
 
 def test_nothing_is_enqueued_for_a_call_without_congestion(library: SimpleNamespace) -> None:
     congestion = GpuCongestion(library, 7, SimpleNamespace(control=4096))
-    congestion.begin(0, "enqueued")
+    congestion.begin(0)
     congestion.end()
     assert not library.pkb_enqueue_congestion.calls and not library.pkb_enqueue_end_of_congestion.calls
 
@@ -49,4 +49,4 @@ def test_a_congestion_that_cannot_be_enqueued_is_an_error(library: SimpleNamespa
     library.pkb_enqueue_congestion.status = 2
     congestion = GpuCongestion(library, 7, SimpleNamespace(control=4096))
     with pytest.raises(RuntimeError, match="CUDA error 2"):
-        congestion.begin(1000, "waiting")
+        congestion.begin(1000)

@@ -142,7 +142,7 @@ def test_each_rank_of_gpus_is_congested_while_others_are_not(source: str) -> Non
 
 
 @pytest.mark.parametrize("source", [KERNEL, PYTHON])
-def test_each_rank_of_gpus_is_preempted_in_one_call_and_congested_in_the_next(source: str) -> None:
+def test_each_rank_of_gpus_is_preempted_in_every_second_call(source: str) -> None:
     bench = Bench(source=source, gpus=2)
     with bench.run() as run:
         check(run)
@@ -150,8 +150,6 @@ def test_each_rank_of_gpus_is_preempted_in_one_call_and_congested_in_the_next(so
     for calls in of_ranks:
         assert [call.preempted_rank for call in calls] == [0, None, 1, None] * (MAX_PREEMPTED * 2 // 4)
         assert {call.preempted_s for call in calls} == {MIN_PREEMPTED_S}
-    congested = [[ns > 0 for ns in of_rank] for of_rank in bench.candidate.settings[3].congestions_ns]
-    assert congested == [[call % 4 == 2 * rank + 1 for call in range(2 * MAX_PREEMPTED)] for rank in (0, 1)]
 
 
 def test_ranks_stand_still_for_longer_in_long_calls_of_which_there_are_fewer() -> None:
