@@ -244,7 +244,8 @@ def test_phases_of_an_mbarrier(emulator: EmulatorLibrary):
     body += "setp.ne.u32 %p2, %r1, 0;\n@%p2 bra END;\nmbarrier.init.shared::cta.b64 [%r3], 3;\n"
     body += probe(0, False) + probe(1, True) + arrive + "mbarrier.arrive.shared::cta.b64 %rd6, [%r3], 1;\n"
     body += probe(0, False) + "mbarrier.arrive_drop.shared::cta.b64 _, [%r3];\n" + probe(0, True) + probe(1, False)
-    body += arrive + probe(1, False) + "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r3], 48;\n"
+    body += "mbarrier.arrive.noComplete.release.cta.shared::cta.b64 %rd5, [%r3], 1;\n" + probe(1, False)
+    body += "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r3], 48;\n"
     body += arrive + probe(1, False) + "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r3], 32;\n" + probe(1, False)
     body += "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%r3], 16;\n" + probe(1, True)
     body += "mbarrier.pending_count.b64 %r8, %rd6;\n" + f"st.global.u32 [%rd0+{OUT_AT + 4 * len(probes)}], %r8;\nEND:\n"

@@ -65,6 +65,12 @@ def signed(values: np.ndarray) -> np.ndarray:
     return values.view(np.int32).astype(np.int64)
 
 
+def nth_one(mask: int, base: int, n: int) -> int:
+    """Place of the n-th one of a mask from a place on, downwards if n is negative; all ones if there is none."""
+    places = range(base, 32) if n > 0 else range(base, -1, -1)
+    return dict(enumerate((at for at in places if int(mask) >> at & 1), 1)).get(abs(n), 2**32 - 1)
+
+
 def shifted(values: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Left; 0 where by at least 32."""
     return np.where(by > 31, 0, values.astype(np.uint64) << np.minimum(by, 31).astype(np.uint64))
@@ -97,6 +103,12 @@ INTEGER: dict[str, Callable[[], np.ndarray]] = {
     "popc.b32 %r9, %r10": lambda: np.array([bin(a).count("1") for a in A]),
     "clz.b32 %r9, %r10": lambda: np.array([32 - int(a).bit_length() for a in A]),
     "brev.b32 %r9, %r10": lambda: np.array([int(f"{a:032b}"[::-1], 2) for a in A]),
+    "fns.b32 %r9, %r10, 1, 2": lambda: np.array([nth_one(a, 1, 2) for a in A]),
+    "fns.b32 %r9, %r10, 31, -3": lambda: np.array([nth_one(a, 31, -3) for a in A]),
+    "fns.b32 %r9, %r10, 5, 0": lambda: np.where(A >> 5 & 1, 5, 2**32 - 1),
+    "movmatrix.sync.aligned.m8n8.trans.b16 %r9, %r10": lambda: (
+        A.view(np.uint16).reshape(8, 8).T.copy().view(np.uint32).ravel()
+    ),
     "prmt.b32 %r9, %r10, %r11, 0x5410": lambda: (A & 0xFFFF) | B.astype(np.uint64) << np.uint64(16),
     "lop3.b32 %r9, %r10, %r11, %r12, 0x96": lambda: A ^ B ^ C,
     "bfe.u32 %r9, %r10, 4, 8": lambda: A >> 4 & 0xFF,

@@ -1,5 +1,6 @@
 // Logic, shifts, fields of bits, permutations of bytes, selection.
 #include <algorithm>
+#include <cstdlib>
 #include <bit>
 #include <type_traits>
 
@@ -97,6 +98,19 @@ struct BitMask {
     return uint32_t(((uint64_t(1) << count) - 1) << position);
   }
 };
+// fns: the place of the n-th one from a position on, upwards or downwards.
+struct FindNth {
+  uint32_t operator()(uint32_t mask, uint32_t base, uint32_t n) const {
+    const auto count = int32_t(n);
+    const int64_t step = count < 0 ? -1 : 1;
+    int64_t left = std::abs(int64_t(count));
+    if (count == 0) return base < 32 && mask >> base & 1 ? base : ~0u;
+    for (int64_t at = base; at >= 0 && at < 32; at += step) {
+      if (mask >> at & 1 && --left == 0) return uint32_t(at);
+    }
+    return ~0u;
+  }
+};
 struct Permute {
   uint32_t operator()(uint32_t a, uint32_t b, uint32_t selectors) const {
     const uint64_t bytes = uint64_t(b) << 32 | a;
@@ -192,6 +206,7 @@ std::optional<LaneOperation> find_bits(const Instruction& instruction) {
     if (type == "s32") return wraps ? binary<int32_t, int32_t, uint32_t, ExtendBits<true>>() : binary<int32_t, int32_t, uint32_t, ExtendBits<false>>();
     return wraps ? binary<uint32_t, uint32_t, uint32_t, ExtendBits<true>>() : binary<uint32_t, uint32_t, uint32_t, ExtendBits<false>>();
   }
+  if (name == "fns") return ternary<uint32_t, uint32_t, uint32_t, uint32_t, FindNth>();
   if (name == "prmt") return find_permute(type);
   if (name == "shf") {
     const bool wraps = instruction.has("wrap");

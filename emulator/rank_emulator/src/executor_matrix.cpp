@@ -1,4 +1,4 @@
-// mma.sync, ldmatrix, stmatrix.
+// mma.sync, ldmatrix, stmatrix, movmatrix.
 #include <bit>
 #include <string>
 
@@ -206,6 +206,20 @@ Step move_matrices(Executor& x, const Op& op, uint32_t lanes) {
   return Step::kNext;
 }
 
+// movmatrix: lanes exchange the elements of one 8 x 8 matrix.
+Step transpose(Executor& x, const Op& op, uint32_t lanes) {
+  if (x.gather(~0u, lanes, false) == 0) return Step::kBlocked;
+  const Detail& detail = *op.detail;
+  uint32_t rows[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) rows[lane] = uint32_t(x.value(detail.values[1], lane));
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int row = lane / 4, column = 2 * (lane % 4);
+    const auto element = [&](int from) { return rows[4 * from + row / 2] >> (16 * (row % 2)) & 0xffff; };
+    x.set(detail.values[0], lane, element(column) | element(column + 1) << 16);
+  }
+  return Step::kNext;
+}
+
 Handler find_product(const Instruction& instruction, Detail& detail) {
   const auto& parts = instruction.parts;
   const Shape shape = shape_of(instruction);
@@ -229,6 +243,7 @@ Handler find_product(const Instruction& instruction, Detail& detail) {
 Handler find_matrix_handler(const Instruction& instruction, Detail& detail) {
   const auto name = instruction.parts[0];
   if (name == "mma") return find_product(instruction, detail);
+  if (name == "movmatrix") return transpose;
   if ((name != "ldmatrix" && name != "stmatrix") || !instruction.has("m8n8")) return nullptr;
   detail.variant = (name == "stmatrix" ? 1 : 0) | (instruction.has("trans") ? 2 : 0);
   detail.number = instruction.has("x4") ? 4 : instruction.has("x2") ? 2 : 1;

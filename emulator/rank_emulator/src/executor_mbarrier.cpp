@@ -87,6 +87,7 @@ Step invalidate(Executor& x, const Op& op, uint32_t lanes) {
 void take_arrivals(Executor& x, const Op& op, int lane, Mbarrier& barrier, uint32_t count) {
   if (count > barrier.pending) x.fail(Outcome::kTrap, op, uint32_t(lane), "more arrivals than the " + std::to_string(barrier.expected) + " that the mbarrier expects in a phase");
   barrier.pending -= count;
+  if (barrier.pending == 0 && barrier.bytes == 0 && op.source->has("noComplete")) x.fail(Outcome::kTrap, op, uint32_t(lane), "an arrival with .noComplete completes the phase");
 }
 
 enum Kind { kArrive, kArriveExpect, kArriveDrop, kExpect, kComplete };
@@ -188,7 +189,6 @@ Handler find_mbarrier_handler(const Instruction& instruction, Detail& detail) {
     detail.variant = instruction.has("parity");
     return wait;
   }
-  if (instruction.has("noComplete")) return nullptr;
   if (instruction.has("arrive_drop")) {
     detail.variant = kArriveDrop;
     return instruction.has("expect_tx") ? nullptr : arrive;

@@ -42,7 +42,7 @@ uint64_t registers_of(const ucontext_t&) { return 0; }
 void step(ucontext_t&, bool) {}
 #endif
 
-constexpr uint32_t kMostOfTurn = 512;      // accesses that are looked at one by one
+constexpr uint32_t kMostOfTurn = 512;     // accesses that are looked at one by one; then the first of each page
 constexpr uint64_t kMostOfRun = 20000;
 
 const uint64_t kPage = uint64_t(sysconf(_SC_PAGESIZE));
@@ -208,13 +208,13 @@ void HostGuard::look_away() {
 bool HostGuard::on_fault(uint64_t address, void* of) {
   auto& context = *static_cast<ucontext_t*>(of);
   if (!is_closed_ || !holds(address)) return false;
-  if (++seen_ > kMostOfTurn || ++all_seen_ > kMostOfRun) {
-    if (all_seen_ > kMostOfRun) is_blind_ = true;
+  if (++all_seen_ > kMostOfRun) {
+    is_blind_ = true;
     look_away();
     return true;
   }
   const uint64_t page = address / kPage * kPage;
-  stepping_.push_back({page, address, instruction_in(context), writes(context)});
+  stepping_.push_back({page, address, instruction_in(context), writes(context), ++seen_ > kMostOfTurn});
   protect(page, page + kPage, true);
   step(context, true);
   return true;
@@ -225,7 +225,7 @@ bool HostGuard::on_step(void* of) {
   step(*static_cast<ucontext_t*>(of), false);
   const std::vector<Touched> all = std::exchange(stepping_, {});
   if (is_closed_) {
-    for (const Touched& touched : all) protect(touched.page, touched.page + kPage, false);
+    for (const Touched& touched : all) protect(touched.page, touched.page + kPage, touched.stays_open);
   }
   for (const Touched& touched : all) note(touched, registers_of(*static_cast<ucontext_t*>(of)));
   return true;

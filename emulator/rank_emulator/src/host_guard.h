@@ -51,7 +51,7 @@ class HostGuard {
  private:
   struct Touched {
     uint64_t page, address, pc;
-    bool writes;
+    bool writes, stays_open;
   };
 
   void protect(uint64_t begin, uint64_t end, bool is_open) const;

@@ -164,7 +164,7 @@ class FunctionPreparer {
     }
     static constexpr std::string_view kNames[] = {"add", "sub", "mul", "mad", "fma", "div", "rem", "min", "max", "abs", "neg", "sad",
                                                   "and", "or", "xor", "not", "cnot", "shl", "shr", "popc", "clz", "brev", "bfind", "bfe",
-                                                  "selp", "mov", "prmt", "shf", "szext", "bmsk", "mul24", "mad24", "sqrt", "rcp", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh", "copysign"};
+                                                  "selp", "mov", "prmt", "shf", "szext", "bmsk", "fns", "mul24", "mad24", "sqrt", "rcp", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh", "copysign"};
     if (std::find(std::begin(kNames), std::end(kNames), name) == std::end(kNames)) return std::nullopt;
     if (const auto found = find_bits(instruction)) return found;
     if (const auto found = find_integer(instruction)) return found;

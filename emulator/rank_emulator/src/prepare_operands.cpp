@@ -23,7 +23,7 @@ constexpr std::pair<std::string_view, Special> kSpecials_[] = {
     {"%cluster_ctarank", Special::kClusterCtarank}, {"%cluster_nctarank", Special::kClusterNctarank}, {"%is_explicit_cluster", Special::kIsExplicitCluster},
     {"%lanemask_eq", Special::kLanemaskEq}, {"%lanemask_lt", Special::kLanemaskLt}, {"%lanemask_le", Special::kLanemaskLe},
     {"%lanemask_gt", Special::kLanemaskGt}, {"%lanemask_ge", Special::kLanemaskGe},
-    {"%dynamic_smem_size", Special::kDynamicSmemSize}, {"%total_smem_size", Special::kTotalSmemSize},
+    {"%dynamic_smem_size", Special::kDynamicSmemSize}, {"%total_smem_size", Special::kTotalSmemSize}, {"%aggr_smem_size", Special::kTotalSmemSize},
     {"%reserved_smem_offset_1", Special::kReservedSmemOffset1},
     {"%envreg0", Special::kEnvreg0}, {"%envreg1", Special::kEnvreg1}, {"%envreg2", Special::kEnvreg2}};
 
