@@ -42,11 +42,12 @@ uint64_t registers_of(const ucontext_t&) { return 0; }
 void step(ucontext_t&, bool) {}
 #endif
 
-constexpr uint32_t kMostOfTurn = 512;     // accesses that are looked at one by one; then the first of each page
-constexpr uint64_t kMostOfRun = 20000;
+constexpr uint32_t kMostOfTurn = 2048;    // accesses that are looked at one by one; then the first of each page
+constexpr uint64_t kMostOfRun = 40000;
 
 const uint64_t kPage = uint64_t(sysconf(_SC_PAGESIZE));
 
+constexpr size_t kMostStates = 512;
 constexpr uint32_t kFreshOfProgress = 256; // accesses by which a loop that gets on is told from one that waits
 
 // Handlers of signals read it: a list is never changed.
@@ -266,7 +267,7 @@ void HostGuard::note(const Touched& touched, uint64_t registers) {
     observer->host_waited_stream(host.number, host.accesses);
   }
   if (!is_again || !is_program_code(touched.pc)) return;
-  if (states_.size() > kMostOfTurn) states_.clear();
+  if (states_.size() > kMostStates) states_.clear();
   if (states_.insert(registers).second && ++fresh_ % kFreshOfProgress == 0) {  // it computes, and does not wait
     ++engine.effects;
     ++engine.progress;

@@ -150,16 +150,18 @@ PAIR_OF_HOST(stream_function_fills_a_buffer) {
   cudaStreamSynchronize(side);
 }
 
-// The host sums two results of a thousand words each, which two streams bring.
+// The host sums two results of two thousand words each, which two streams bring.
 // wrong: unsynchronised: rank 0's read by `host code`
 PAIR_OF_HOST(host_reads_long_results) {
-  constexpr int kWords = 1024;
+  constexpr int kWords = 2048;
   unsigned* const results[] = {pinned<unsigned>(kWords), pinned<unsigned>(kWords)};
+  for (unsigned* const result : results) {
+    for (int k = 0; k < kWords; ++k) result[k] = 0;
+  }
   cudaStream_t streams[2];
   for (int i = 0; i < 2; ++i) {
     cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking);
-    for (int k = 0; k < kWords; ++k) results[i][k] = 0;
-    fill_in<<<1, kWords, 0, streams[i]>>>(results[i], 1);
+    fill_in<<<1, 1024, 0, streams[i]>>>(results[i] + 1024, 1);
   }
   cudaStreamSynchronize(streams[0]);
   RIGHT(cudaStreamSynchronize(streams[1]))
@@ -167,5 +169,5 @@ PAIR_OF_HOST(host_reads_long_results) {
   for (unsigned* const result : results) {
     for (int k = 0; k < kWords; ++k) sum += *(volatile unsigned*)(result + k);
   }
-  if (right && sum != 2 * (1024 * 1023 / 2 + 1024)) fill_in<<<1, 1, 0, stream>>>(r.failed(), __LINE__);
+  if (right && sum != 1024 * 1023 + 2 * 1024) fill_in<<<1, 1, 0, stream>>>(r.failed(), __LINE__);
 }
