@@ -225,12 +225,17 @@ def test_an_expert_that_fails_is_invalid_and_the_reason_is_logged(monkeypatch, c
 
 
 class Model(BaseHTTPRequestHandler):
-    """Submits a wrong kernel, then the expert's, then says that it is done."""
+    """Submits a wrong kernel, then the expert's, then says that it is done.
+
+    Of Gather it calls the tool without a source, however often it is told.
+    """
 
     protocol_version = "HTTP/1.1"
 
     def arguments(self, problem: str, turn: int) -> dict[str, str] | None:
         """The arguments of the call of a turn; None for an end in words."""
+        if problem == "Gather":
+            return {"code": f"turn {turn}"}
         cases = ("wrong", "expert")
         return None if turn == len(cases) else {"source": contract.find(problem, cases[turn]).source}
 
@@ -265,16 +270,9 @@ class Model(BaseHTTPRequestHandler):
         pass
 
 
-class Confused(Model):
-    """Calls the tool without a source, however often it is told."""
-
-    def arguments(self, problem: str, turn: int) -> dict[str, str]:
-        return {"code": f"{problem} {turn}"}
-
-
 @contextmanager
-def endpoint(model: type[Model] = Model) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), model) as server:
+def endpoint() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Model) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -291,29 +289,29 @@ async def prepared(self, script, env=None, *, activate=True) -> list[str]:
     return [sys.executable, str(path)]
 
 
-def test_end_to_end_against_an_endpoint(monkeypatch):
-    """The framework's own harness `null` and its program."""
-    monkeypatch.setattr(SubprocessRuntime, "prepare_uv_script", prepared)
-    problems = ("AllReduce", "Gather")
-    with endpoint() as url:
-        traces = asyncio.run(rollouts(environment("null", *problems), context(url)))
-    assert {trace.task.data.problem for trace in traces} == set(problems)
-    for trace in traces:
-        assert trace.ok, trace.errors
-        problem = trace.task.data.problem
-        wrong, expert = (contract.find(problem, case) for case in ("wrong", "expert"))
-        assert [attempt["source"] for attempt in trace.info[INFO]] == [wrong.source, expert.source]
-        assert trace.reward == value_of(trace.info[INFO][1]) > 0.75 and trace.num_turns == 3
-        assert trace.tool_messages[0].content.startswith("Turn 1\n")
+@pytest.fixture(scope="module")
+def answered() -> dict[str, vf.Trace]:
+    """Rollouts of the framework's own harness `null` and its program, by problem: each environment imports it again."""
+    with pytest.MonkeyPatch.context() as patch, endpoint() as url:
+        patch.setattr(SubprocessRuntime, "prepare_uv_script", prepared)
+        traces = asyncio.run(rollouts(environment("null", "AllReduce", "Gather"), context(url)))
+    assert all(trace.ok for trace in traces), [trace.errors for trace in traces]
+    return {trace.task.data.problem: trace for trace in traces}
 
 
-def test_calls_without_a_source_spend_the_budget_too(monkeypatch):
+def test_end_to_end_against_an_endpoint(answered):
+    trace = answered["AllReduce"]
+    wrong, expert = (contract.find("AllReduce", case) for case in ("wrong", "expert"))
+    assert [attempt["source"] for attempt in trace.info[INFO]] == [wrong.source, expert.source]
+    assert trace.reward == value_of(trace.info[INFO][1]) > 0.75 and trace.num_turns == 3
+    assert trace.tool_messages[0].content.startswith("Turn 1\n")
+
+
+def test_calls_without_a_source_spend_the_budget_too(answered):
     """They are no submissions, and a model that makes no other would be asked for ever."""
-    monkeypatch.setattr(SubprocessRuntime, "prepare_uv_script", prepared)
-    with endpoint(Confused) as url:
-        (trace,) = asyncio.run(rollouts(environment("null", "AllReduce"), context(url)))
+    trace = answered["Gather"]
     assert trace.num_turns == contract.SETTINGS["max_turns"] and trace.info[INFO] == []
-    assert trace.ok and trace.reward == 0 and not trace.state.is_over
+    assert trace.reward == 0 and not trace.state.is_over
 
 
 def test_the_example_of_the_page_runs(monkeypatch, capsys):
