@@ -11,6 +11,7 @@ no Python that can be had here is skipped and named at the end.
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import signal
 import subprocess
@@ -42,10 +43,12 @@ SIDE_BY_SIDE = 2
 def service(contract: Path, token: str) -> Iterator[subprocess.Popen[str]]:
     """The service of the contract, which begins to judge at once."""
     command = [sys.executable, "-m", "tests.doors.service", str(contract)]
+    # With what other tests compiled, precompiled and measured; the user's caches are left alone.
+    caches = os.environ.get("PKB_TEST_COMPILED") or str(contract.with_name("caches"))
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment(PKB_TOKEN=token, PKB_CACHE_DIR=str(contract.with_name("caches"))),
+        env=environment(PKB_TOKEN=token, PKB_CACHE_DIR=caches),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

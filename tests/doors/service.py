@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure, Feedback
 from pkb_gym.engine.stages.progress import Progress
+from pkb_gym.engine.support import env_vars
 from pkb_gym.envs.evaluator_registry import close_evaluators
 from tests.doors.contract import (
     BODIES,
@@ -101,8 +101,7 @@ def judge(url: str, problem: str, case: str) -> Expected:
 
 def main(path: Path) -> None:
     with ExitStack() as stack:
-        own = stack.enter_context(tempfile.TemporaryDirectory(prefix="pkb-doors-"))
-        compiled = Path(os.environ.get("PKB_TEST_COMPILED", own))  # with experts that other tests compiled
+        compiled = env_vars.cache_dir()
         # Failures are part of the contract, and no reason to replace the evaluator.
         server = stack.enter_context(
             serving(
