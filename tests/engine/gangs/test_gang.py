@@ -301,7 +301,7 @@ def test_another_reply_than_asked_for_is_tampering(gang: Gang) -> None:
 def test_what_nobody_waits_for_does_not_pile_up(zygote: Zygote) -> None:
     before = psutil.Process().memory_info().rss
     with Gang(zygote, PROGRAM, 2, None) as gang:
-        assert fall(gang, "flood", "sleep", timeout_s=3.0).failure in (Failure.DEADLOCK, Failure.INTEGRITY)
+        assert fall(gang, "flood", "sleep", timeout_s=1.0).failure in (Failure.DEADLOCK, Failure.INTEGRITY)
         assert psutil.Process().memory_info().rss - before < 200 << 20
 
 
