@@ -1,4 +1,5 @@
 // Clusters, bulk copies and their mbarriers, and warps with a part each, and a mistake of each.
+#define _CG_LIMIT_INCLUDED_DEPENDENCIES  // without libcu++, which takes nvcc two seconds
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 

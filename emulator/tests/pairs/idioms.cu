@@ -1,4 +1,5 @@
 // Idioms of one GPU, and a mistake of each: clusters, grids, pipelines of warps, graphs of work, streams.
+#define _CG_LIMIT_INCLUDED_DEPENDENCIES  // without libcu++, which takes nvcc two seconds
 #include <cooperative_groups.h>
 
 #include "clusters.cuh"

@@ -1,4 +1,5 @@
 // Programs of one thread that drives several GPUs. The first argument names one, the second its mistake ("right": none).
+#define _CG_LIMIT_INCLUDED_DEPENDENCIES  // without libcu++, which takes nvcc two seconds
 #include <cooperative_groups.h>
 #include <cuda.h>
 #include <nccl.h>
