@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pkb_gym.engine.compile.cache import CompileCache
 from pkb_gym.engine.compile.cached_compile import Compiled, cached_compile
@@ -53,6 +53,11 @@ def openmp_flags(source: str) -> tuple[str, ...]:
     return ("-fopenmp",) if _OPENMP.search(source) else ()
 
 
+def _without_level(flags: Sequence[str]) -> Iterator[str]:
+    """Flags but for the levels of optimisation that may read each other's precompiled headers."""
+    return (flag for flag in flags if flag not in ("-O1", "-O2", "-O3"))
+
+
 def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flags: Sequence[str] = FLAGS) -> Artifact:
     """Compiles a C++ source, or takes the result from the cache.
 
@@ -77,7 +82,8 @@ def compile_cpp(source: str, compile_cache: CompileCache, timeout_s: float, flag
 
     def compile_now() -> Compiled:
         limits = CompilerLimits(timeout_s)
-        precompiled = precompiled_header(COMPILER_FLAGS) if flags == FLAGS and begins_with_header(source) else None
+        is_alike = [*_without_level(flags)] == [*_without_level(FLAGS)]
+        precompiled = precompiled_header(COMPILER_FLAGS) if is_alike and begins_with_header(source) else None
         own = () if precompiled is None else (precompiled,)
         prefix = () if precompiled is None else ("-include", str(precompiled / PREFIX))
         arguments = (*include_arguments(), *prefix, "kernel.cpp", "-o", "kernel.so", *library_arguments())

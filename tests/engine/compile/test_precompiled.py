@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from pkb_gym.engine.compile import gxx, precompiled, sandboxed_compiler
 from pkb_gym.engine.compile.cache import CompileCache
-from pkb_gym.engine.compile.gxx import compile_cpp
+from pkb_gym.engine.compile.gxx import FLAGS, compile_cpp
 from pkb_gym.engine.compile.opened_files import checked
 from pkb_gym.engine.compile.precompiled import MANIFEST, PRECOMPILED, begins_with_header, precompiled_header
 from pkb_gym.engine.compile.sandboxed_compiler import Run
 from pkb_gym.engine.support import env_vars
 from pkb_gym.engine.support.exclusive import exclusive
+from tests.engine.joined_libraries import QUICK_FLAGS
 
 KERNEL = """// {id}
 #include <vector>
@@ -63,12 +64,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return seen
 
 
-def compile_kernel(more: str, cache: Path):
-    return compile_cpp(KERNEL.format(id=uuid.uuid4(), more=more), CompileCache(cache), 60)
+def compile_kernel(more: str, cache: Path, flags: Sequence[str] = FLAGS):
+    return compile_cpp(KERNEL.format(id=uuid.uuid4(), more=more), CompileCache(cache), 60, flags)
 
 
-def test_it_is_used_and_leaves_no_trace_in_the_log(runs: list[Run], tmp_path: Path) -> None:
-    artifact = compile_kernel("", tmp_path)
+@pytest.mark.parametrize("flags", [FLAGS, QUICK_FLAGS])
+def test_it_is_used_and_leaves_no_trace_in_the_log(flags: Sequence[str], runs: list[Run], tmp_path: Path) -> None:
+    artifact = compile_kernel("", tmp_path, flags)
     assert artifact.ok and artifact.log == ""
     assert f"{PRECOMPILED}\n" in runs[0].output and "! /" in runs[0].output
     assert "/pkb/symm.h\n" not in runs[0].output, "it was parsed all the same"
