@@ -27,6 +27,7 @@ IDIOMS = [
         "allocations",
         "unwritten",
         "counters",
+        "work",
     )
 ]
 """Idioms of one GPU, and a mistake of each."""

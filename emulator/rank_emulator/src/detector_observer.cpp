@@ -7,7 +7,7 @@ namespace pkb::emulator::detector {
 
 namespace {
 
-bool is_tracked(Space space) { return space == Space::kGlobal || space == Space::kShared; }
+bool is_tracked(Space space) { return space == Space::kGlobal || space == Space::kShared || space == Space::kConstant; }
 
 }  // namespace
 
@@ -57,6 +57,7 @@ void Detector::set_initialised(uint64_t address, uint64_t bytes, bool initialise
 void Detector::access(const Access& of) {
   if (!is_tracked(of.space) || !of.warp.lanes) return;
   Access access = of;
+  if (access.space == Space::kConstant) access.space = Space::kGlobal;  // where copies write it
   if (races_are_looked_for_) {
     each_lane(access.warp.lanes, [&](int lane) { shadow_.prefetch(access.addresses[lane]); });
   }

@@ -28,6 +28,9 @@ __global__ void ask(const volatile unsigned* flag, const unsigned* data, unsigne
   *out = data[0];
 }
 
+__constant__ unsigned weights[32];
+__global__ void weigh(unsigned* to) { to[threadIdx.x] = weights[threadIdx.x]; }
+
 }  // namespace
 
 // The host reads what an asynchronous copy has brought, once the stream is empty.
@@ -170,4 +173,17 @@ PAIR_OF_HOST(host_reads_long_results) {
     for (int k = 0; k < kWords; ++k) sum += *(volatile unsigned*)(result + k);
   }
   if (right && sum != 1024 * 1023 + 2 * 1024) fill_in<<<1, 1, 0, stream>>>(r.failed(), __LINE__);
+}
+
+// A constant table is filled before a kernel reads it: by its own stream, or behind a wait.
+// wrong: unsynchronised: rank 0's read by `ld.const.u32`
+PAIR_OF_HOST(constants_of_another_stream) {
+  unsigned* const table = pinned<unsigned>(32);
+  for (int i = 0; i < 32; ++i) table[i] = i;
+  cudaStream_t side;
+  cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);
+  cudaMemcpyToSymbolAsync(weights, table, 128, 0, cudaMemcpyHostToDevice, side);
+  RIGHT(cudaStreamSynchronize(side))
+  weigh<<<1, 32, 0, stream>>>(r.out());
+  cudaStreamSynchronize(side);
 }
