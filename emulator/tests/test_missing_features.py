@@ -38,6 +38,14 @@ def test_an_instruction_is_named_first_with_its_line(emulator: EmulatorLibrary, 
     assert f"unknown instruction {opcode} at kernel.cu:23" in ended.message.splitlines()[0]
 
 
+def test_a_launch_by_a_kernel_is_named(emulator: EmulatorLibrary) -> None:
+    declared = ".extern .func (.param .b32 r) cudaGraphLaunch (.param .b64 a, .param .b64 b);\n"
+    call = "{\n.param .b32 r;\n.param .b64 a;\n.param .b64 b;\ncall.uni (r), cudaGraphLaunch, (a, b);\n}"
+    ended = emulator.run(entry(call, before=declared))
+    assert ended.outcome == Outcome.UNKNOWN_INSTRUCTION
+    assert "'cudaGraphLaunch': calls of the CUDA runtime by kernels, such as launches, are not" in ended.message
+
+
 def test_an_instruction_that_no_kernel_reaches_is_none(emulator: EmulatorLibrary) -> None:
     unreached = ".func unreached() {\nfrobnicate.u32 %r1;\n}\n".replace("%r1", "0")
     assert emulator.run(entry("", before=unreached)).outcome == Outcome.OK

@@ -286,6 +286,8 @@ extern "C" int check_ranks_{name}(void* check_ranks_pointer) {{
 def _hint(text: str) -> str:
     if "Unresolved extern function" in text:
         return "\nname all sources, and add -rdc=true: the GPU code of one calls that of another"
+    if "kernel launch from __device__ or __global__ functions" in text:
+        return "\nkernels that launch kernels (dynamic parallelism) are not modelled by the emulator"
     lacking = sorted(set(re.findall(r'identifier "((?:nvshmem|nccl|MPI_)\w+)" is undefined', text)))
     if not lacking:
         return ""

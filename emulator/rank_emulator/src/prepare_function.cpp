@@ -130,7 +130,10 @@ class FunctionPreparer {
       return;
     }
     const auto built_in = std::find_if(std::begin(kBuiltIn), std::end(kBuiltIn), [&](const BuiltIn& each) { return each.name == name; });
-    if (built_in == std::end(kBuiltIn)) refuse(instruction, "there is no function '" + std::string(name) + "'");
+    if (built_in == std::end(kBuiltIn)) {
+      const bool is_of_runtime = name.starts_with("cuda");
+      refuse(instruction, "there is no function '" + std::string(name) + "'" + (is_of_runtime ? ": calls of the CUDA runtime by kernels, such as launches, are not modelled by the emulator" : ""));
+    }
     if (detail.arguments.size() != built_in->arguments) refuse(instruction, "it has other parameters");
     detail.calls = built_in->callee;
   }

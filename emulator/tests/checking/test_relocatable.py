@@ -110,6 +110,13 @@ def test_without_the_option_a_function_of_another_source_is_refused(emulator_pat
         build_program(Program((FIRST, SECOND)), RANKS)
 
 
+def test_a_kernel_that_launches_a_kernel_is_refused_by_its_name(tmp_path: Path) -> None:
+    source = tmp_path / "nested.cu"
+    source.write_text("__global__ void inner() {}\n__global__ void outer() { inner<<<1, 1>>>(); }\nint main() {}\n")
+    with pytest.raises(CompileError, match=r"\(dynamic parallelism\) are not modelled by the emulator"):
+        build_program(Program((source,)), RANKS)
+
+
 def test_options_about_it_are_told_from_others() -> None:
     given = ["-O2", "-rdc=true", "-dlto", "--relocatable-device-code", "true", "-I", "include"]
     assert without_options(given) == (["-O2", "-I", "include"], True)
