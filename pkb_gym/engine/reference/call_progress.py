@@ -56,7 +56,8 @@ class CallProgress:
         self._calls, self._rank, self._mine, self._theirs = calls, rank, mine, theirs
         self._ranks = range(world_size)
         progress = mine.progress(rank)
-        progress.reached = progress.arrived = progress.waits_for_all = progress.preempted = 0
+        progress.reached = progress.arrived = progress.waits_for_all = 0
+        progress.stood_still = progress.went_on = 0
 
     def reach(self, crossing: int) -> None:
         """Notes that this rank has reached a crossing."""
@@ -66,15 +67,23 @@ class CallProgress:
         """Notes that its arguments are in place there."""
         self._mine.progress(self._rank).arrived = crossing + 1
 
-    def preempt(self, crossing: int) -> None:
-        """Notes that the candidate's rank is preempted in the call after a crossing."""
-        self._mine.progress(self._rank).preempted = crossing + 1
+    def stand_still(self, crossing: int) -> None:
+        """Notes that the candidate's rank stands still in the call after a crossing."""
+        self._mine.progress(self._rank).stood_still = crossing + 1
 
-    def wait_until_preempted(self, crossing: int, rank: int, most_s: float) -> None:
-        """Waits until another rank has been preempted in the call after a crossing, at most for that long."""
+    def go_on(self, crossing: int) -> None:
+        """Notes that it does so no more."""
+        self._mine.progress(self._rank).went_on = crossing + 1
+
+    def wait_until_still(self, crossing: int, rank: int, most_s: float) -> None:
+        """Waits until another rank stands still in the call after a crossing, or has done so, at most for that long."""
         deadline, progress = time.monotonic() + most_s, self._mine.progress(rank)
-        while progress.preempted <= crossing and time.monotonic() < deadline:
+        while progress.stood_still <= crossing and time.monotonic() < deadline:
             time.sleep(POLL_S)
+
+    def has_gone_on(self, crossing: int, rank: int) -> bool:
+        """Whether another rank stands still no more in the call after a crossing."""
+        return bool(self._mine.progress(rank).went_on > crossing)
 
     def words_of_others(self) -> list[int]:
         """Addresses of the words in which `reach` notes the progress of each other rank."""

@@ -24,6 +24,7 @@ from pkb_gym.engine.reference.output_sampler import (
     OutputSamples,
     draw_parts,
 )
+from pkb_gym.engine.reference.preemption import StoppedProcess
 from pkb_gym.engine.support.pidfds import pid_of
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ class CandidateHandovers:
     def interruptions(self) -> Interruptions | None:
         """Interruptions of the candidate's rank; None where it has no process of its own."""
         return Interruptions(self._library.interrupt, self._pidfds[0]) if self._pidfds else None
+
+    @property
+    def stopped_process(self) -> StoppedProcess | None:
+        """Preemption of the candidate's rank on the CPU; None where it has no process of its own."""
+        return StoppedProcess(self._pidfds[0]) if self._pidfds else None
 
     def serve(self, script: Script, heap: AnyHeap, processor: int) -> HandoverServer:
         """Begins to serve a block.

@@ -8,6 +8,7 @@ again, and its outputs are taken. One rank at a time is delayed, so that ranks t
 from __future__ import annotations
 
 import contextlib
+import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,9 +21,9 @@ from pkb_gym.engine.compare.stacked import byte_slot, word_slot
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.reference.bound_block import BoundBlock
 from pkb_gym.engine.reference.call_progress import POLL_S, CallProgress
-from pkb_gym.engine.reference.gpu_pulses import MAX_PREEMPTION_S, Preemption
 from pkb_gym.engine.reference.interruptions import Interruptions
 from pkb_gym.engine.reference.orders import BlockEnded, CheckedCall, LateOutput
+from pkb_gym.engine.reference.preemption import MAX_PREEMPTION_S, Preemption
 from pkb_gym.engine.reference.red_zones import RedZones
 from pkb_gym.engine.wire.arguments import TensorSlot
 from pkb_gym.engine.wire.frames import Wire
@@ -37,7 +38,7 @@ POISONS = (POISON, 0xFF)
 """Bytes of float tensors that are not there: a large negative number, NaN. One of them alone might be ignored."""
 
 BEGUN_S = 0.3e-3
-"""Time in seconds in which a rank that may go on has launched its call's first kernel, as a rule."""
+"""Time in seconds in which a rank that may go on has begun to wait for its peers, as a rule."""
 
 
 @dataclass
@@ -64,7 +65,7 @@ class Conductor:
         device: Device of this rank.
         fds: The eventfds that the candidate's rank writes to, and reads.
         interruptions: Interruptions of the candidate's rank; None where it has no process of its own.
-        preemption: Preemption of its kernels; None on the CPU.
+        preemption: Preemption of the candidate's rank; None where it has neither a process nor a GPU of its own.
     """
 
     def __init__(
@@ -121,27 +122,59 @@ class Conductor:
                 if call.together and not progress.wait_until_all(wire, crossing, arrived=True):
                     return
                 if call.preempted_rank not in (None, self._rank):
-                    progress.wait_until_preempted(crossing, call.preempted_rank, MAX_PREEMPTION_S)
+                    progress.wait_until_still(crossing, call.preempted_rank, MAX_PREEMPTION_S)
             begun = time.perf_counter()
             interruptions = self._interruptions_of(crossing)
             with contextlib.nullcontext() if interruptions is None else interruptions.stopped():
                 if not progress.reply(wire, self._reply_fd):
                     return
-                if crossing < len(self._calls) and self._calls[crossing].preempted_rank == self._rank:
-                    self._preempt(crossing)
+                if crossing < len(self._calls):
+                    self._take_turns(wire, crossing)
                 if interruptions is not None:
                     run_s = self._calls[crossing].run_s
                     interruptions.interrupt(run_s, progress, crossing, (self._request_fd, wire.fileno()))
 
+    def _take_turns(self, wire: Wire, call: int) -> None:
+        """Has the candidate's ranks go on by turns, where one is preempted."""
+        preempted = self._calls[call].preempted_rank
+        if preempted == self._rank:
+            self._preempt(call)
+        elif preempted is not None:
+            self._give_way(wire, call, preempted)
+
     def _preempt(self, call: int) -> None:
-        """Has the GPU taken from the candidate's rank, once that had time to begin the call."""
-        assert self._preemption is not None
+        """Has the candidate's rank stand still, once it had time to begin the call, until its peers go no further."""
+        if self._preemption is None:
+            return
         time.sleep(BEGUN_S)
-        self._preemption.begin(self._calls[call].preempted_s)
-        deadline = time.monotonic() + MAX_PREEMPTION_S
-        while not self._preemption.has_begun() and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        self._progress.preempt(call)
+        try:
+            self._stand_still(self._preemption, call)
+        finally:
+            self._progress.go_on(call)
+
+    def _give_way(self, wire: Wire, call: int, rank: int) -> None:
+        """Has it stand still in its turn, once one that was preempted goes on, until that one goes no further."""
+        preemption, deadline = self._preemption, time.monotonic() + MAX_PREEMPTION_S + self._calls[call].preempted_s
+        if preemption is None or not preemption.is_immediate:
+            return
+        while time.monotonic() < deadline:
+            if self._progress.has_gone_on(call, rank):
+                self._stand_still(preemption, call)
+                return
+            if select.select([self._request_fd, wire.fileno()], [], [], POLL_S)[0]:
+                return
+
+    def _stand_still(self, preemption: Preemption, call: int) -> None:
+        preempted_s = self._calls[call].preempted_s
+        preemption.begin(preempted_s)
+        try:
+            deadline = time.monotonic() + MAX_PREEMPTION_S
+            while not preemption.has_begun() and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+            self._progress.stand_still(call)
+            self._progress.be_late(call, preempted_s)
+        finally:
+            preemption.end()
 
     def _interruptions_of(self, call: int) -> Interruptions | None:
         return self._interruptions if call < len(self._calls) and self._calls[call].run_s else None

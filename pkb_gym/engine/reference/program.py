@@ -41,7 +41,7 @@ from pkb_gym.engine.reference.candidate_block import (
 from pkb_gym.engine.reference.conductor import Conductor
 from pkb_gym.engine.reference.delivery_time import delivery_us
 from pkb_gym.engine.reference.dumped_outputs import dump
-from pkb_gym.engine.reference.gpu_pulses import GpuPreemption, GpuPulses
+from pkb_gym.engine.reference.gpu_pulses import GpuPulses
 from pkb_gym.engine.reference.handover_script import null_script
 from pkb_gym.engine.reference.handover_server import HandoverLibrary
 from pkb_gym.engine.reference.kept_block import keep_rank
@@ -74,6 +74,7 @@ from pkb_gym.engine.reference.orders import (
     TimeDelivery,
     WarmUp,
 )
+from pkb_gym.engine.reference.preemption import GpuPreemption, Preemption
 from pkb_gym.engine.reference.rank_heaps import RankHeaps
 from pkb_gym.engine.reference.tensor_copies import TensorCopies
 from pkb_gym.engine.wire.arguments import unroll
@@ -307,7 +308,7 @@ class ReferenceRank:
             self._device,
             handovers.fds,
             handovers.interruptions,
-            GpuPreemption(self._device.torch_device) if self._device.name == "cuda" else None,
+            self._preemption(),
         )
         idle_us = self._conditioner.answer_us()
         conductor.stage()
@@ -315,6 +316,11 @@ class ReferenceRank:
         conductor.conduct(self._wire)
         self._wire.receive(EndBlock)
         return conductor.end()
+
+    def _preemption(self) -> Preemption | None:
+        if self._device.name == "cuda":
+            return GpuPreemption(self._device.torch_device)
+        return self._candidate_handovers.stopped_process
 
     def _end_block(self, _: EndBlock) -> BlockEnded:
         ended = self._candidate_block.end()

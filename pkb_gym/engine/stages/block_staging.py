@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pkb_gym.engine.gangs.candidate_gang import BlockSetting
 from pkb_gym.engine.problem.inputs import CALLS_OF_ROOT
 from pkb_gym.engine.records.config import Device, ResolvedConfig
-from pkb_gym.engine.reference.gpu_pulses import MAX_PREEMPTION_S
 from pkb_gym.engine.reference.interruptions import MAX_INTERRUPTED_S
 from pkb_gym.engine.reference.orders import CheckedCall, ConductCalls, ServeHandovers, StageInputs, StageOrder
+from pkb_gym.engine.reference.preemption import MAX_PREEMPTION_S
 from pkb_gym.engine.wire.orders import Dialect
 
 MIN_DELAY_S: dict[tuple[Device, Dialect], float] = {
@@ -88,7 +88,7 @@ class CallConditions:
         holds: Length of a hold, as a multiple of the usual length.
         congested_rank: Rank whose memory is slow to answer, on GPUs of its own; None for no rank.
         interrupted_rank: Rank that runs for microseconds at a time, and is stopped in between; None for no rank.
-        preempted_rank: Rank whose kernels stand still when its peers begin, on GPUs of its own; None for no rank.
+        preempted_rank: Rank that stands still when its peers begin, on the CPU or a GPU of its own; None for no rank.
     """
 
     together: bool = False
@@ -180,7 +180,7 @@ def longest_delays_s(config: ResolvedConfig, conditions: Sequence[CallConditions
     late = sum(one.late_rank is not None for one in conditions)
     interrupted = sum(one.interrupted_rank is not None for one in conditions)
     preempted = sum(one.preempted_rank is not None for one in conditions)
-    preempted_s = preempted * (MAX_PREEMPTION_S + _slow_s(MIN_PREEMPTED_S, pace))
+    preempted_s = preempted * (MAX_PREEMPTION_S + _slow_s(MIN_PREEMPTED_S[config.device], pace))
     return delay_s * late + WAITS_ALLOWED * hold_s * holds + MAX_INTERRUPTED_S * interrupted + preempted_s
 
 
@@ -227,7 +227,7 @@ def conducted(
                 rank in one.held_ranks,
                 run_s if rank == one.interrupted_rank else 0.0,
                 one.preempted_rank,
-                _slow_s(MIN_PREEMPTED_S, pace),
+                _slow_s(MIN_PREEMPTED_S[config.device], pace),
             )
             for one in conditions
         ]
@@ -251,8 +251,8 @@ def interrupted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]
     return tuple(CallConditions(interrupted_rank=call // INTERRUPTED_RUN % world_size) for call in range(calls))
 
 
-MIN_PREEMPTED_S = 2e-3
-"""Time for which a preempted rank's kernels stand still, unless its calls take long: a slice of the GPU's time."""
+MIN_PREEMPTED_S: dict[Device, float] = {"cpu": 4e-3, "cuda": 2e-3}
+"""Time for which a preempted rank stands still at most, unless its calls take long: on GPUs a slice of their time."""
 
 
 def preempted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]:
@@ -261,6 +261,11 @@ def preempted_calls(world_size: int, calls: int) -> tuple[CallConditions, ...]:
     Its peers begin the call in between at once, while it may still stand still in the one before.
     """
     return tuple(CallConditions(preempted_rank=None if call % 2 else call // 2 % world_size) for call in range(calls))
+
+
+def can_be_preempted(config: ResolvedConfig) -> bool:
+    """Whether a rank can stand still in a call while its peers do not."""
+    return config.world_size > 1 and (config.device == "cpu" or has_gpu_each(config))
 
 
 def has_gpu_each(config: ResolvedConfig) -> bool:

@@ -14,6 +14,7 @@ from pkb_gym.engine.stages.block_staging import (
     BlockStaging,
     CallConditions,
     Pace,
+    can_be_preempted,
     check_conditions,
     conducted,
     congested_calls,
@@ -35,12 +36,12 @@ MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES = 16, 64, 256 << 20
 """Number of congested calls at least and at most, and the bytes of a rank's tensors that they have together if that is
 no fewer. Short calls are wrong more rarely, and cost little."""
 
-MIN_INTERRUPTED, MAX_INTERRUPTED, INTERRUPTED_BYTES = 4, 24, 64 << 20
+MIN_INTERRUPTED, MAX_INTERRUPTED, INTERRUPTED_BYTES = 4, 16, 64 << 20
 """Number of calls in which each rank is interrupted at least, number of all of them at most if that is no fewer, and
 their bytes, as those of congested calls."""
 
-MIN_PREEMPTED, MAX_PREEMPTED, PREEMPTED_BYTES = 2, 8, 256 << 20
-"""Number of calls for each rank, in every second of which it is preempted, at least and at most, and their bytes."""
+MIN_PREEMPTED, MAX_PREEMPTED, PREEMPTED_BYTES = 2, 16, 256 << 20
+"""The same of calls in every second of which a rank is preempted."""
 
 MAX_SLOW_S = 0.1
 """Time in seconds that the calls of such a block take while no rank is slow, if so few are no fewer than the least."""
@@ -88,9 +89,10 @@ def _check_slow_ranks(run: CandidateRun, call_us: float) -> None:
     if world_size > 1:
         wanted = calls_of(MIN_INTERRUPTED * world_size, MAX_INTERRUPTED, INTERRUPTED_BYTES)
         check_slow(wanted, interrupted_calls, partial(conducted, config))
-    if has_gpu_each(config):
-        wanted = calls_of(MIN_PREEMPTED * world_size, MAX_PREEMPTED * world_size, PREEMPTED_BYTES)
+    if can_be_preempted(config):
+        wanted = calls_of(MIN_PREEMPTED * world_size, MAX_PREEMPTED, PREEMPTED_BYTES)
         check_slow(wanted, preempted_calls, partial(conducted, config))
+    if has_gpu_each(config):
         closely = served(config.device, [ServeHandovers()] * world_size, 0, None)
         wanted = calls_of(MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES)
         check_slow(wanted, congested_calls, partial(with_congestion, closely, config))

@@ -36,16 +36,21 @@ APART = CheckedCall(together=False)
 
 
 class FakePreemption:
-    """Kernels that begin when a test says so."""
+    """A rank that stands still when a test says so."""
 
     def __init__(self) -> None:
-        self.launched, self.runs = queue.SimpleQueue[float](), threading.Event()
+        self.is_immediate = True
+        self.began, self.ended = queue.SimpleQueue[float](), queue.SimpleQueue[None]()
+        self.stands_still = threading.Event()
 
     def begin(self, duration_s: float) -> None:
-        self.launched.put(duration_s)
+        self.began.put(duration_s)
 
     def has_begun(self) -> bool:
-        return self.runs.is_set()
+        return self.stands_still.is_set()
+
+    def end(self) -> None:
+        self.ended.put(None)
 
 
 class Rank:
@@ -415,25 +420,63 @@ def test_a_rank_that_fills_up_its_replies_keeps_nobody_waiting(gang: Gang, flags
         assert not rank.end().complete
 
 
-PREEMPTED = CheckedCall(together=False, preempted_rank=0, preempted_s=0.002)
+PREEMPTED = CheckedCall(together=False, preempted_rank=0, preempted_s=60)
 
 
-@conducts(PREEMPTED, APART)
-def test_peers_begin_a_call_once_one_rank_stands_still_in_it(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conductor, "MAX_PREEMPTION_S", 2 * PATIENCE_S)
+
+
+@pytest.mark.usefixtures("patient")
+@conducts(PREEMPTED, APART)
+def test_peers_begin_a_call_once_one_rank_stands_still_in_it(gang: Gang) -> None:
     preempted, other = gang.ranks
     other.ask()
     assert not other.is_answered(), "the rank that is to stand still has not begun"
     preempted.cross()
-    assert preempted.preemption.launched.get(timeout=PATIENCE_S) == 0.002
+    assert preempted.preemption.began.get(timeout=PATIENCE_S) == 60
     assert not other.is_answered(), "the rank still runs"
-    preempted.preemption.runs.set()
+    preempted.preemption.stands_still.set()
     assert other.is_answered(PATIENCE_S)
     other.cross()  # into the call between, at once
-    assert other.preemption.launched.empty() and preempted.preemption.launched.empty()
+    assert preempted.preemption.ended.empty(), "the other rank goes further"
+    other.ask()
+    preempted.preemption.ended.get(timeout=PATIENCE_S)
+    assert other.preemption.began.empty(), "it has finished the call before"
 
 
-@conducts(PREEMPTED)
+@pytest.mark.usefixtures("patient")
+@conducts(PREEMPTED, APART)
+def test_peers_that_wait_for_the_rank_give_way_to_it(gang: Gang) -> None:
+    """It is in its next call before they have seen that it went on."""
+    preempted, other = gang.ranks
+    for rank in gang.ranks:
+        rank.preemption.stands_still.set()
+        rank.ask()
+        assert rank.is_answered(PATIENCE_S)
+    other.heap.place(other.heap.rank).state = abi.State.WAITING
+    preempted.preemption.ended.get(timeout=PATIENCE_S)
+    assert other.preemption.began.get(timeout=PATIENCE_S) == 60
+    preempted.cross()
+    assert other.preemption.ended.empty(), "the rank goes further"
+    preempted.ask()
+    other.preemption.ended.get(timeout=PATIENCE_S)
+
+
+@conducts(CheckedCall(together=False, preempted_rank=0, preempted_s=0.002))
+def test_a_gpu_that_gives_way_slice_by_slice_does_not_do_so_in_turn(gang: Gang) -> None:
+    other = gang.ranks[1]
+    other.preemption.is_immediate = False
+    for rank in gang.ranks:
+        rank.ask()
+        assert rank.is_answered(PATIENCE_S)
+    gang.ranks[0].preemption.ended.get(timeout=PATIENCE_S)
+    other.cross()
+    assert other.preemption.began.empty()
+
+
+@conducts(CheckedCall(together=False, preempted_rank=0, preempted_s=0.002))
 def test_a_rank_that_cannot_be_stopped_is_not_waited_for_in_vain(gang: Gang) -> None:
     for rank in gang.ranks:
         rank.ask()

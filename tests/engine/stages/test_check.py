@@ -88,7 +88,7 @@ def test_calls_that_do_not_fit_into_the_heap_together_are_checked_in_several_blo
         segment_bytes = run.workload.plan(range(4), False, run.layout.scratch_bytes).end
         run.layout = dataclasses.replace(run.layout, segment_bytes=segment_bytes)
         check(run)
-    assert bench.logged("make") == ["make 4 checked", "make 4 checked", "make 3 checked", "make 4 checked"]
+    assert bench.logged("make") == [f"make {calls} checked" for calls in (4, 4, 3, 4, 4)]
     assert len(bench.logged("load")) == 1
     late = [call.late_rank for (order, _) in bench.reference.staged[:3] for call in order.calls]  # type: ignore[union-attr]
     assert late == [None, 0, 1, None, None, 0, 1, None, None, None, None], "as in one block"
@@ -141,15 +141,17 @@ def test_each_rank_of_gpus_is_congested_while_others_are_not(source: str) -> Non
     assert calls == [[call for call in range(MAX_CONGESTED) if call // 4 % 2 == rank] for rank in (0, 1)]
 
 
+@pytest.mark.parametrize("gpus", [0, 2])
 @pytest.mark.parametrize("source", [KERNEL, PYTHON])
-def test_each_rank_of_gpus_is_preempted_in_every_second_call(source: str) -> None:
-    bench = Bench(source=source, gpus=2)
+def test_each_rank_is_preempted_in_every_second_call_in_its_turn(source: str, gpus: int) -> None:
+    bench = Bench(source=source, gpus=gpus)
     with bench.run() as run:
         check(run)
     of_ranks = [order.calls for order in bench.reference.staged[3] if isinstance(order, ConductCalls)]
+    assert len(of_ranks) == 2
     for calls in of_ranks:
-        assert [call.preempted_rank for call in calls] == [0, None, 1, None] * (MAX_PREEMPTED * 2 // 4)
-        assert {call.preempted_s for call in calls} == {MIN_PREEMPTED_S}
+        assert [call.preempted_rank for call in calls] == [0, None, 1, None] * (MAX_PREEMPTED // 4)
+        assert {call.preempted_s for call in calls} == {MIN_PREEMPTED_S["cuda" if gpus else "cpu"]}
 
 
 def test_ranks_stand_still_for_longer_in_long_calls_of_which_there_are_fewer() -> None:
@@ -185,12 +187,19 @@ def test_fewer_calls_are_congested_where_they_are_large(monkeypatch: pytest.Monk
 
 
 def test_ranks_without_a_peer_or_a_gpu_of_their_own_are_neither_congested_nor_preempted() -> None:
-    for bench in (Bench(), Bench(gpus=1, world_size=1), Bench(gpus=1, ranks_per_gpu=2)):
+    for bench in (Bench(world_size=1), Bench(gpus=1, world_size=1), Bench(gpus=1, ranks_per_gpu=2)):
         with bench.run() as run:
             check(run)
         assert not any(any(map(any, setting.congestions_ns)) for setting in bench.candidate.settings)
         orders = [order for staged in bench.reference.staged for order in staged if isinstance(order, ConductCalls)]
         assert not any(call.preempted_rank is not None for order in orders for call in order.calls)
+
+
+def test_ranks_of_the_cpu_are_not_congested() -> None:
+    bench = Bench()
+    with bench.run() as run:
+        check(run)
+    assert not any(any(map(any, setting.congestions_ns)) for setting in bench.candidate.settings)
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
@@ -240,7 +249,7 @@ def test_an_output_that_is_wrong_in_an_interrupted_call_is_a_race() -> None:
 
 def test_an_output_that_is_wrong_in_a_congested_call_is_a_race() -> None:
     bench = Bench(gpus=2)
-    wrong = mismatch(rank=1, trial=12 + MAX_INTERRUPTED + 2 * MAX_PREEMPTED)
+    wrong = mismatch(rank=1, trial=12 + MAX_INTERRUPTED + MAX_PREEMPTED)
     bench.reference.mismatches = [[], [], [], [], [wrong], []]
     with pytest.raises(Stopped), bench.run() as run:
         check(run)

@@ -11,7 +11,7 @@ from pkb_gym.engine.records.check_report import Mismatch, Race
 from pkb_gym.engine.records.feedback import Failure, Feedback, Stage
 from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput
 from pkb_gym.engine.stages.block_staging import Pace, check_conditions, conducted, plain
-from pkb_gym.engine.stages.check import MAX_INTERRUPTED, check
+from pkb_gym.engine.stages.check import MAX_INTERRUPTED, MAX_PREEMPTED, check
 from pkb_gym.engine.stages.feedback_builder import Stopped
 from pkb_gym.engine.stages.mismatch import FAILURES, LATE_S, OTHER_PLACES, failed_check, failed_while_timed
 from tests.engine.records.mismatches import mismatch
@@ -153,10 +153,10 @@ def test_inputs_are_tried_at_several_places() -> None:
 @pytest.mark.parametrize("still_right", [True, False])
 def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) -> None:
     """One that stops computing after some calls is wrong on all inputs, also on those that it has had right."""
-    wrong = mismatch(rank=0, trial=checked_calls(WORLD_SIZE) + MAX_INTERRUPTED)
+    wrong = mismatch(rank=0, trial=checked_calls(WORLD_SIZE) + MAX_INTERRUPTED + MAX_PREEMPTED)
     bench = Bench()
     elsewhere = [[wrong], []] * OTHER_PLACES if still_right else [[wrong], [mismatch(trial=1)]]
-    bench.reference.mismatches = [[], [], [], [wrong], [wrong], *elsewhere]
+    bench.reference.mismatches = [[], [], [], [], [wrong], [wrong], *elsewhere]
     with bench.run() as run:
         check(run)
         run.feedback.complete(Stage.CHECK)
@@ -166,7 +166,7 @@ def test_inputs_that_were_right_when_checked_are_tried_again(still_right: bool) 
         with pytest.raises(Stopped):
             raise failed_while_timed(run, finished, report, 100.0)
     found = bench.feedback.build()
-    assert bench.reference.trials[6] == (8, 5), (
+    assert bench.reference.trials[7] == (8, 5), (
         "as they were, but elsewhere: of the last block, those all of whose values were new"
     )
     assert found.failure is (Failure.OUTPUT_MISMATCH if still_right else Failure.INTEGRITY)
