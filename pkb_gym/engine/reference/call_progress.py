@@ -57,7 +57,7 @@ class CallProgress:
         self._ranks = range(world_size)
         progress = mine.progress(rank)
         progress.reached = progress.arrived = progress.waits_for_all = 0
-        progress.stood_still = progress.went_on = 0
+        progress.stood_still = progress.gives_way = 0
 
     def reach(self, crossing: int) -> None:
         """Notes that this rank has reached a crossing."""
@@ -67,29 +67,37 @@ class CallProgress:
         """Notes that its arguments are in place there."""
         self._mine.progress(self._rank).arrived = crossing + 1
 
-    def stand_still(self, crossing: int) -> None:
-        """Notes that the candidate's rank stands still in the call after a crossing."""
-        self._mine.progress(self._rank).stood_still = crossing + 1
+    @property
+    def others(self) -> tuple[int, ...]:
+        """Numbers of the other ranks."""
+        return tuple(rank for rank in self._ranks if rank != self._rank)
 
-    def go_on(self, crossing: int) -> None:
-        """Notes that it does so no more."""
-        self._mine.progress(self._rank).went_on = crossing + 1
+    def stand_still(self, call: int) -> None:
+        """Notes that the candidate's rank stands still in a call."""
+        self._mine.progress(self._rank).stood_still = call + 1
 
-    def wait_until_still(self, crossing: int, rank: int, most_s: float) -> None:
-        """Waits until another rank stands still in the call after a crossing, or has done so, at most for that long."""
-        deadline, progress = time.monotonic() + most_s, self._mine.progress(rank)
-        while progress.stood_still <= crossing and time.monotonic() < deadline:
+    def wait_until_still(self, call: int, ranks: Sequence[int], most_s: float) -> None:
+        """Waits until other ranks have stood still in a call, or have finished it, at most for that long."""
+        deadline = time.monotonic() + most_s
+        while time.monotonic() < deadline and not all(self._has_stood_still(rank, call) for rank in ranks):
             time.sleep(POLL_S)
 
-    def has_gone_on(self, crossing: int, rank: int) -> bool:
-        """Whether another rank stands still no more in the call after a crossing."""
-        return bool(self._mine.progress(rank).went_on > crossing)
+    def _has_stood_still(self, rank: int, call: int) -> bool:
+        progress = self._mine.progress(rank)
+        return bool(progress.stood_still > call or progress.reached > call + 1)
+
+    def give_way(self, call: int) -> None:
+        """Notes that others are to stand still in a call before the candidate's rank goes on."""
+        self._mine.progress(self._rank).gives_way = call + 1
+
+    def gives_way(self, call: int, rank: int) -> bool:
+        """Whether it is for this rank to stand still in a call before another goes on."""
+        return bool(self._mine.progress(rank).gives_way > call)
 
     def words_of_others(self) -> list[int]:
         """Addresses of the words in which `reach` notes the progress of each other rank."""
         offset = abi.Progress.reached.offset
-        others = (self._mine.progress(rank) for rank in self._ranks if rank != self._rank)
-        return [ctypes.addressof(progress) + offset for progress in others]
+        return [ctypes.addressof(self._mine.progress(rank)) + offset for rank in self.others]
 
     def place_word(self) -> int:
         """Address of the word in which the candidate's rank reports the number of its call."""
@@ -173,7 +181,7 @@ class CallProgress:
         return bool((progress.arrived if arrived else progress.reached) > crossing)
 
     def _others_go_no_further(self, crossing: int) -> bool:
-        return all(self._goes_no_further(rank, crossing) for rank in self._ranks if rank != self._rank)
+        return all(self._goes_no_further(rank, crossing) for rank in self.others)
 
     def _goes_no_further(self, rank: int, crossing: int) -> bool:
         """Whether another rank goes no further before this one, which stands still at a crossing, goes on.

@@ -8,7 +8,6 @@ again, and its outputs are taken. One rank at a time is delayed, so that ranks t
 from __future__ import annotations
 
 import contextlib
-import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,11 +19,12 @@ from pkb_gym.engine.compare.poison import POISON, poison_of
 from pkb_gym.engine.compare.stacked import byte_slot, word_slot
 from pkb_gym.engine.problem.tensors import argument_leaves
 from pkb_gym.engine.reference.bound_block import BoundBlock
-from pkb_gym.engine.reference.call_progress import POLL_S, CallProgress
+from pkb_gym.engine.reference.call_progress import CallProgress
 from pkb_gym.engine.reference.interruptions import Interruptions
 from pkb_gym.engine.reference.orders import BlockEnded, CheckedCall, LateOutput
-from pkb_gym.engine.reference.preemption import MAX_PREEMPTION_S, Preemption
+from pkb_gym.engine.reference.preemption import Preemption
 from pkb_gym.engine.reference.red_zones import RedZones
+from pkb_gym.engine.reference.turns import Turns
 from pkb_gym.engine.wire.arguments import TensorSlot
 from pkb_gym.engine.wire.frames import Wire
 
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 INTEGERS = ("int64", "int32", "uint8", "bool")
 POISONS = (POISON, 0xFF)
 """Bytes of float tensors that are not there: a large negative number, NaN. One of them alone might be ignored."""
-
-BEGUN_S = 0.3e-3
-"""Time in seconds in which a rank that may go on has begun to wait for its peers, as a rule."""
 
 
 @dataclass
@@ -83,8 +80,9 @@ class Conductor:
         self._calls = calls
         self._mine, self._theirs, self._device = block.heap, heap, device
         self._request_fd, self._reply_fd = fds
-        self._interruptions, self._preemption = interruptions, preemption
+        self._interruptions = interruptions
         self._progress = CallProgress(calls, self._rank, world_size, self._mine, self._theirs)
+        self._turns = Turns(calls, self._rank, self._progress, preemption, self._request_fd)
         self._departed: list[_Departed] = []
         self._calls_us: list[float] = []
         self._red_zones = RedZones(block.plan, block.rank)
@@ -121,60 +119,16 @@ class Conductor:
                 progress.arrive(crossing)
                 if call.together and not progress.wait_until_all(wire, crossing, arrived=True):
                     return
-                if call.preempted_rank not in (None, self._rank):
-                    progress.wait_until_still(crossing, call.preempted_rank, MAX_PREEMPTION_S)
+                self._turns.wait(crossing)
             begun = time.perf_counter()
             interruptions = self._interruptions_of(crossing)
             with contextlib.nullcontext() if interruptions is None else interruptions.stopped():
                 if not progress.reply(wire, self._reply_fd):
                     return
-                if crossing < len(self._calls):
-                    self._take_turns(wire, crossing)
+                self._turns.take(wire, crossing)
                 if interruptions is not None:
                     run_s = self._calls[crossing].run_s
                     interruptions.interrupt(run_s, progress, crossing, (self._request_fd, wire.fileno()))
-
-    def _take_turns(self, wire: Wire, call: int) -> None:
-        """Has the candidate's ranks go on by turns, where one is preempted."""
-        preempted = self._calls[call].preempted_rank
-        if preempted == self._rank:
-            self._preempt(call)
-        elif preempted is not None:
-            self._give_way(wire, call, preempted)
-
-    def _preempt(self, call: int) -> None:
-        """Has the candidate's rank stand still, once it had time to begin the call, until its peers go no further."""
-        if self._preemption is None:
-            return
-        time.sleep(BEGUN_S)
-        try:
-            self._stand_still(self._preemption, call)
-        finally:
-            self._progress.go_on(call)
-
-    def _give_way(self, wire: Wire, call: int, rank: int) -> None:
-        """Has it stand still in its turn, once one that was preempted goes on, until that one goes no further."""
-        preemption, deadline = self._preemption, time.monotonic() + MAX_PREEMPTION_S + self._calls[call].preempted_s
-        if preemption is None or not preemption.is_immediate:
-            return
-        while time.monotonic() < deadline:
-            if self._progress.has_gone_on(call, rank):
-                self._stand_still(preemption, call)
-                return
-            if select.select([self._request_fd, wire.fileno()], [], [], POLL_S)[0]:
-                return
-
-    def _stand_still(self, preemption: Preemption, call: int) -> None:
-        preempted_s = self._calls[call].preempted_s
-        preemption.begin(preempted_s)
-        try:
-            deadline = time.monotonic() + MAX_PREEMPTION_S
-            while not preemption.has_begun() and time.monotonic() < deadline:
-                time.sleep(POLL_S)
-            self._progress.stand_still(call)
-            self._progress.be_late(call, preempted_s)
-        finally:
-            preemption.end()
 
     def _interruptions_of(self, call: int) -> Interruptions | None:
         return self._interruptions if call < len(self._calls) and self._calls[call].run_s else None

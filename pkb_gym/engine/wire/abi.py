@@ -60,7 +60,7 @@ class Hold(ctypes.Structure):
 class Progress(ctypes.Structure):
     """Progress of a rank of the reference gang in conducting a block; in the reference heap alone."""
 
-    _fields_ = [(name, ctypes.c_uint64) for name in ("reached", "arrived", "waits_for_all", "stood_still", "went_on")]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("reached", "arrived", "waits_for_all", "stood_still", "gives_way")]
 
 
 STATS_FIELDS = ("wait_ns", "copy_ns", "put_bytes", "got_bytes", "signals", "waits")

@@ -18,7 +18,7 @@ from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.problem import Problem
 from pkb_gym.engine.rankside.devices import CpuDevice
 from pkb_gym.engine.rankside.heap import Heap
-from pkb_gym.engine.reference import conductor
+from pkb_gym.engine.reference import turns
 from pkb_gym.engine.reference.bound_block import BoundBlock
 from pkb_gym.engine.reference.conductor import POISONS, Conductor
 from pkb_gym.engine.reference.handover_script import POISON
@@ -425,7 +425,7 @@ PREEMPTED = CheckedCall(together=False, preempted_rank=0, preempted_s=60)
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conductor, "MAX_PREEMPTION_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(turns, "MAX_PREEMPTION_S", 2 * PATIENCE_S)
 
 
 @pytest.mark.usefixtures("patient")
@@ -451,13 +451,16 @@ def test_peers_begin_a_call_once_one_rank_stands_still_in_it(gang: Gang) -> None
 def test_peers_that_wait_for_the_rank_give_way_to_it(gang: Gang) -> None:
     """It is in its next call before they have seen that it went on."""
     preempted, other = gang.ranks
+    preempted.preemption.stands_still.set()
     for rank in gang.ranks:
-        rank.preemption.stands_still.set()
         rank.ask()
         assert rank.is_answered(PATIENCE_S)
     other.heap.place(other.heap.rank).state = abi.State.WAITING
-    preempted.preemption.ended.get(timeout=PATIENCE_S)
     assert other.preemption.began.get(timeout=PATIENCE_S) == 60
+    time.sleep(LATER_S)
+    assert preempted.preemption.ended.empty(), "it goes on while the other runs"
+    other.preemption.stands_still.set()
+    preempted.preemption.ended.get(timeout=PATIENCE_S)
     preempted.cross()
     assert other.preemption.ended.empty(), "the rank goes further"
     preempted.ask()
