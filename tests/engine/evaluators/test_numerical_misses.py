@@ -9,11 +9,11 @@ from pkb_gym.engine.evaluators.local import LocalEvaluator
 from pkb_gym.engine.problem.inputs import checked_calls
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.stages.check import MAX_INTERRUPTED
+from pkb_gym.engine.stages.check import MAX_INTERRUPTED, MAX_PREEMPTED
 from pkb_gym.problems.catalogue import find_problem
 
 WORLD_SIZE = 2
-CHECKED = checked_calls(WORLD_SIZE) + MAX_INTERRUPTED
+CHECKED = checked_calls(WORLD_SIZE) + MAX_INTERRUPTED + MAX_PREEMPTED
 AT_THE_EDGE = f"""\
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-// expect: deadlock|output_mismatch
+// expect: deadlock|output_mismatch rank
 // Results are remembered by a hash of this rank's whole input, which returns with others of its peers: they wait for it.
 #include <cuda_bf16.h>
 
