@@ -141,12 +141,12 @@ def local_evaluator(compiled_before: Path, lasting: Lasting) -> Iterator[LocalEv
 
 @pytest.fixture
 def all_interrupted_calls() -> None:
-    """For tests of missing synchronisation: checks interrupt ranks in as many calls as for users."""
+    """For tests of missing synchronisation: checks interrupt and preempt ranks in as many calls as for users."""
 
 
 @pytest.fixture(autouse=True)
 def few_interrupted_calls(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Checks of `local_evaluator` interrupt each rank in its fewest calls: the others take a third of a check."""
+    """Checks of `local_evaluator` interrupt and preempt ranks in the fewest calls: others take a third of a check."""
     names = request.fixturenames
     if "local_evaluator" not in names or "all_interrupted_calls" in names:
         yield
@@ -155,6 +155,7 @@ def few_interrupted_calls(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "MAX_INTERRUPTED", 1)
+        patch.setattr(check, "MAX_PREEMPTED", 1)
         yield
 
 
