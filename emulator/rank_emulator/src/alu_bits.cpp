@@ -1,7 +1,7 @@
 // Logic, shifts, fields of bits, permutations of bytes, selection.
 #include <algorithm>
-#include <cstdlib>
 #include <bit>
+#include <cstdlib>
 #include <type_traits>
 
 #include "lanes.h"

@@ -104,8 +104,8 @@ class CheckedCall:
         delay_s: Delay in seconds, at most.
         is_held: Whether this rank stands still after each wait and barrier of `pkb/symm.h`.
         run_s: Longest time in seconds that this rank runs until it is stopped for a while; 0 for no stops.
-        preempted_rank: Rank whose kernels stand still, on GPUs, when the others begin the call; None for no rank.
-        preempted_s: Time in seconds that they stand still.
+        preempted_rank: Rank that stands still when the others begin the call; None for no rank.
+        preempted_s: Time in seconds that it stands still, at most.
         withheld: Arguments that hold poison before the call; None for all of them.
         withdrawn: Arguments that hold poison after it, of those that it may not modify, and outputs; None for all of
             them.
