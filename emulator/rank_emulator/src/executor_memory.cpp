@@ -1,4 +1,6 @@
 // Loads, stores, conversions of addresses, and hints for caches.
+#include <algorithm>
+
 #include "executor.h"
 
 namespace pkb::emulator {
@@ -197,6 +199,23 @@ Step store(Executor& x, const Op& op, uint32_t lanes) {
   return detail.order != Order::kWeak && x.engine.signalled(*x.warp) ? Step::kYield : Step::kNext;
 }
 
+// discard.L2: "a weak write of an unstable indeterminate value" (PTX ISA) to a whole line, which is no result of the kernel.
+Step discard(Executor& x, const Op& op, uint32_t lanes) {
+  constexpr uint32_t kLineBytes = 128;
+  alignas(64) uint64_t addresses[kLanes];
+  x.resolve(op, op.detail->addresses[0], lanes, kLineBytes, kLineBytes, addresses);
+  uint32_t changed = 0;
+  each_lane(lanes, [&](int lane) {
+    x.settle(addresses[lane], kLineBytes);
+    auto* const line = reinterpret_cast<uint8_t*>(addresses[lane]);
+    changed |= uint32_t(std::any_of(line, line + kLineBytes, [](uint8_t byte) { return byte != kNewByte; })) << lane;
+    std::memset(line, kNewByte, kLineBytes);
+  });
+  if (x.engine.observer) x.report_access(op, lanes, Operation::kWrite, kLineBytes, kLineBytes / 4, addresses, changed);
+  x.wrote_at(lanes, addresses);
+  return Step::kNext;
+}
+
 Step no_operation(Executor&, const Op&, uint32_t) { return Step::kNext; }
 
 // createpolicy and the like: the result has no meaning for the emulator.
@@ -272,7 +291,8 @@ Handler find_memory_handler(const Instruction& instruction, Detail& detail) {
     return !detail.addresses.empty() && detail.addresses[0].mode == Address::kParameters ? load_parameter : load;
   }
   if (name == "st" && !instruction.has("async")) return store;
-  if (name == "prefetch" || name == "prefetchu" || name == "applypriority" || name == "discard") return no_operation;
+  if (name == "prefetch" || name == "prefetchu" || name == "applypriority") return no_operation;
+  if (name == "discard") return discard;
   if (name == "createpolicy") return zero_result;
   if (name == "cvta") {
     const bool to = instruction.has("to"), shared = detail.space == Space::kShared && !detail.generic;

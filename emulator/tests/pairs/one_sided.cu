@@ -330,6 +330,21 @@ PAIR(acknowledgement_releases, 1, 1) {
   }
 }
 
+// A line is discarded when the peer has read it: a discard is a weak write.
+// wrong: unsynchronised: no flag or barrier leads from
+PAIR(line_is_given_up, 1, 1) {
+  if (r.rank == 0) {
+    r.data()[0] = 7;
+    store_release(r.flag(1), 1);
+    RIGHT(wait(r.flag(), 1))
+    asm volatile("discard.global.L2 [%0], 128;" ::"l"(r.data()) : "memory");
+  } else {
+    wait(r.flag(), 1);
+    r.out()[0] = r.data(0)[0];
+    store_release(r.flag(0), 1);
+  }
+}
+
 // A message of variable length: its length is a part of the data.
 // wrong: unsynchronised: no flag or barrier leads from
 PAIR(length_before_flag, 1, 1) {
