@@ -24,15 +24,16 @@ __device__ __forceinline__ int64_t now_ns() {
 
 __device__ __forceinline__ uint32_t current(const uint32_t* word) { return *static_cast<const volatile uint32_t*>(word); }
 
-__global__ void congest(const uint4* memory, uint64_t rows, uint32_t number, int64_t duration_ns) {
+__global__ void congest(const uint4* memory, uint64_t rows, bool is_uneven, uint32_t number, int64_t duration_ns) {
   __shared__ bool is_over;
   if (threadIdx.x == 0) atomicAdd(&begun_blocks, 1u);
   const int64_t begin = now_ns();
+  const bool reads = !is_uneven || blockIdx.x % 2 == 0;
   const uint32_t lane = threadIdx.x % 32, warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
   uint64_t place = warp * 0x9e3779b97f4a7c15ull + 1;
   do {
 #pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
+    for (int i = 0; reads && i < kLoads; ++i) {
       place = place * 6364136223846793005ull + 1442695040888963407ull;
       const uint4* row = memory + __umul64hi(place, rows) * 32 + lane;
       asm volatile("{ .reg .u32 a, b, c, d; ld.volatile.global.v4.u32 {a, b, c, d}, [%0]; }" ::"l"(row));
@@ -58,9 +59,9 @@ uint32_t number = 0, blocks = 0;
 // Enqueues the begin of a congestion; returns the CUDA status.
 //
 // stream: that the calls are enqueued on. memory, nbytes: of the host, as the GPU reaches it. grid, threads: of the kernel.
-// duration_ns: after which it ends at the latest.
+// is_uneven: whether every other block of it only takes its place. duration_ns: after which it ends at the latest.
 extern "C" int pkb_enqueue_congestion(void* stream, const void* memory, uint64_t nbytes, int grid, int threads,
-                                      int64_t duration_ns) {
+                                      int is_uneven, int64_t duration_ns) {
   using namespace pkb_congestion;
   const auto calls = static_cast<cudaStream_t>(stream);
   static cudaStream_t beside = nullptr;
@@ -77,8 +78,8 @@ extern "C" int pkb_enqueue_congestion(void* stream, const void* memory, uint64_t
   if (status != cudaSuccess) return int(status);
   ++number;
   blocks += uint32_t(grid);
-  congest<<<grid, threads, 0, beside>>>(static_cast<const uint4*>(memory), nbytes / (32 * sizeof(uint4)), number,
-                                        duration_ns);
+  congest<<<grid, threads, 0, beside>>>(static_cast<const uint4*>(memory), nbytes / (32 * sizeof(uint4)), is_uneven != 0,
+                                        number, duration_ns);
   await_blocks<<<1, 1, 0, calls>>>(blocks);
   return int(cudaGetLastError());
 }

@@ -8,17 +8,32 @@ microsecond unless its memory is slow to answer.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Protocol
 
 from pkb_gym.engine.wire import abi
 
 from .devices import AnyHeap
 
-THREADS = (64, 128)
-"""Threads of each multiprocessor that read the host's memory, in turn from call to call.
 
-A load of a call then takes 20 or 40 microseconds (2 H200, 2026-11-28). Short kernels are wrong at one of the two more
-often than at the other; with more threads calls take so long that the congestion ends before they do.
+@dataclass(frozen=True)
+class Readers:
+    """What reads the host's memory beside a call.
+
+    Attributes:
+        threads: Threads of a block, of which each multiprocessor has one.
+        is_uneven: Whether only every other block reads: some blocks of a call are slow then, while others are not.
+    """
+
+    threads: int
+    is_uneven: bool = False
+
+
+READERS = (Readers(64), Readers(128), Readers(64), Readers(128, is_uneven=True))
+"""Those of consecutive congested calls, in turn.
+
+A load of a call takes 20 or 40 microseconds beside all of them (2 H200, 2026-11-28). Short kernels are wrong at one of
+the two more often than at the other; with more threads calls take so long that the congestion ends before they do.
 """
 
 
@@ -61,6 +76,7 @@ class GpuCongestion:
             ctypes.c_uint64,
             ctypes.c_int,
             ctypes.c_int,
+            ctypes.c_int,
             ctypes.c_int64,
         ]
         self._end.argtypes = [ctypes.c_void_p]
@@ -73,8 +89,9 @@ class GpuCongestion:
     def begin(self, duration_ns: int) -> None:
         """Enqueues the begin of a congestion; see `Congestion`."""
         if duration_ns:
-            threads = THREADS[self._count % len(THREADS)]
-            _check(self._begin(self._stream, *self._memory, self._grid, threads, duration_ns))
+            readers = READERS[self._count % len(READERS)]
+            kernel = self._grid, readers.threads, readers.is_uneven
+            _check(self._begin(self._stream, *self._memory, *kernel, duration_ns))
             self._count += 1
             self._is_on = True
 

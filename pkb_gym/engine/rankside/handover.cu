@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kEntries) handover(Mailbox* mailbox, char* seg
   __syncthreads();
   const int arrivals = int(words[0] & 0xff), poisons = int(words[0] >> 8 & 0xff);
   const int receipts = int(words[0] >> 16 & 0xff), withdrawals = int(words[0] >> 24 & 0xff);
+  const bool takes_outputs = words[0] >> 32 & 1;
   const uint4 poison = make_uint4(0x01010101u * kPoisonByte, 0x01010101u * kPoisonByte, 0x01010101u * kPoisonByte,
                                   0x01010101u * kPoisonByte);
   const auto line = [&](int first_word, int i) {
@@ -45,6 +46,10 @@ __global__ void __launch_bounds__(kEntries) handover(Mailbox* mailbox, char* seg
   uint4* kept = reinterpret_cast<uint4*>(mailbox->receipts[sequence % 2]);
   for (int i = first; i < receipts; i += step) {
     kept[i * kChunks + chunk] = __ldcv(line(kReceiptWord, i) + chunk);
+  }
+  if (takes_outputs) {
+    __syncthreads();  // a line may be among the receipts twice
+    for (int i = first; i < receipts; i += step) line(kReceiptWord, i)[chunk] = poison;
   }
   for (int i = first; i < withdrawals; i += step) line(kWithdrawalWord, i)[chunk] = poison;
   for (int i = first; i < poisons; i += step) line(kPoisonWord, i)[chunk] = poison;

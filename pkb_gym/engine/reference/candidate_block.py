@@ -204,7 +204,7 @@ class ServedBlock:
             self._pulses.start()
 
     def end(self) -> BlockEnded:
-        """Ends the handovers; withheld lines of immutable arguments are put back, to be compared as all others."""
+        """Ends the handovers; lines that were taken away are put back, to be compared as all others."""
         if self._pulses is not None:
             self._pulses.stop()
         assert self._server is not None
@@ -214,7 +214,10 @@ class ServedBlock:
         put_lines(self._theirs, *script.withdrawn())
         if receipts is None:
             return BlockEnded(complete=False, late=())
-        changed = (lines_of(self._theirs, script.receipts.lines) != receipts).any(axis=1)
+        left = POISON if script.takes_outputs else receipts
+        changed = (lines_of(self._theirs, script.receipts.lines) != left).any(axis=1)
+        if script.takes_outputs:
+            put_lines(self._theirs, script.receipts.lines, receipts)
         late = {
             LateOutput(call, self._output_at(call, int(script.receipts.lines[line])))
             for call in range(script.calls)

@@ -66,6 +66,8 @@ class Script:
         poisons: Lines of outputs that are poisoned before a call.
         receipts: Lines of outputs that are copied after it.
         delays_us: [calls]: how much later than need be the arguments arrive.
+        takes_outputs: Whether the lines of receipts are poisoned once they are copied: what a rank reads of a peer's
+            outputs after that one has departed is wrong.
     """
 
     arrivals: CallLines
@@ -75,6 +77,7 @@ class Script:
     poisons: CallLines
     receipts: CallLines
     delays_us: NDArray[np.int32]
+    takes_outputs: bool = False
 
     @property
     def calls(self) -> int:

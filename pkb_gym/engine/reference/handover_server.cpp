@@ -21,6 +21,7 @@ namespace {
 // The handovers of one block; arrays are the caller's, and stay until the server has ended.
 struct Script {
   int32_t calls;
+  int32_t takes_outputs;          // whether outputs are poisoned once a call's receipts are copied, 0 or 1
   const int32_t* arrival_begin;   // [calls + 1]: call c's lines are [begin[c], begin[c + 1])
   const uint32_t* arrival_lines;  // index of each line in the segment
   const int32_t* withdrawals;     // [calls]: how many of them, the first, are taken away again after the call
@@ -145,20 +146,22 @@ class CpuServer : public Server {
  private:
   char* line(uint32_t index) const { return segment_ + uint64_t(index) * kLineBytes; }
 
+  void poison(const uint32_t* lines, int32_t begin, int32_t end) const {
+    for (int32_t i = begin; i < end; ++i) std::memset(line(lines[i]), kPoisonByte, kLineBytes);
+  }
+
   void depart(int32_t call) {
     for (int32_t i = script_.receipt_begin[call]; i < script_.receipt_begin[call + 1]; ++i) {
       std::memcpy(script_.receipts + uint64_t(i) * kLineBytes, line(script_.receipt_lines[i]), kLineBytes);
     }
-    for (int32_t i = 0; i < script_.withdrawals[call]; ++i) {
-      std::memset(line(script_.arrival_lines[script_.arrival_begin[call] + i]), kPoisonByte, kLineBytes);
-    }
+    if (script_.takes_outputs) poison(script_.receipt_lines, script_.receipt_begin[call], script_.receipt_begin[call + 1]);
+    const int32_t begin = script_.arrival_begin[call];
+    poison(script_.arrival_lines, begin, begin + script_.withdrawals[call]);
   }
 
   void arrive(int32_t call) {
     sleep_us(script_.delays_us[call]);
-    for (int32_t i = script_.poison_begin[call]; i < script_.poison_begin[call + 1]; ++i) {
-      std::memset(line(script_.poison_lines[i]), kPoisonByte, kLineBytes);
-    }
+    poison(script_.poison_lines, script_.poison_begin[call], script_.poison_begin[call + 1]);
     for (int32_t i = script_.arrival_begin[call]; i < script_.arrival_begin[call + 1]; ++i) {
       std::memcpy(line(script_.arrival_lines[i]), script_.arrival_values + uint64_t(i) * kLineBytes, kLineBytes);
     }
@@ -218,7 +221,7 @@ class GpuServer : public Server {
       std::memcpy(words + kValueWord,
                   script_.arrival_values + uint64_t(script_.arrival_begin[call]) * kLineBytes, arrivals * kLineBytes);
     }
-    words[0] = arrivals | poisons << 8 | receipts << 16 | withdrawals << 24;
+    words[0] = arrivals | poisons << 8 | receipts << 16 | withdrawals << 24 | uint64_t(script_.takes_outputs) << 32;
     auto* halves = reinterpret_cast<volatile uint64_t*>(mailbox_->message[sequence % 2]);
     for (int i = 0; i < kEntries; ++i) {
       halves[2 * i] = uint64_t(sequence) << 32 | uint32_t(words[i]);

@@ -18,6 +18,7 @@ class _Script(ctypes.Structure):
 
     _fields_ = [
         ("calls", ctypes.c_int32),
+        ("takes_outputs", ctypes.c_int32),
         ("arrival_begin", ctypes.c_void_p),
         ("arrival_lines", ctypes.c_void_p),
         ("withdrawals", ctypes.c_void_p),
@@ -111,7 +112,7 @@ class HandoverServer:
             script.delays_us,
         )
         self._arrays = [np.ascontiguousarray(array) for array in arrays]
-        self._raw = _Script(script.calls, *(array.ctypes.data for array in self._arrays))
+        self._raw = _Script(script.calls, script.takes_outputs, *(array.ctypes.data for array in self._arrays))
         self._handle: int | None = start(ctypes.byref(self._raw))
 
     def finish(self) -> NDArray[np.uint8] | None:

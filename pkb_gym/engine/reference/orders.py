@@ -134,10 +134,12 @@ class ServeHandovers(WireMessage):
     Attributes:
         delays_us: Delay of each call's arguments in microseconds; empty for none.
         pulses_us: Microseconds that kernels disturb this rank's GPU meanwhile; 0 for none.
+        takes_outputs: Whether a call's outputs are taken away as soon as it has ended; such outputs are not sampled.
     """
 
     delays_us: tuple[int, ...] = ()
     pulses_us: int = 0
+    takes_outputs: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ has waited for them; those of peers, over NVLink or on the same GPU, because the
 before the call ends, so that the rank has acquired them. Release is cumulative, so they happen before the thread's
 load with acquire, which sees the request, and this precedes the launch of the copy (PTX ISA, "Memory Consistency
 Model"). The copy reads the memory of its own GPU through the cache in which those writes were performed. Afterwards no
-output changes: arguments and outputs of a call belong to no other call, and neither later handovers nor the trusted
-side write to outputs of earlier calls. A copy that comes late shows less, and is never false evidence.
+output changes: arguments and outputs of a call belong to no other call, and in a sampled block neither later handovers
+nor the trusted side write to outputs of earlier calls. A copy that comes late shows less, and is never false evidence.
 
 **What is seen.** A copy begins some microseconds after the request, so that a request which precedes the last write by
 less is not seen by itself. In disturbed blocks kernels of the reference rank interrupt the candidate's at any

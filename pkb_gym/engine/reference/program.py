@@ -9,6 +9,7 @@ import gc
 import os
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -276,10 +277,10 @@ class ReferenceRank:
     def _serve_handovers(self, order: ServeHandovers) -> Staged:
         idle_us = self._stage_whole_inputs()
         block = self._block_in_hand()
-        script = block.script.late_by(order.delays_us)
+        script = replace(block.script.late_by(order.delays_us), takes_outputs=order.takes_outputs)
         pulses = GpuPulses(self._device.torch_device, order.pulses_us) if order.pulses_us else None
         is_disturbed = pulses is not None or any(order.delays_us)
-        sampling = self._candidate_handovers.sampling(block, is_disturbed=is_disturbed)
+        sampling = None if order.takes_outputs else self._candidate_handovers.sampling(block, is_disturbed=is_disturbed)
         return self._served(ServedBlock(block, script, self._heaps.candidate, pulses, sampling), idle_us)
 
     def _serve_null_block(self, order: ServeNullBlock) -> Staged:

@@ -93,7 +93,7 @@ def _check_slow_ranks(run: CandidateRun, call_us: float) -> None:
         wanted = calls_of(MIN_PREEMPTED * world_size, MAX_PREEMPTED, PREEMPTED_BYTES)
         check_slow(wanted, preempted_calls, partial(conducted, config))
     if has_gpu_each(config):
-        closely = served(config.device, [ServeHandovers()] * world_size, 0, None)
+        closely = served(config.device, [ServeHandovers(takes_outputs=True)] * world_size, 0, None)
         wanted = calls_of(MIN_CONGESTED, MAX_CONGESTED, CONGESTED_BYTES)
         check_slow(wanted, congested_calls, partial(with_congestion, closely, config))
 

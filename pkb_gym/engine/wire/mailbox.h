@@ -1,9 +1,9 @@
 // What passes between a GPU and its trusted server at a handover, in memory of the host that both map.
 //
 // A handover is what happens on a rank's stream between two calls: the departure of the one (samples of its outputs are
-// copied to receipts, its withheld argument lines are taken away again) and the arrival of the next (its withheld
-// argument lines get their values, samples of its outputs are poisoned). The kernel reports to the server that it is
-// there, and only then the server sends it the indices of these lines, and their contents.
+// copied to receipts, and in some blocks poisoned, as its withheld argument lines are) and the arrival of the next (its
+// withheld argument lines get their values, samples of its outputs are poisoned). The kernel reports to the server that
+// it is there, and only then the server sends it the indices of these lines, and their contents.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ constexpr int kPoisons = 16;      // lines of outputs that are poisoned before i
 constexpr int kReceipts = 24;     // lines of outputs that are copied after it
 constexpr int kEntries = 256;     // 8-byte words of a message, one for each thread of the kernel
 
-// Words of a message: the four counts, a byte each; indices of lines, two in a word; contents of the arriving lines.
+// Words of a message: the four counts, a byte each, and the bit above, whether outputs are taken; indices of lines, two in a word; contents of the arriving lines.
 constexpr int kReceiptWord = 2;
 constexpr int kWithdrawalWord = kReceiptWord + kReceipts / 2;
 constexpr int kPoisonWord = kWithdrawalWord + kArrivals / 2;

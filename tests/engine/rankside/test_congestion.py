@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pkb_gym.engine.rankside.congestion import THREADS, GpuCongestion
+from pkb_gym.engine.rankside.congestion import READERS, GpuCongestion
 from pkb_gym.engine.wire import abi
 
 
@@ -28,14 +28,15 @@ def library(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(pkb_enqueue_congestion=Enqueued(), pkb_enqueue_end_of_congestion=Enqueued())
 
 
-def test_the_number_of_threads_alternates(library: SimpleNamespace) -> None:
+def test_readers_take_turns(library: SimpleNamespace) -> None:
     congestion = GpuCongestion(library, 7, SimpleNamespace(control=4096))
-    for _ in range(3):
+    for _ in range(len(READERS) + 1):
         congestion.begin(1000)
         congestion.end()
-    begun = [(7, 4096, abi.HOST_CONTROL_BYTES, 132, threads, 1000) for threads in (*THREADS, THREADS[0])]
+    kernels = [(readers.threads, readers.is_uneven) for readers in (*READERS, READERS[0])]
+    begun = [(7, 4096, abi.HOST_CONTROL_BYTES, 132, *kernel, 1000) for kernel in kernels]
     assert library.pkb_enqueue_congestion.calls == begun
-    assert library.pkb_enqueue_end_of_congestion.calls == [(7,)] * 3
+    assert library.pkb_enqueue_end_of_congestion.calls == [(7,)] * (len(READERS) + 1)
 
 
 def test_nothing_is_enqueued_for_a_call_without_congestion(library: SimpleNamespace) -> None:

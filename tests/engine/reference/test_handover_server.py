@@ -6,6 +6,7 @@ import select
 import signal
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -114,6 +115,20 @@ def test_receipts_hold_the_output_as_it_was_when_the_call_had_finished(library, 
     rank.handover.cross()
     receipts = server.finish()
     assert receipts is not None and set(receipts[0].tolist()) == {POISON}
+
+
+def test_outputs_are_taken_away_once_their_receipts_are_copied(library, rank):
+    of_calls = script()
+    twice = replace(of_calls, receipts=of(*([30 + call, 30 + call] for call in range(CALLS))), takes_outputs=True)
+    server = rank.serve(library, twice)
+    for call in range(CALLS):
+        rank.handover.cross()
+        assert (rank.memory[30 : 30 + call] == POISON).all(), "a peer could still read what a call has left"
+        rank.memory[30 + call] = 200 + call
+    rank.handover.cross()
+    receipts = server.finish()
+    assert receipts is not None and (rank.memory[30 : 30 + CALLS] == POISON).all()
+    assert [set(receipt.tolist()) for receipt in receipts] == [{200}, {200}, {201}, {201}, {202}, {202}]
 
 
 def test_a_block_that_breaks_off_has_no_receipts_and_its_server_ends(library, rank):
