@@ -1,0 +1,109 @@
+"""Outcomes of kernels that are evaluated many times, each time with another seed."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.hardware.host import processors
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.problems.catalogue import find_problem
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One source.
+
+    Attributes:
+        name: Name of the kernel.
+        problem: Name of the problem that it solves.
+        source: Text of the source.
+        lacks: Name of the synchronisation that it lacks; None for a right kernel.
+    """
+
+    name: str
+    problem: str
+    source: str
+    lacks: str | None = None
+
+
+@dataclass
+class Row:
+    """A kernel at a size.
+
+    Attributes:
+        kernel: The kernel.
+        size: Name of the size.
+        outcomes: Number of evaluations that passed or failed in each way.
+        seconds: Time of each evaluation in seconds.
+    """
+
+    kernel: Kernel
+    size: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+
+    def saved(self) -> dict[str, Any]:
+        """The row as JSON."""
+        return {
+            "kernel": self.kernel.name,
+            "lacks": self.kernel.lacks,
+            "size": self.size,
+            "outcomes": dict(self.outcomes),
+            "evaluation_s": round(statistics.median(self.seconds), 3) if self.seconds else None,
+        }
+
+
+def evaluated(rows: Iterable[Row]) -> int:
+    """Number of evaluations."""
+    return sum(row.outcomes.total() for row in rows)
+
+
+def refused(rows: Iterable[Row]) -> int:
+    """Number of evaluations that did not pass."""
+    return sum(row.outcomes.total() - row.outcomes["passed"] for row in rows)
+
+
+def measure(
+    evaluator: Evaluator, rows: Sequence[Row], evaluations: int, callers: int, limit_s: float, **settings: object
+) -> None:
+    """Counts the outcomes of each row, whose sources have been compiled before.
+
+    Every row is evaluated once before one is evaluated again, so that a limit of time leaves all of them with as many.
+
+    Args:
+        evaluator: Evaluator of the kernels.
+        rows: Rows whose outcomes are counted.
+        evaluations: Number of evaluations of each row, each with its own seed.
+        callers: Number of evaluations at once.
+        limit_s: Time in seconds after which no evaluation begins.
+        settings: Fields of the evaluations' configuration.
+    """
+    ends = monotonic() + limit_s
+
+    def evaluate(row: Row, seed: int) -> None:
+        if monotonic() > ends:
+            return
+        config = EvalConfig.model_validate({"size": row.size, "seed": seed} | settings)
+        began = monotonic()
+        feedback = evaluator.evaluate(find_problem(row.kernel.problem), row.kernel.source, config)
+        row.seconds.append(monotonic() - began)
+        row.outcomes["passed" if feedback.passed else str(feedback.failure)] += 1
+
+    with ThreadPoolExecutor(callers) as pool:
+        wanted = [pool.submit(evaluate, row, seed) for seed in range(evaluations) for row in rows]
+        for one in wanted:
+            one.result()
+
+
+def compile_all(evaluator: Evaluator, chosen: Sequence[Kernel], **settings: object) -> None:
+    """Compiles every source, on all processors."""
+    config = EvalConfig.model_validate(settings | {"until": "compile"})
+    with ThreadPoolExecutor(max(1, processors() - 1)) as threads:
+        list(threads.map(lambda each: evaluator.evaluate(find_problem(each.problem), each.source, config), chosen))
