@@ -25,7 +25,9 @@ def experts(names: Sequence[str]) -> list[Kernel]:
 
 def saved(row: Row) -> dict[str, object]:
     """The row as JSON."""
-    return {"problem": row.kernel.problem} | {key: row.saved()[key] for key in ("size", "outcomes", "evaluation_s")}
+    return {"problem": row.kernel.problem} | {
+        key: value for key, value in row.saved().items() if key not in ("kernel", "lacks")
+    }
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.records.config import EvalConfig
@@ -42,12 +43,14 @@ class Row:
         size: Name of the size.
         outcomes: Number of evaluations that passed or failed in each way.
         seconds: Time of each evaluation in seconds.
+        unfit: Why this machine cannot evaluate it; empty where it can.
     """
 
     kernel: Kernel
     size: str
     outcomes: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
+    unfit: str = ""
 
     def saved(self) -> dict[str, Any]:
         """The row as JSON."""
@@ -57,7 +60,7 @@ class Row:
             "size": self.size,
             "outcomes": dict(self.outcomes),
             "evaluation_s": round(statistics.median(self.seconds), 3) if self.seconds else None,
-        }
+        } | ({"unfit": self.unfit} if self.unfit else {})
 
 
 def evaluated(rows: Iterable[Row]) -> int:
@@ -88,11 +91,15 @@ def measure(
     ends = monotonic() + limit_s
 
     def evaluate(row: Row, seed: int) -> None:
-        if monotonic() > ends:
+        if monotonic() > ends or row.unfit:
             return
         config = EvalConfig.model_validate({"size": row.size, "seed": seed} | settings)
         began = monotonic()
-        feedback = evaluator.evaluate(find_problem(row.kernel.problem), row.kernel.source, config)
+        try:
+            feedback = evaluator.evaluate(find_problem(row.kernel.problem), row.kernel.source, config)
+        except ConfigError as error:  # a size that does not fit, say: the others have their figures
+            row.unfit = str(error)
+            return
         row.seconds.append(monotonic() - began)
         row.outcomes["passed" if feedback.passed else str(feedback.failure)] += 1
 

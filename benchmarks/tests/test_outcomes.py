@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.expert_checks import experts
 from benchmarks.outcomes import Kernel, Row, evaluated, measure, refused
 from benchmarks.tests.scripted_evaluator import ScriptedEvaluator
+from pkb_gym.engine.errors import ConfigError
+from pkb_gym.engine.problem import Problem
+from pkb_gym.engine.records.config import EvalConfig
+from pkb_gym.engine.records.feedback import Feedback
 
 
 def rows() -> list[Row]:
@@ -20,6 +26,22 @@ def test_every_row_is_evaluated_once_before_one_is_again() -> None:
     assert [dict(row.outcomes) for row in found] == [{"passed": 2}] * 2 + [{"compile_error": 2}] * 2
     assert (evaluated(found), refused(found)) == (8, 4)
     assert found[-1].saved()["lacks"] == "exit" and len(found[-1].seconds) == 2
+
+
+class SmallMachine(ScriptedEvaluator):
+    """Has room for size tiny alone."""
+
+    def evaluate(self, problem: Problem, source: str, config: EvalConfig, *rest: Any, **more: Any) -> Feedback:
+        if config.size != "tiny":
+            raise ConfigError("needs 162.9 GiB")
+        return super().evaluate(problem, source, config, *rest, **more)
+
+
+def test_what_this_machine_cannot_evaluate_costs_no_other_figure() -> None:
+    found = rows()
+    measure(SmallMachine(), found, 2, 1, float("inf"), device="cpu")
+    assert [row.outcomes.total() for row in found] == [2, 0, 2, 0]
+    assert found[1].saved()["unfit"] == "needs 162.9 GiB" and "unfit" not in found[0].saved()
 
 
 def test_nothing_begins_after_the_limit() -> None:
