@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pkb_gym.engine.wire.frames import Wire
 from pkb_gym.engine.wire.messages import WireMessage
-from pkb_gym.engine.wire.orders import Failed
+from pkb_gym.engine.wire.orders import Armed, Failed, Go
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,9 @@ def act(word: str, wire: Wire) -> None:
         os._exit(5)
     if word == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if word == "block":
+        wire.send(Armed())
+        wire.receive(Go)
     if word == "late":
         time.sleep(0.005)
     if word == "nap":

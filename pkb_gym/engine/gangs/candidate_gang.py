@@ -384,9 +384,10 @@ class CandidateGang:
         """Processor time of all ranks so far, in clock ticks."""
         return self._gang.processes.processor_ticks()
 
+    @property
     def run_delays_ns(self) -> tuple[int, ...]:
-        """Nanoseconds that each rank has waited for a processor so far, see `RankProcesses.run_delays_ns`."""
-        return self._gang.processes.run_delays_ns()
+        """Nanoseconds that each rank waited for a processor during the last block, see `Gang`."""
+        return self._gang.run_delays_ns
 
     def loopback_bytes(self) -> int:
         """Bytes that its ranks have sent each other by the network; 0 where they cannot be counted."""

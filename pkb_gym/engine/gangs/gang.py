@@ -80,6 +80,8 @@ class Gang:
 
     Attributes:
         processes: Processes of the gang, to stop, continue and look at.
+        run_delays_ns: Nanoseconds that each rank waited for a processor during the last block, from the opening of the
+            gate on: while a rank comes to its gate it tries processors, and waits for them.
 
     Raises:
         InfrastructureError: it could not be started.
@@ -90,6 +92,7 @@ class Gang:
         self._ended: dict[int, int] = {}
         self._errors: dict[int, Failed] = {}
         self._block_s = 0.0
+        self.run_delays_ns: tuple[int, ...] = (0,) * world_size
         self._oom_kills = count_oom_kills()
         self._max_threads = sys.maxsize if confinement is None else max_threads()
         with contextlib.ExitStack() as resources:
@@ -320,11 +323,14 @@ class Gang:
         """Runs the block that the ranks have been armed for; see `run_block`."""
         if stage is not None and (processors := stage()) is not None:
             self.processes.move(processors)
+        delays_ns = self.processes.run_delays_ns()
         began_ns = time.perf_counter_ns()
         self.send([Go()] * self.world_size)
         self.processes.thaw()
         with self._pulses(stopped_rank):
             replies = self.collect(expect, timeout_s=timeout_s, heap=heap)
+        ended_ns = self.processes.run_delays_ns()
+        self.run_delays_ns = tuple(after - before for before, after in zip(delays_ns, ended_ns, strict=True))
         if stopped_rank is None:
             self._block_s = (replies.ended_ns - began_ns) * 1e-9
         return replies.ended_ns - began_ns, replies.messages

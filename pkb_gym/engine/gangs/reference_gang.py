@@ -274,9 +274,10 @@ class ReferenceGang:
         self.host_ns = max(reply.host_ns for reply in settled)
         return nanoseconds
 
+    @property
     def run_delays_ns(self) -> tuple[int, ...]:
-        """Nanoseconds that each rank has waited for a processor so far, see `RankProcesses.run_delays_ns`."""
-        return self._gang.processes.run_delays_ns()
+        """Nanoseconds that each rank waited for a processor during the last block, see `Gang`."""
+        return self._gang.run_delays_ns
 
     def delivery_us(self, dialect: Dialect) -> float:
         """Microseconds that the slowest rank takes to copy a call's results into the heap; see `TimeDelivery`.

@@ -45,17 +45,15 @@ class RunDelays:
         self._least: dict[Side, float] = {}
         self._last: dict[Side, float] = {}
 
-    def note(self, side: Side, before_ns: Sequence[int], after_ns: Sequence[int], block_ns: int) -> None:
+    def note(self, side: Side, delays_ns: Sequence[int], block_ns: int) -> None:
         """Takes down one block.
 
         Args:
             side: Side that ran the block.
-            before_ns: Run delay of each rank before the block, in nanoseconds since it began.
-            after_ns: Run delay of each rank after the block, in nanoseconds since it began.
+            delays_ns: Time that each rank waited for a processor during the block, in nanoseconds.
             block_ns: Time of the block, in nanoseconds.
         """
-        delay_ns = max((after - before for before, after in zip(before_ns, after_ns, strict=True)), default=0)
-        share = self._last[side] = delay_ns / max(block_ns, 1)
+        share = self._last[side] = max(delays_ns, default=0) / max(block_ns, 1)
         self._least[side] = min(share, self._least.get(side, share))
 
     @property

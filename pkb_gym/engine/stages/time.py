@@ -228,9 +228,8 @@ class _Pairs:
         plan = run.prepare_armed(calls, staging)
         calls = len(plan.sets)
         baseline_ns = self._time_baseline(plan) if baseline_first else 0
-        delays_ns = run.run_delays_ns()
         finished = run.run(plan, range(calls), staging)
-        self._delays.note("candidate", delays_ns, run.run_delays_ns(), finished.nanoseconds)
+        self._delays.note("candidate", run.run_delays_ns, finished.nanoseconds)
         self._suspect_busy_gpu()
         if not baseline_first:
             baseline_ns = self._time_baseline(plan)
@@ -247,11 +246,11 @@ class _Pairs:
     def _time_baseline(self, plan: BlockPlan) -> int:
         """Times the baseline beside the frozen candidate; returns nanoseconds."""
         run = self._run
-        before, delays_ns = run.processor_ticks(), run.reference.run_delays_ns()
+        before = run.processor_ticks()
         nanoseconds = run.reference.run(
             len(plan.sets), run.dialect, handovers=True, pad_ns=self._overhead.pad_ns, staged_bytes=plan.nbytes
         )
-        self._delays.note("baseline", delays_ns, run.reference.run_delays_ns(), nanoseconds)
+        self._delays.note("baseline", run.reference.run_delays_ns, nanoseconds)
         ticks = run.processor_ticks() - before
         self._frozen_ticks += ticks
         run.feedback.suspect(integrity.interference(ticks, self._frozen_ticks, run.config.world_size))

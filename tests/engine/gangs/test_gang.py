@@ -285,6 +285,20 @@ def test_a_frozen_gang_can_be_ended(zygote: Zygote) -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
+def test_waits_for_a_processor_count_from_the_opening_of_the_gate(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that tried processors on its way to the gate was delayed in nearly every block, on an idle machine too."""
+    waited, events = iter([(1000, 70), (1020, 75)]), list[str]()
+
+    def so_far() -> tuple[int, int]:
+        events.append("looked")
+        return next(waited)
+
+    monkeypatch.setattr(gang.processes, "run_delays_ns", so_far)
+    orders = [Do(("block", "block"))] * 2
+    gang.run_block(orders, Did, timeout_s=PATIENCE_S, stage=lambda: events.append("staged"))
+    assert events == ["staged", "looked", "looked"] and gang.run_delays_ns == (20, 5)
+
+
 def test_speaking_out_of_turn_is_tampering(gang: Gang) -> None:
     do(gang, "twice", "nothing")
     until(lambda: gang._ranks[0].pending())  # the second word may still be on its way

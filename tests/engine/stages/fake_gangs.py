@@ -121,6 +121,7 @@ class FakeReferenceGang:
         self.source = source
         self._note("take", workload.problem.name)
 
+    @property
     def run_delays_ns(self) -> tuple[int, ...]:
         return (*(0,) * (self.world_size - 1), self.delay_ns)
 
@@ -165,7 +166,7 @@ class FakeReferenceGang:
     ) -> int:
         self.staged_bytes.append(staged_bytes)
         self._note("baseline", f"{calls} {dialect}{' with handovers' if handovers else ''}")
-        self.delay_ns += round(1e3 * self.delays_us.pop(0)) if self.delays_us else 0
+        self.delay_ns = round(1e3 * self.delays_us.pop(0)) if self.delays_us else 0
         return self._block_ns(calls, self.call_us, handovers=handovers)
 
     def run_null_block(self, order: RunNullBlock) -> int:
@@ -294,7 +295,7 @@ class FakeCandidateGang:
         stage()
         self.settings.append(setting)
         self._note("candidate", f"{len(sets)} in {self.timeout_s:g} s")
-        self._delay_ns += round(1e3 * self.delays_us.pop(0)) if self.delays_us else 0
+        self._delay_ns = round(1e3 * self.delays_us.pop(0)) if self.delays_us else 0
         nanoseconds = self._block_ns(len(sets), self.call_us, handovers=setting.handovers != "none")
         return nanoseconds, [((),) * len(sets)] * WORLD_SIZE
 
@@ -313,6 +314,7 @@ class FakeCandidateGang:
         self._note("null block of the candidate", f"{order.calls} {order.handovers}")
         return self._block_ns(order.calls, 0, handovers=order.handovers != "none")
 
+    @property
     def run_delays_ns(self) -> tuple[int, ...]:
         return (self._delay_ns, *(0,) * (WORLD_SIZE - 1))
 
