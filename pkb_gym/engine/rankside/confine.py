@@ -104,11 +104,15 @@ at."""
 _PLACES = ("sched_setaffinity", "migrate_pages", "move_pages")
 """System calls on the processors of a process and the nodes of its pages; of any process that the caller can name."""
 
-SOL_SOCKET, SO_LINGER, SO_MAX_PACING_RATE, IPPROTO_TCP, TCP_CONGESTION = 1, 13, 47, 6, 13
-_IDLE_OPTIONS = ((SOL_SOCKET, SO_LINGER), (SOL_SOCKET, SO_MAX_PACING_RATE), (IPPROTO_TCP, TCP_CONGESTION))
+SOL_SOCKET, SO_SNDBUF, SO_RCVBUF, SO_LINGER, SO_MAX_PACING_RATE, IPPROTO_TCP, TCP_CONGESTION = 1, 7, 8, 13, 47, 6, 13
+_IDLE_OPTIONS = (
+    *((SOL_SOCKET, option) for option in (SO_SNDBUF, SO_RCVBUF, SO_LINGER, SO_MAX_PACING_RATE)),
+    (IPPROTO_TCP, TCP_CONGESTION),
+)
 """Options of sockets that are taken and do nothing. Whoever closes a lingering connection last waits for its peer, and
 that may be the evaluator, to which descriptors can be sent. What is sent at a set pace, as some ways of congestion
-control do too, the kernel goes on to send while the rank is frozen."""
+control do too, the kernel goes on to send while the rank is frozen. Data that nobody receives is memory of the kernel
+that no limit of a process counts: with larger buffers, 3 GiB in the sockets of one rank."""
 
 _IDLE = ("sync", "syncfs", "readahead", "fadvise64")
 """System calls that are taken and do nothing. The first two would write out what other programs of the machine have

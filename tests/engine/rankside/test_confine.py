@@ -356,6 +356,20 @@ def test_the_kernel_sends_nothing_at_a_set_pace() -> None:
     filtered(work)
 
 
+def test_buffers_of_sockets_stay_small() -> None:
+    """Sockets of one rank held 3 GiB of the kernel's memory, beside its limit."""
+
+    def work() -> None:
+        near, far = socket.socketpair()
+        with near, far:
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                before = near.getsockopt(socket.SOL_SOCKET, option)
+                near.setsockopt(socket.SOL_SOCKET, option, 1 << 30)
+                assert near.getsockopt(socket.SOL_SOCKET, option) == before
+
+    filtered(work)
+
+
 def test_no_timers_run_out_and_no_files_are_watched_while_it_is_frozen() -> None:
     """A thousand timers of a frozen rank took a fifth of a processor; watches are counted for all of a user."""
 
