@@ -134,7 +134,8 @@ class CandidateGang:
         self._segments_when_frozen: int | None = None
         self._job: Job | None = None
         self._heap: SymmetricHeap | None = None
-        self._gang = Gang(zygote, ".candidate", world_size, Confinement(None, allow_processes=allow_processes))
+        limits = Confinement(None, allow_processes=allow_processes, pins_memory=device == "cuda")
+        self._gang = Gang(zygote, ".candidate", world_size, limits)
 
     def __enter__(self) -> Self:
         return self

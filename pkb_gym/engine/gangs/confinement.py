@@ -15,6 +15,8 @@ class Confinement:
         memory_bytes: Address space beyond what a fresh rank maps; None where ranks limit themselves later.
         file_bytes: Size of the largest file that a rank may write.
         allow_processes: Whether ranks may start programs (a build needs compilers).
+        pins_memory: Whether ranks may map shared memory without a name, as CUDA's driver does. Address space that a
+            rank has given up still holds such memory, as long as a page of it is mapped.
         open_files: Number of descriptors of a rank, at most. A user's descriptors that are under way between processes
             are counted together: ranks that may hold fewer leave others room to send some (unix(7), ETOOMANYREFS).
     """
@@ -22,6 +24,7 @@ class Confinement:
     memory_bytes: int | None
     file_bytes: int = 128 << 20
     allow_processes: bool = False
+    pins_memory: bool = False
     open_files: int = 1024
 
     def limits(self) -> dict[str, int]:

@@ -112,6 +112,7 @@ class Gang:
                 isolate=zygote.sandboxed,
                 confined=confinement is not None,
                 allow_processes=confinement is not None and confinement.allow_processes,
+                pins_memory=confinement is not None and confinement.pins_memory,
                 limits={} if confinement is None else confinement.limits(),
                 scratch=scratch,
                 temporary_bytes=TEMPORARY_BYTES,

@@ -27,6 +27,8 @@ ROOMS_INSIDE = tuple((str(ENGINE / room), f"{ROOT_INSIDE}/pkb_gym/engine/{room}"
 EMULATOR_INSIDE = f"{ROOT_INSIDE}/{PACKAGE}"
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+SHARED_ZEROS = "/dev/zero"
+"""Shared memory without a name for whoever maps it, of which a rank on the CPU may have none (`Confinement`)."""
 DEVICE_LINKS = (
     ("/dev/fd", "/proc/self/fd"),
     ("/dev/stdin", "/proc/self/fd/0"),
@@ -44,7 +46,8 @@ class Policy:
     Attributes:
         read_only: (outside, inside) paths that can be read.
         writable: (outside, inside) paths that can be written.
-        devices: Device files that can be used.
+        devices: Device files that can be used, beside `common_devices`.
+        common_devices: Those that every machine has.
         capabilities: Kept inside, relative to the sandbox's own user namespace.
         hidden: Folders outside, by their real paths, that must not be seen, whatever else shows them; what of them is
             itself to be read or written is seen all the same.
@@ -57,6 +60,7 @@ class Policy:
     read_only: tuple[tuple[str, str], ...]
     writable: tuple[tuple[str, str], ...] = ()
     devices: tuple[str, ...] = ()
+    common_devices: tuple[str, ...] = DEVICES
     capabilities: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     temporary_bytes: int = 1 << 30
@@ -77,7 +81,7 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     arguments += ["--proc", "/proc", "--tmpfs", "/dev", "--size", size, "--tmpfs", "/tmp", "--size", size]
     arguments += ["--tmpfs", "/dev/shm"]
     # No terminals, which would send signals: what `--dev` mounts has them.
-    for device in DEVICES:
+    for device in policy.common_devices:
         arguments += ["--dev-bind", device, device]
     for name, target in DEVICE_LINKS:
         arguments += ["--symlink", target, name]
@@ -124,6 +128,7 @@ def zygote_policy(temporary_bytes: int) -> Policy:
     return Policy(
         read_only=(*python_paths(), *libraries, *system, *ROOMS_INSIDE, *emulator),
         devices=devices,
+        common_devices=DEVICES if devices else tuple(device for device in DEVICES if device != SHARED_ZEROS),
         capabilities=CAPABILITIES,
         hidden=hidden_folders(),
         temporary_bytes=temporary_bytes,

@@ -19,6 +19,7 @@ PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, P
 PR_SET_DUMPABLE, SECCOMP_MODE_FILTER = 4, 2
 CLONE_FILES, CLONE_VFORK, CLONE_THREAD = 0x00000400, 0x00004000, 0x00010000
 CLOSE_RANGE_UNSHARE = 2
+MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -27,7 +28,7 @@ _LD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _DENY, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NR_OFFSET, _ARCH_OFFSET = 0, 4
 _ARG0_LOW_OFFSET, _ARG1_LOW_OFFSET, _ARG2_LOW_OFFSET, _ARG2_HIGH_OFFSET = 16, 24, 32, 36
-_ARG5_LOW_OFFSET = 56
+_ARG3_LOW_OFFSET, _ARG5_LOW_OFFSET = 40, 56
 
 # Architecture -> (audit number, system call numbers).
 _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
@@ -45,7 +46,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_setup": 206, "io_submit": 209, "vmsplice": 278, "setsid": 112, "setpgid": 109, "ioctl": 16,
             "seccomp": 317, "setsockopt": 54, "inotify_init": 253, "inotify_init1": 294, "fanotify_init": 300,
             "timerfd_create": 283, "setrlimit": 160, "sync": 162, "syncfs": 306, "readahead": 187, "fadvise64": 221,
-            "madvise": 28, "ioprio_set": 251, "mincore": 27, "preadv2": 327,
+            "madvise": 28, "ioprio_set": 251, "mincore": 27, "preadv2": 327, "mmap": 9,
         },
     ),
     "aarch64": (
@@ -62,7 +63,7 @@ _ARCHITECTURES: Mapping[str, tuple[int, Mapping[str, int]]] = {
             "io_setup": 0, "io_submit": 2, "vmsplice": 75, "setsid": 157, "setpgid": 154, "ioctl": 29,
             "seccomp": 277, "setsockopt": 208, "inotify_init1": 26, "fanotify_init": 262, "timerfd_create": 85,
             "setrlimit": 164, "sync": 81, "syncfs": 267, "readahead": 213, "fadvise64": 223, "madvise": 233,
-            "ioprio_set": 30, "mincore": 232, "preadv2": 286,
+            "ioprio_set": 30, "mincore": 232, "preadv2": 286, "mmap": 222,
         },
     ),
 }  # fmt: skip
@@ -199,12 +200,13 @@ def _memory_bytes(field: int) -> int:
         return int(file.read().split()[field]) * resource.getpagesize()
 
 
-def filter_system_calls(allow_processes: bool, *, isolated: bool = False) -> bool:
+def filter_system_calls(allow_processes: bool, *, isolated: bool = False, pins_memory: bool = False) -> bool:
     """Puts the filter in force for this process, its threads and whatever it starts.
 
     Args:
         allow_processes: Whether it may start processes and programs (a compiler must); they are bound by it too.
         isolated: Whether it sees no processes but its gang's, so that others are out of reach of calls that name one.
+        pins_memory: Whether it may map shared memory without a name, as CUDA's driver does for pinned memory.
 
     Returns:
         False on an architecture that the filter does not know.
@@ -213,7 +215,11 @@ def filter_system_calls(allow_processes: bool, *, isolated: bool = False) -> boo
     if architecture is None:
         return False
     arch, numbers = architecture
-    allowed = {*(_STARTS if allow_processes else ()), *(_PLACES if isolated else ())}
+    allowed = {
+        *(_STARTS if allow_processes else ()),
+        *(_PLACES if isolated else ()),
+        *(("mmap",) if pins_memory else ()),
+    }
     denied = {name: number for name, number in {**numbers, **_EVERYWHERE}.items() if name not in allowed}
     program = b"".join(_program(arch, denied, os.getpid(), allow_processes))
     buffer = ctypes.create_string_buffer(program)
@@ -230,11 +236,11 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: bool) -> Sequence[bytes]:
     """The filter: each denied call is compared by number; some kinds look at an argument too.
 
-    Memory files, and the IPC objects of System V, hold memory that no resource limit counts. What `io_submit` and
-    `vmsplice` begin, the kernel ends without a thread of the rank. A thread cannot be stopped while a listener of
-    `seccomp` decides over its system call, nor while it waits for the end of a thread that it has started by
-    CLONE_VFORK. Threads with tables of descriptors of their own would each have as many as the limit allows; and rules
-    of `landlock` take memory of the kernel that no limit counts.
+    Memory files, the IPC objects of System V, and shared memory without a name, all but a page of which is unmapped,
+    hold memory that no resource limit counts. What `io_submit` and `vmsplice` begin, the kernel ends without a thread
+    of the rank. A thread cannot be stopped while a listener of `seccomp` decides over its system call, nor while it
+    waits for the end of a thread that it has started by CLONE_VFORK. Threads with tables of descriptors of their own
+    would each have as many as the limit allows; and rules of `landlock` take memory of the kernel that no limit counts.
     """
     deny, idle = _op(_RET, _DENY | errno.EPERM), _op(_RET, _DENY)  # error 0 is success
     only = {
@@ -275,6 +281,9 @@ def _program(arch: int, numbers: Mapping[str, int], pid: int, allow_processes: b
             body += [deny, _op(_RET, _ALLOW)]  # without a new limit, it only returns the present one
         elif name in only:
             body = [*_only(_ARG0_LOW_OFFSET, only[name]), _op(_RET, _ALLOW)]
+        elif name == "mmap":
+            body = [_op(_LD, _ARG3_LOW_OFFSET), _op(_JSET, MAP_ANONYMOUS, 0, 2), _op(_JSET, MAP_SHARED, 0, 1), deny]
+            body.append(_op(_RET, _ALLOW))
         elif name == "preadv2":
             body = [_op(_LD, _ARG5_LOW_OFFSET), _op(_JSET, RWF_NOWAIT, 0, 1), deny, _op(_RET, _ALLOW)]
         elif name == "setsockopt":

@@ -95,7 +95,9 @@ def _fork_rank(
             confine.drop_capabilities()
             if not request.isolate:
                 landlock.keep_out_of_other_processes()
-            confine.filter_system_calls(request.allow_processes, isolated=request.isolate)
+            confine.filter_system_calls(
+                request.allow_processes, isolated=request.isolate, pins_memory=request.pins_memory
+            )
         entry.main(Wire(socket.socket(fileno=rank_fds[rank])), rank, request.world_size)
     except WireError:
         pass  # the evaluator let go of this gang

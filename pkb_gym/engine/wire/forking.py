@@ -35,6 +35,7 @@ class GangRequest(WireMessage):
         isolate: Whether the leader is process 1 of its own namespaces.
         confined: Whether ranks give up processes and privileges (they run candidate code).
         allow_processes: Whether confined ranks may start processes (a build needs compilers).
+        pins_memory: Whether confined ranks may map shared memory without a name.
         limits: Resource limits of each rank.
         scratch: Working folder of the ranks.
         temporary_bytes: Size of /tmp and of /dev/shm where isolated.
@@ -46,6 +47,7 @@ class GangRequest(WireMessage):
     isolate: bool
     confined: bool
     allow_processes: bool
+    pins_memory: bool
     limits: dict[str, int]
     scratch: str
     temporary_bytes: int

@@ -1,6 +1,7 @@
-# expect: runtime_error refused 3 of 3
-# Memory files and System V segments, which no resource limit counts.
+# expect: runtime_error refused 4 of 4
+# Memory that no resource limit counts: files of memory, System V segments, shared memory that is unmapped but for a page.
 import ctypes
+import mmap
 import os
 
 import torch
@@ -13,4 +14,8 @@ def solution(tensor: torch.Tensor) -> torch.Tensor:
         os.memfd_create("hoard")
     except OSError:
         refused.append(True)
-    raise RuntimeError(f"refused {sum(refused)} of 3")
+    try:
+        mmap.mmap(-1, 1 << 20)
+    except OSError:
+        refused.append(True)
+    raise RuntimeError(f"refused {sum(refused)} of 4")

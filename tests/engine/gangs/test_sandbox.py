@@ -18,6 +18,7 @@ from pkb_gym.engine.gangs.sandbox import (
     Policy,
     bubblewrap_arguments,
     bubblewrap_works,
+    gpu_devices,
     zygote_policy,
 )
 from pkb_gym.engine.gangs.visible_folders import is_below, python_paths
@@ -83,6 +84,7 @@ print(json.dumps({
     "interfaces": [name for _, name in socket.if_nameindex()], "repo": os.path.exists(REPO),
     "writable": [p for p in ("/", "/usr", "/etc", "/dev", "/pkb", "/tmp", "/dev/shm") if os.access(p, os.W_OK)],
     "create": [p for p in ("/x", "/dev/x", "/etc/x") if can(p, os.O_WRONLY | os.O_CREAT)],
+    "zero": os.path.exists("/dev/zero"),
     "pkb": [sorted(os.listdir(path)) for path in ("/pkb", "/pkb/pkb_gym", "/pkb/pkb_gym/engine")],
 }))
 """
@@ -99,6 +101,7 @@ print(json.dumps({
     assert seen["repo"] is False
     assert set(seen["writable"]) <= {"/tmp", "/dev/shm"}
     assert seen["create"] == []
+    assert seen["zero"] is bool(gpu_devices()), "mapped, it is memory that no limit counts"
     assert seen["pkb"] == [["pkb_gym", "rank_emulator"], ["engine"], ["rankside", "wire"]]
 
 

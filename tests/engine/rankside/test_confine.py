@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_NAME, PR_GET_MEMORY_MERGE = 15, 68
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 def refused(call: Callable[[], object], number: int = errno.EPERM) -> None:
@@ -303,9 +304,20 @@ def test_memory_that_no_limit_counts_is_refused() -> None:
         refused(lambda: LIBC.shmget(0, 4096, 0o1600))
         refused(lambda: LIBC.semget(0, 1, 0o1600))
         refused(lambda: LIBC.msgget(0, 0o1600))
-        mmap.mmap(-1, 4096).close()
+        refused(lambda: mmap.mmap(-1, 4096).close())  # shared: of one that is partly unmapped, all of it is kept
+        mmap.mmap(-1, 4096, flags=PRIVATE).close()
 
     filtered(work)
+
+
+def test_ranks_on_gpus_may_pin_memory() -> None:
+    """CUDA's driver maps shared memory without a name."""
+
+    def work() -> None:
+        assert confine.filter_system_calls(False, pins_memory=True)
+        mmap.mmap(-1, 4096).close()
+
+    in_child(work)
 
 
 def test_sockets_of_other_families_are_refused() -> None:
@@ -421,7 +433,7 @@ def test_the_kernel_reads_no_files_ahead_and_drops_none() -> None:
         for advice in (mmap.MADV_WILLNEED, mmap.MADV_MERGEABLE, confine.MADV_PAGEOUT, confine.MADV_COLLAPSE):
             assert LIBC.madvise(nowhere, ctypes.c_size_t(1), advice) == 0
         assert LIBC.madvise(nowhere, ctypes.c_size_t(1), mmap.MADV_DONTNEED) == -1, "allocators give memory back by it"
-        with mmap.mmap(-1, 4 * mmap.PAGESIZE) as memory:
+        with mmap.mmap(-1, 4 * mmap.PAGESIZE, flags=PRIVATE) as memory:
             memory[0] = 1
             memory.madvise(mmap.MADV_DONTNEED)
 
