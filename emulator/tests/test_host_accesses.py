@@ -17,6 +17,7 @@ SOURCE = """
 
 __device__ int counter;
 __managed__ int managed = 5;
+__device__ int of_gpu;
 
 __global__ void put(int* to, int value) { to[threadIdx.x] = value + int(threadIdx.x); }
 __global__ void put_bytes(char* to) { to[threadIdx.x] = 1; }
@@ -71,7 +72,12 @@ int hosts_own(int*, cudaStream_t stream) {
 
 int wild_copy(int* own, cudaStream_t stream) {
   const cudaError_t copied = cudaMemcpyAsync(own + (1 << 24), own, 4, cudaMemcpyDefault, stream);
-  return copied == cudaErrorInvalidValue && cudaHostRegister(own, 64, 0) == cudaErrorInvalidValue;
+  cudaMemsetAsync(own, 0, 8, stream);
+  constexpr size_t kRound = -4;  // behind which addresses begin again
+  const cudaError_t filled = cudaMemsetAsync(own + 1, 0, kRound, stream);
+  const cudaError_t set = cudaMemcpyToSymbolAsync(of_gpu, own, 8, kRound, cudaMemcpyDefault, stream);
+  return copied == cudaErrorInvalidValue && filled == cudaErrorInvalidValue && set == cudaErrorInvalidValue &&
+         cudaHostRegister(own, 64, 0) == cudaErrorInvalidValue;
 }
 
 int by_kernels(int* own, cudaStream_t stream) {

@@ -133,7 +133,7 @@ class Memory {
 
   // The extent that holds all of these bytes, or null.
   const Extent* find(uint64_t address, uint64_t bytes) {
-    if (last_ && address >= last_->begin && address + bytes <= last_->end) return last_;
+    if (last_ && address >= last_->begin && address <= last_->end && bytes <= last_->end - address) return last_;
     return find_slowly(address, bytes);
   }
 

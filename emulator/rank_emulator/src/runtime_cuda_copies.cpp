@@ -89,6 +89,10 @@ cudaError_t fill_rows(void* to, size_t pitch, uint32_t value, size_t width, size
 
 namespace {
 
+bool holds(const VariableEntry& variable, size_t offset, size_t bytes) {
+  return offset <= variable.bytes && bytes <= variable.bytes - offset;
+}
+
 template <class F>
 cudaError_t with_variable(const void* symbol, F f) {
   return with_rank([&](RankState& rank) {
@@ -132,21 +136,21 @@ PKB_CUDART cudaError_t cudaGetSymbolSize(size_t* bytes, const void* symbol) {
 }
 PKB_CUDART cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind, cudaStream_t stream) {
   return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
-    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(address + offset, from, bytes, stream, true, "cudaMemcpyToSymbolAsync");
+    return !holds(variable, offset, bytes) ? cudaErrorInvalidValue : copy(address + offset, from, bytes, stream, true, "cudaMemcpyToSymbolAsync");
   });
 }
 PKB_CUDART cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind) {
   return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
-    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(address + offset, from, bytes, nullptr, false, "cudaMemcpyToSymbol");
+    return !holds(variable, offset, bytes) ? cudaErrorInvalidValue : copy(address + offset, from, bytes, nullptr, false, "cudaMemcpyToSymbol");
   });
 }
 PKB_CUDART cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind, cudaStream_t stream) {
   return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
-    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(to, address + offset, bytes, stream, true, "cudaMemcpyFromSymbolAsync");
+    return !holds(variable, offset, bytes) ? cudaErrorInvalidValue : copy(to, address + offset, bytes, stream, true, "cudaMemcpyFromSymbolAsync");
   });
 }
 PKB_CUDART cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind) {
   return with_variable(symbol, [&](RankState&, char* address, const VariableEntry& variable) {
-    return offset + bytes > variable.bytes ? cudaErrorInvalidValue : copy(to, address + offset, bytes, nullptr, false, "cudaMemcpyFromSymbol");
+    return !holds(variable, offset, bytes) ? cudaErrorInvalidValue : copy(to, address + offset, bytes, nullptr, false, "cudaMemcpyFromSymbol");
   });
 }
