@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from emulator.tests.checking.main_program import MainProgram
+from emulator.tests.whole_tables import IS_WHOLE
 from rank_emulator import Outcome, Schedule
 from rank_emulator.checking.command import main
 from rank_emulator.checking.runs import of_gpus
@@ -24,6 +27,22 @@ ONE_THREAD = ("stencil", "ping_pong", "flags", "pool", "cooperative", "nccl")
 THREADS = ("openmp", "condition", "posix", "standard", "joined", "callback", "nccl", "pthreads", "loops")
 
 
+def under_schedules(modes: Sequence[str]) -> list[tuple[str, Schedule]]:
+    """Modes with schedules: a sample has each mode under one or two schedules, and each schedule."""
+    return list(itertools.product(modes, SCHEDULES))[:: 1 if IS_WHOLE else 3]
+
+
+def schedule_id(value: str | Schedule) -> str:
+    return value if isinstance(value, str) else f"{value.policy}-{value.seed}"
+
+
+def test_samples_have_each_mode_and_each_schedule() -> None:
+    for modes in (ONE_THREAD, THREADS):
+        sampled = under_schedules(modes)
+        assert {mode for mode, _ in sampled} == set(modes)
+        assert {schedule for _, schedule in sampled} == set(SCHEDULES)
+
+
 @pytest.fixture(scope="module")
 def one_thread(emulator_path: Path | None) -> MainProgram:
     return MainProgram.of_one_process(SOURCES / "one_thread.cu", GPUS, emulator_path)
@@ -35,15 +54,13 @@ def threads(emulator_path: Path | None) -> MainProgram:
     return MainProgram.of_one_process(SOURCES / "threads.cu", GPUS, emulator_path, *flags)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"{schedule.policy}-{schedule.seed}")
-@pytest.mark.parametrize("mode", ONE_THREAD)
+@pytest.mark.parametrize(("mode", "schedule"), under_schedules(ONE_THREAD), ids=schedule_id)
 def test_one_thread_drives_all_gpus(one_thread: MainProgram, mode: str, schedule: Schedule) -> None:
     ended = one_thread.run_apart(mode, "right", schedule=schedule)
     assert (ended.outcome, ended.message, ended.findings, ended.printed) == (Outcome.OK, "", (), "")
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"{schedule.policy}-{schedule.seed}")
-@pytest.mark.parametrize("mode", THREADS)
+@pytest.mark.parametrize(("mode", "schedule"), under_schedules(THREADS), ids=schedule_id)
 def test_a_thread_drives_each_gpu(threads: MainProgram, mode: str, schedule: Schedule) -> None:
     ended = threads.run_apart(mode, "right", schedule=schedule)
     assert (ended.outcome, ended.message, ended.findings, ended.printed) == (Outcome.OK, "", (), "")
