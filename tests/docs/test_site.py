@@ -49,10 +49,13 @@ def test_links_lead_to_the_files_of_the_site(uri, link, led):
     assert rendered(link, uri) == led
 
 
-def test_files_outside_that_a_page_leads_to_are_added():
+def test_files_outside_that_a_page_leads_to_are_added(monkeypatch):
+    # Those of all problems take seconds to write, have tests of their own, and are there where the site is built.
+    monkeypatch.setattr(hooks.problems, "pages", lambda: {"all_reduce.md": "[x](../../Makefile)"})
     files = hooks.on_files(Files([page("cli.md", "[x](../examples/README.md)").file]), CONFIG)
     added = {file.src_uri for file in files}
     assert {"index.md", "repository/examples/README.md", "problems/all_reduce.md", "problems/coverage.svg"} <= added
+    assert "repository/Makefile" in added, "links of a generated page count too"
     assert any(re.fullmatch(r"repository/examples/\w+\.py", uri) for uri in added), "links of an added page count too"
 
 
