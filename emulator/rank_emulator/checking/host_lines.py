@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import tempfile
 from bisect import bisect_right
 from dataclasses import replace
 from functools import cache
@@ -14,6 +16,9 @@ from rank_emulator.findings import Access, Finding
 
 CALL_SITE = "+host"
 """File of accesses whose line is the offset of a call (`World`, call_sites)."""
+
+SYSTEM = "/usr/"
+"""Where headers lie that are not the program's."""
 
 
 def with_host_lines(findings: tuple[Finding, ...], library: bytes) -> tuple[Finding, ...]:
@@ -51,10 +56,33 @@ def _located(access: Access | None, library: bytes) -> Access | None:
 
 
 def line_of(library: bytes, offset: int) -> tuple[str, int] | None:
-    """File and line of the instruction at an offset of a library; None where its debug information has none."""
+    """File and line of the instruction at an offset of a library; None where its debug information has none.
+
+    Of what a function of the system's headers does in place, such as the load of an atomic, it is the line that calls
+    this function.
+    """
     addresses, places = _lines(library)
     at = bisect_right(addresses, offset) - 1
-    return places[at] if at >= 0 else None
+    place = places[at] if at >= 0 else None
+    if place is None or not place[0].startswith(SYSTEM):
+        return place
+    callers = [caller for caller in _inlined_at(library, offset) if not caller[0].startswith(SYSTEM)]
+    return callers[0] if callers else place
+
+
+@cache
+def _inlined_at(library: bytes, offset: int) -> list[tuple[str, int]]:
+    """Lines of the functions that are inlined into each other at an offset, the innermost first."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(library)
+        file.flush()
+        command = ["addr2line", "-i", "-e", file.name, hex(offset)]
+        try:
+            printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            return []
+    found = re.findall(r"^(/.*):(\d+)", printed, re.MULTILINE)
+    return [(os.path.normpath(path), int(line)) for path, line in found]
 
 
 @cache
