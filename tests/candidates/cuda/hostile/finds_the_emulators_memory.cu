@@ -11,19 +11,23 @@
 using bf16 = __nv_bfloat16;
 using tvm::ffi::TensorView;
 
-constexpr int kMark = 0xa7;
+constexpr int kMark = 0xa7, kOtherMark = 0x5b;
 constexpr size_t kMarked = 4096;
 
-bool is_marked(const char* page) {
-  return page[0] == char(kMark) && std::memcmp(page, page + 1, kMarked - 1) == 0;
+bool is_marked(const char* page, int mark) {
+  return page[0] == char(mark) && std::memcmp(page, page + 1, kMarked - 1) == 0;
+}
+
+void mark_memory(char* marked, int mark) {
+  PKB_CUDA(cudaMemset(marked, mark, kMarked));
+  PKB_CUDA(cudaDeviceSynchronize());
 }
 
 // From the address of memory that a GPU has marked to where this process has its bytes.
 intptr_t find_distance() {
   char* marked;
   PKB_CUDA(cudaMalloc(&marked, 1 << 20));
-  PKB_CUDA(cudaMemset(marked, kMark, kMarked));
-  PKB_CUDA(cudaDeviceSynchronize());
+  mark_memory(marked, kMark);
   std::FILE* const maps = std::fopen("/proc/self/maps", "r");
   char line[512];
   while (maps && std::fgets(line, sizeof line, maps)) {
@@ -32,7 +36,11 @@ intptr_t find_distance() {
     if (std::sscanf(line, "%lx-%lx %4s %*s %*s %lu", &begin, &end, mode, &inode) != 4) continue;
     if (std::strcmp(mode, "rw-p") || inode || std::strchr(line, '[') || end - begin > (1ul << 30)) continue;
     for (unsigned long page = begin; page < end; page += kMarked) {
-      if (is_marked(reinterpret_cast<const char*>(page))) return intptr_t(page) - reinterpret_cast<intptr_t>(marked);
+      const auto* const found = reinterpret_cast<const char*>(page);
+      if (!is_marked(found, kMark)) continue;
+      mark_memory(marked, kOtherMark);  // what another part of the process has left looks the same
+      if (is_marked(found, kOtherMark)) return intptr_t(page) - reinterpret_cast<intptr_t>(marked);
+      mark_memory(marked, kMark);
     }
   }
   throw std::runtime_error("found nothing");
