@@ -58,7 +58,7 @@ def main(name: str, arguments: list[str]) -> int:
     request = {
         "action": name,
         "file": os.fsencode(Path(given["file"]).name).decode("utf-8", "replace"),
-        "source": source.decode("utf-8", "surrogateescape"),
+        "source": source.decode("utf-8-sig", "surrogateescape"),
         "until": given.get("until"),
         "race": given.get("race"),
     }

@@ -15,7 +15,7 @@ _HINTS = {
         "an address outside its memory, or not aligned for a vector instruction, was touched, or the stack overflowed"
     ),
     "SIGBUS": "an address beyond the end of a mapping was touched, or /tmp is full",
-    "SIGFPE": "an integer was divided by zero",
+    "SIGFPE": "an integer was divided by zero, or a floating-point exception was unmasked",
     "SIGILL": "an instruction that this processor lacks, or a failed check of a debug build",
     "SIGABRT": "abort() was called, or an exception left a noexcept function",
     "SIGXFSZ": "a file grew beyond the limit",

@@ -69,9 +69,10 @@ def test_a_client_sends_a_file_and_prints_the_reply(listener, folder):
 
 
 def test_a_client_prints_the_record_on_request(listener, folder):
-    (folder / "a.cpp").write_text("int a;")
+    (folder / "a.cpp").write_text("int a;", encoding="utf-8-sig")
     with ask(folder, "evaluate", str(folder / "a.cpp"), "--json") as process:
         call = next(filter(None, iter(lambda: listener.next_call(1), 0)))
+        assert call.request.source == "int a;", "the byte order mark of a file is no part of its text"
         call.reply(0, "right", timed(speedup=3.0))
         out, _ = process.communicate(timeout=PATIENCE_S)
     assert json.loads(out)["timing"]["speedup"] == 3.0 and process.returncode == 0
