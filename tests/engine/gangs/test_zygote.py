@@ -115,7 +115,7 @@ def test_packages_that_only_pythonpath_leads_to(tmp_path: Path, monkeypatch, san
 
 REQUEST = GangRequest(
     entry="none", world_size=1, isolate=False, confined=False, allow_processes=False, limits={}, scratch="/tmp",
- pins_memory=False,
+    pins_memory=False,
     temporary_bytes=0, max_threads=1,
 )  # fmt: skip
 

@@ -46,7 +46,7 @@ def test_files_that_ranks_have_made_by_name_go_with_them(own_shared_memory: bool
         pytest.skip("needs mount namespaces")
     request = GangRequest(
         entry=main.__module__, world_size=2, isolate=False, confined=True, allow_processes=False, limits={},
- pins_memory=False,
+        pins_memory=False,
         scratch="/tmp", temporary_bytes=1 << 20, max_threads=1,
     )  # fmt: skip
     pairs = [pair() for _ in range(3)]
