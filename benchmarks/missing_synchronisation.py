@@ -12,11 +12,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common import make_parser, save
-from benchmarks.outcomes import Kernel, Row, compile_all, evaluated, measure, refused
+from benchmarks.common import save
+from benchmarks.outcomes import Kernel, count_outcomes, evaluated, make_outcomes_parser, ranks_per_gpu, refused
 from pkb_gym.authoring.twins import kernel_text, synchronisations, without
-from pkb_gym.engine.evaluators.local import LocalEvaluator
-from pkb_gym.engine.hardware import gpus
 
 CANDIDATES = Path(__file__).resolve().parents[1] / "tests" / "candidates"
 WORLD_SIZE = 2
@@ -36,26 +34,18 @@ def kernels(device: str) -> Iterator[Kernel]:
 
 def main() -> None:
     """Evaluates all kernels of a device and keeps the result."""
-    parser = make_parser("missing_synchronisation", __doc__)
+    parser = make_outcomes_parser("missing_synchronisation", __doc__)
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="names of files without suffix (default: all)")
     parser.add_argument("--device", choices=("cpu", "cuda", "emulated"), default="cpu")
-    parser.add_argument("--evaluations", type=int, default=20, metavar="N", help="of each kernel (default: 20)")
-    parser.add_argument("--size", nargs="+", default=["tiny"], metavar="NAME", help="default: tiny")
-    parser.add_argument("--race", choices=("auto", "on", "off"), default="auto", help="the detector of races")
-    parser.add_argument("--callers", type=int, default=1, metavar="N", help="evaluations at once (default: 1)")
-    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no evaluation begins after this")
     given = parser.parse_args()
     settings: dict[str, object] = {"device": given.device, "race_check": given.race, "world_size": WORLD_SIZE}
     settings |= {"until": "check", "timeout_s": 2.0 if given.device == "cuda" else 5.0}
     if given.device == "cuda":
-        settings["ranks_per_gpu"] = -(-WORLD_SIZE // max(1, len(gpus.names())))
+        settings["ranks_per_gpu"] = ranks_per_gpu(WORLD_SIZE)
     chosen = [
         kernel for kernel in kernels(given.device) if not given.kernels or Path(kernel.name).stem in given.kernels
     ]
-    with LocalEvaluator() as evaluator:
-        compile_all(evaluator, chosen, **settings)
-        rows = [Row(kernel, size) for kernel in chosen for size in given.size]
-        measure(evaluator, rows, given.evaluations, given.callers, given.limit_s, **settings)
+    rows = count_outcomes(chosen, given, settings)
     wrong = [row for row in rows if row.kernel.lacks is not None]
     right = [row for row in rows if row.kernel.lacks is None]
     total = {

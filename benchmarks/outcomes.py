@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+from benchmarks.common import make_parser
 from pkb_gym.engine.errors import ConfigError
 from pkb_gym.engine.evaluators.evaluator import Evaluator
+from pkb_gym.engine.evaluators.local import LocalEvaluator
+from pkb_gym.engine.hardware import gpus
 from pkb_gym.engine.hardware.host import processors
 from pkb_gym.engine.records.config import EvalConfig
 from pkb_gym.problems.catalogue import find_problem
@@ -54,13 +58,45 @@ class Row:
 
     def saved(self) -> dict[str, Any]:
         """The row as JSON."""
-        return {
+        always = {
             "kernel": self.kernel.name,
-            "lacks": self.kernel.lacks,
             "size": self.size,
             "outcomes": dict(self.outcomes),
             "evaluation_s": round(statistics.median(self.seconds), 3) if self.seconds else None,
-        } | ({"unfit": self.unfit} if self.unfit else {})
+        }
+        at_times = {"lacks": self.kernel.lacks, "unfit": self.unfit}
+        return always | {name: text for name, text in at_times.items() if text}
+
+
+def make_outcomes_parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The parser of such a benchmark, as `make_parser`, with the options that `count_outcomes` takes."""
+    parser = make_parser(name, about)
+    parser.add_argument("--evaluations", type=int, default=20, metavar="N", help="of each kernel (default: 20)")
+    parser.add_argument("--size", nargs="+", default=["tiny"], metavar="NAME", help="default: tiny")
+    parser.add_argument("--race", choices=("auto", "on", "off"), default="auto", help="the detector of races")
+    parser.add_argument("--callers", type=int, default=1, metavar="N", help="evaluations at once (default: 1)")
+    parser.add_argument("--limit-s", type=float, default=float("inf"), help="no evaluation begins after this")
+    return parser
+
+
+def ranks_per_gpu(world_size: int) -> int:
+    """The number of ranks that have to share a GPU of this machine."""
+    return -(-world_size // max(1, len(gpus.names())))
+
+
+def count_outcomes(chosen: Sequence[Kernel], given: argparse.Namespace, settings: Mapping[str, object]) -> list[Row]:
+    """Compiles kernels side by side, and counts what becomes of each at each size.
+
+    Args:
+        chosen: The kernels.
+        given: Command line of `make_outcomes_parser`.
+        settings: Fields of the evaluations' configuration.
+    """
+    rows = [Row(kernel, size) for kernel in chosen for size in given.size]
+    with LocalEvaluator() as evaluator:
+        compile_all(evaluator, chosen, **settings)
+        measure(evaluator, rows, given.evaluations, given.callers, given.limit_s, **settings)
+    return rows
 
 
 def evaluated(rows: Iterable[Row]) -> int:
