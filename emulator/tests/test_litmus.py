@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from emulator.tests.litmus.compare import Compared, compare, count
 from emulator.tests.litmus.emulate import observe
 from emulator.tests.litmus.families import PLACES, programs
 from emulator.tests.litmus.program import Program
+from emulator.tests.whole_tables import IS_WHOLE
 from emulator.tests.worlds import EmulatorLibrary
 
-EVERYTHING = "PKB_TEST_EMULATED" in os.environ
-PER_FAMILY = 40 if EVERYTHING else 2
+PER_FAMILY = 40 if IS_WHOLE else 2
 
 LIMITS = ("fence order", "MP through an atomic", "barrier and flag")
 """Families in which the detector reports a weak order too many: the order of two fence.sc follows from a read of a
@@ -35,7 +33,7 @@ def described(wrong: list[Compared]) -> str:
 def test_there_are_programs_of_each_kind(compared: list[Compared]) -> None:
     counted = count("all", compared)
     assert min(counted.racy, counted.right) > len(compared) // 4
-    assert len(compared) > (1000 if EVERYTHING else 55)
+    assert len(compared) > (1000 if IS_WHOLE else 55)
 
 
 def test_all_runs_end(compared: list[Compared]) -> None:

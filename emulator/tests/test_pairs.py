@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 import pytest
 
 from emulator.tests.paired import FOLDER, IDIOMS, ONE_SIDED, SHIPPED, pairs_of, run, verdicts
+from emulator.tests.whole_tables import whole
 from rank_emulator import Schedule
 
 CORE = [FOLDER / f"{name}.cu" for name in ("one_sided", "graphs", "clusters", "allocations", "counters")]
 """Files that run without PKB_TEST_EMULATED."""
 ALL = [*ONE_SIDED, *IDIOMS, *SHIPPED]
-whole = pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="runs with PKB_TEST_EMULATED=1")
 
 
 @pytest.fixture

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from emulator.tests.random_ptx.program import PRELUDE, Program, all_forms, as_ptxas_takes, make_program
+from emulator.tests.whole_tables import IS_WHOLE
 from emulator.tests.worlds import EmulatorLibrary
 from rank_emulator import Outcome
 
 KEPT = json.loads(Path(__file__).with_name("random_ptx").joinpath("digests.json").read_text(encoding="utf-8"))
 ALIKE = sorted(set(map(int, KEPT["digests"])) - set(KEPT["unlike"]))
-EACH = 1 if os.environ.get("PKB_TEST_EMULATED") else 6
+EACH = 1 if IS_WHOLE else 6
 """One program in so many is run; `make emulated` runs all."""
 
 

@@ -1,7 +1,11 @@
-"""Tables of cases of one kind, of which `make test` runs a sample; `make all` and `make emulated` run every case."""
+"""Tables of cases of one kind, of which `make test` runs a sample and `make emulated` every case."""
 
 from __future__ import annotations
 
 import os
 
-IS_WHOLE = bool(os.environ.get("PKB_TEST_ALL") or os.environ.get("PKB_TEST_EMULATED"))
+import pytest
+
+IS_WHOLE = bool(os.environ.get("PKB_TEST_EMULATED"))
+
+whole = pytest.mark.skipif(not IS_WHOLE, reason="runs with PKB_TEST_EMULATED=1")

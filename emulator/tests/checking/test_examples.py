@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
 
+from emulator.tests.whole_tables import whole
 from rank_emulator.checking.command import main
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -30,8 +30,6 @@ MISTAKES = {
     "nccl_lsa": ("weak_order", "use st.release.sys"),
 }
 """Kind of the finding of each example's mistake, and words of its message."""
-
-whole = pytest.mark.skipif(not os.environ.get("PKB_TEST_EMULATED"), reason="runs with PKB_TEST_EMULATED=1")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SAMPLE else whole) for name in MISTAKES])
