@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pkb_gym.engine.compile.cached_compile import Compiled
 from pkb_gym.engine.errors import InfrastructureError
-from pkb_gym.engine.gangs.sandbox import Policy, bubblewrap_arguments, bubblewrap_works
+from pkb_gym.engine.gangs.sandbox import DEVICES, Policy, bubblewrap_arguments, bubblewrap_works
 from pkb_gym.engine.gangs.visible_folders import compiler_paths, hidden_folders
 from pkb_gym.engine.records.artifact import Artifact
 from pkb_gym.engine.support.env_vars import for_candidates
@@ -106,7 +106,7 @@ def run_sandboxed(
         limits: Limits of the command.
         result: Name of the file that is returned; empty for none.
         readable: Readable folders besides those of the system; without bubblewrap the user's permissions apply.
-        devices: Device files that the command may use.
+        devices: Device files that the command may use, beside those that every command may.
 
     Raises:
         InfrastructureError: its sandbox could not be made, or it failed and the disk is full.
@@ -204,7 +204,7 @@ def _in_bubblewrap(
     """The command in its sandbox, with files made from descriptors in /tmp."""
     policy = Policy(
         read_only=tuple((path, path) for path in dict.fromkeys((*_system(), *map(str, readable)))),
-        devices=tuple(devices),
+        devices=(*DEVICES, *devices),
         hidden=_hidden(),
         dies_with_parent=True,
     )

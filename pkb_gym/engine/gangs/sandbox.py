@@ -46,8 +46,7 @@ class Policy:
     Attributes:
         read_only: (outside, inside) paths that can be read.
         writable: (outside, inside) paths that can be written.
-        devices: Device files that can be used, beside `common_devices`.
-        common_devices: Those that every machine has.
+        devices: Device files that can be used.
         capabilities: Kept inside, relative to the sandbox's own user namespace.
         hidden: Folders outside, by their real paths, that must not be seen, whatever else shows them; what of them is
             itself to be read or written is seen all the same.
@@ -59,8 +58,7 @@ class Policy:
 
     read_only: tuple[tuple[str, str], ...]
     writable: tuple[tuple[str, str], ...] = ()
-    devices: tuple[str, ...] = ()
-    common_devices: tuple[str, ...] = DEVICES
+    devices: tuple[str, ...] = DEVICES
     capabilities: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     temporary_bytes: int = 1 << 30
@@ -81,7 +79,7 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     arguments += ["--proc", "/proc", "--tmpfs", "/dev", "--size", size, "--tmpfs", "/tmp", "--size", size]
     arguments += ["--tmpfs", "/dev/shm"]
     # No terminals, which would send signals: what `--dev` mounts has them.
-    for device in policy.common_devices:
+    for device in policy.devices:
         arguments += ["--dev-bind", device, device]
     for name, target in DEVICE_LINKS:
         arguments += ["--symlink", target, name]
@@ -91,8 +89,6 @@ def bubblewrap_arguments(policy: Policy, command: Sequence[str]) -> list[str]:
     layers = [*(("--tmpfs", "", inside) for inside in covers), *shown]
     for option, outside, inside in sorted(layers, key=lambda layer: len(Path(layer[2]).parts)):
         arguments += [option, outside, inside] if outside else [option, inside]
-    for device in policy.devices:
-        arguments += ["--dev-bind", device, device]
     for outside, inside in policy.writable:
         arguments += ["--bind", outside, inside]
     # The rest is a memory file system that all gangs of a sandbox share: writable, it would have no limit, and what one
@@ -118,17 +114,16 @@ def gpu_devices() -> tuple[str, ...]:
 
 def zygote_policy(temporary_bytes: int) -> Policy:
     """The sandbox that candidate gangs are forked in."""
-    devices = gpu_devices()
+    of_gpus = gpu_devices()
     # Describes how GPUs are connected; without it NCCL cannot choose its paths.
-    system = (("/sys", "/sys"),) if devices else ()
+    system = (("/sys", "/sys"),) if of_gpus else ()
     # For sources that build extensions of torch, and for kernels that were linked with a library.
     libraries = [(str(folder), str(folder)) for found in find_all() for folder in found.shown]
     package = emulator_package()
     emulator = () if package is None else ((str(package), EMULATOR_INSIDE),)
     return Policy(
         read_only=(*python_paths(), *libraries, *system, *ROOMS_INSIDE, *emulator),
-        devices=devices,
-        common_devices=DEVICES if devices else tuple(device for device in DEVICES if device != SHARED_ZEROS),
+        devices=(*DEVICES, *of_gpus) if of_gpus else tuple(device for device in DEVICES if device != SHARED_ZEROS),
         capabilities=CAPABILITIES,
         hidden=hidden_folders(),
         temporary_bytes=temporary_bytes,
