@@ -38,7 +38,5 @@ class CandidateRanks(Protocol):
     def thaw(self) -> None: ...  # noqa: D102
     def kill(self) -> None: ...  # noqa: D102
     def processor_ticks(self) -> int: ...  # noqa: D102
-    @property
-    def run_delays_ns(self) -> tuple[int, ...]: ...  # noqa: D102
     def loopback_bytes(self) -> int: ...  # noqa: D102
     def frozen_segments(self) -> int: ...  # noqa: D102

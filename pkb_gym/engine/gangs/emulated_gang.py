@@ -247,11 +247,6 @@ class EmulatedGang:
         """Processor time so far, in clock ticks."""
         return self._gang.processes.processor_ticks()
 
-    @property
-    def run_delays_ns(self) -> tuple[int, ...]:
-        """Nanoseconds that each rank waited for a processor during the last block, see `Gang`."""
-        return self._gang.run_delays_ns
-
     def loopback_bytes(self) -> int:
         """Bytes that ranks have sent each other by the network: they have none in one process."""
         return 0

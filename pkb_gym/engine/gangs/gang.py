@@ -324,14 +324,14 @@ class Gang:
         """Runs the block that the ranks have been armed for; see `run_block`."""
         if stage is not None and (processors := stage()) is not None:
             self.processes.move(processors)
-        delays_ns = self.processes.run_delays_ns()
+        before_ns = self.processes.run_delays_ns()
         began_ns = time.perf_counter_ns()
         self.send([Go()] * self.world_size)
         self.processes.thaw()
         with self._pulses(stopped_rank):
             replies = self.collect(expect, timeout_s=timeout_s, heap=heap)
-        ended_ns = self.processes.run_delays_ns()
-        self.run_delays_ns = tuple(after - before for before, after in zip(delays_ns, ended_ns, strict=True))
+        after_ns = self.processes.run_delays_ns()
+        self.run_delays_ns = tuple(after - before for before, after in zip(before_ns, after_ns, strict=True))
         if stopped_rank is None:
             self._block_s = (replies.ended_ns - began_ns) * 1e-9
         return replies.ended_ns - began_ns, replies.messages

@@ -396,11 +396,6 @@ class CandidateRun:
         """Processor time of the candidate so far, in clock ticks."""
         return self._gang.processor_ticks()
 
-    @property
-    def run_delays_ns(self) -> tuple[int, ...]:
-        """Nanoseconds that each rank of the candidate waited for a processor during the last block."""
-        return self._gang.run_delays_ns
-
     def allow(self, baseline_ns: float, more_s: float = 0.0) -> None:
         """Sets the candidate's deadline, longer where the baseline itself takes long.
 

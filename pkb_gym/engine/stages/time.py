@@ -229,7 +229,7 @@ class _Pairs:
         calls = len(plan.sets)
         baseline_ns = self._time_baseline(plan) if baseline_first else 0
         finished = run.run(plan, range(calls), staging)
-        self._delays.note("candidate", run.run_delays_ns, finished.nanoseconds)
+        self._delays.note("candidate", run.gang.run_delays_ns, finished.nanoseconds)
         self._suspect_busy_gpu()
         if not baseline_first:
             baseline_ns = self._time_baseline(plan)
