@@ -17,7 +17,8 @@ constexpr int kPoisons = 16;      // lines of outputs that are poisoned before i
 constexpr int kReceipts = 24;     // lines of outputs that are copied after it
 constexpr int kEntries = 256;     // 8-byte words of a message, one for each thread of the kernel
 
-// Words of a message: the four counts, a byte each, and the bit above, whether outputs are taken; indices of lines, two in a word; contents of the arriving lines.
+// Words of a message: the four counts, a byte each, and in the bit above whether outputs are taken away; indices of lines,
+// two in a word; contents of the arriving lines.
 constexpr int kReceiptWord = 2;
 constexpr int kWithdrawalWord = kReceiptWord + kReceipts / 2;
 constexpr int kPoisonWord = kWithdrawalWord + kArrivals / 2;

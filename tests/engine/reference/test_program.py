@@ -16,6 +16,8 @@ from pkb_gym.engine.compile.handover import build_handovers
 from pkb_gym.engine.gangs.heaps import sealed_memory
 from pkb_gym.engine.rankside.heap import Heap
 from pkb_gym.engine.reference import program as reference
+from pkb_gym.engine.reference.candidate_block import CandidateHandovers
+from pkb_gym.engine.reference.handover_script import Script
 from pkb_gym.engine.reference.orders import (
     BlockEnded,
     BlockFinished,
@@ -25,6 +27,7 @@ from pkb_gym.engine.reference.orders import (
     MapHeaps,
     Ready,
     Release,
+    ServeHandovers,
     Staged,
     StageInputs,
     TakeWorkload,
@@ -149,3 +152,15 @@ def test_staging_copies_inputs_poisons_outputs_and_names_the_processors(machine:
     machine.log.clear()
     assert rank.carry_out(Release(), []) == (Ready(), ())
     assert machine.log == ["release", "trim"], "of the conditioner, and of the device"
+
+
+def test_outputs_that_are_taken_away_are_not_sampled(rank: ReferenceRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample would differ from what is left of them, and an honest rank be accused."""
+    take(rank, 1)
+    sampled: list[bool] = []
+    monkeypatch.setattr(CandidateHandovers, "sampling", lambda *_, **__: sampled.append(True))
+    scripts: list[Script] = []
+    monkeypatch.setattr(CandidateHandovers, "serve", lambda _, script, *__: scripts.append(script))
+    for takes_outputs in (False, True):
+        rank.carry_out(ServeHandovers(takes_outputs=takes_outputs), [])
+    assert [script.takes_outputs for script in scripts] == [False, True] and sampled == [True]

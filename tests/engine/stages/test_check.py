@@ -8,7 +8,7 @@ import pytest
 
 from pkb_gym.engine.gangs.failure_attribution import GangFailed
 from pkb_gym.engine.records.feedback import Failure
-from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput
+from pkb_gym.engine.reference.orders import BlockEnded, ConductCalls, LateOutput, ServeHandovers
 from pkb_gym.engine.stages.block_staging import (
     ANSWERS_OF_DELAY,
     CALLS_OF_DELAY,
@@ -136,6 +136,7 @@ def test_each_rank_of_gpus_is_congested_while_others_are_not(source: str) -> Non
     for first, setting in zip((0, RETURNING), conducted, strict=True):
         calls = [[first + call for call, ns in enumerate(of_rank) if ns] for of_rank in setting.congestions_ns]
         assert calls == ([[4], [3]] if first == 0 else [[7], [6]])
+    assert bench.reference.staged[-1] == (ServeHandovers(takes_outputs=True),) * 2
     calls = [[call for call, ns in enumerate(of_rank) if ns] for of_rank in served.congestions_ns]
     assert len(served.congestions_ns[0]) == MAX_CONGESTED
     assert calls == [[call for call in range(MAX_CONGESTED) if call // 4 % 2 == rank] for rank in (0, 1)]
